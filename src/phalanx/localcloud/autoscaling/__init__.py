@@ -10,17 +10,20 @@ from phalanx.localcloud import fleet
 from phalanx.localcloud.autoscaling import api, groups, notify, scheduled
 from phalanx.localcloud.autoscaling.api import PATCHED
 from phalanx.localcloud.autoscaling.group import Group, Notify
+from phalanx.localcloud.autoscaling.members import Members
 from phalanx.localcloud.autoscaling.reconciler import Reconciler
 from phalanx.localcloud.context import Context
 
 __all__ = [
     "PATCHED",
+    "Members",
     "create_group",
     "delete_group",
     "delete_scheduled_action",
     "group_named",
     "group_of",
     "install",
+    "members_of",
     "put_scheduled_action",
     "remove_tags",
     "update_group",
@@ -65,6 +68,11 @@ def update_group(context: Context, region: str, name: str, properties: Mapping[s
         for topic, kinds in wanted.items():
             if group.notifications.get(topic) != kinds:
                 notify.subscribe(context, group, topic, kinds)
+
+
+def members_of(region: str, name: str) -> Members:
+    """Return the instances of a group."""
+    return Members(_running(), region, name)
 
 
 def remove_tags(region: str, name: str, keys: Collection[str]) -> None:

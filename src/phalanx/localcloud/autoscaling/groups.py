@@ -110,7 +110,7 @@ def _build(context: Context, region: str, name: str, wanted: Mapping[str, Any]) 
         )
     minimum, maximum = int(wanted["MinSize"]), int(wanted["MaxSize"])
     desired = minimum if wanted.get("DesiredCapacity") is None else int(wanted["DesiredCapacity"])
-    subnets = _subnets(wanted)
+    subnets = _subnets(context.account, region, wanted)
     now = context.clock.now()
     group = Group(
         name=name,
@@ -145,8 +145,8 @@ def _resize(context: Context, group: Group, wanted: Mapping[str, Any]) -> None:
 def _replace_settings(group: Group, wanted: Mapping[str, Any]) -> None:
     if wanted.get("LaunchTemplate"):
         group.template = launching.resolve(group.account, group.region, wanted["LaunchTemplate"])
-    if wanted.get("VPCZoneIdentifier"):
-        group.subnets = _subnets(wanted)
+    if wanted.get("VPCZoneIdentifier") or wanted.get("AvailabilityZones"):
+        group.subnets = _subnets(group.account, group.region, wanted)
         group.zones = launching.places(group.account, group.region, group.subnets)
     if wanted.get("NewInstancesProtectedFromScaleIn") is not None:
         group.protect_new = str(wanted["NewInstancesProtectedFromScaleIn"]).lower() == "true"
@@ -154,9 +154,14 @@ def _replace_settings(group: Group, wanted: Mapping[str, Any]) -> None:
     group.settings.update({name: wanted[name] for name in _SETTINGS if wanted.get(name) is not None})
 
 
-def _subnets(wanted: Mapping[str, Any]) -> list[str]:
-    """Return the subnets; the API accepts one string with commas, CloudFormation a list."""
+def _subnets(account: str, region: str, wanted: Mapping[str, Any]) -> list[str]:
+    """Return the subnets, or those of the default VPC in the zones that are wanted.
+
+    The API accepts one string with commas, CloudFormation a list.
+    """
     given = wanted.get("VPCZoneIdentifier") or []
+    if not given and wanted.get("AvailabilityZones"):
+        return launching.default_subnets(account, region, wanted["AvailabilityZones"])
     return [part.strip() for part in given.split(",")] if isinstance(given, str) else list(given)
 
 

@@ -41,6 +41,15 @@ def places(account: str, region: str, subnets: list[str]) -> list[str]:
         raise ValidationError(str(error.message)) from error
 
 
+def default_subnets(account: str, region: str, zones: list[str]) -> list[str]:
+    """Return the default VPC's subnets in these zones. Raises ValidationError for a zone that has none."""
+    found = ec2_backends[account][region].get_default_subnets()
+    for zone in zones:
+        if zone not in found:
+            raise ValidationError(f"Invalid availability zone: [{zone}]")
+    return [found[zone].id for zone in zones]
+
+
 def check(group: Group) -> None:
     """Try the launch template as Auto Scaling does before it accepts a group (docs/aws-behaviour.md 1.5)."""
     try:
@@ -55,8 +64,13 @@ def launch(group: Group, subnet: str) -> tuple[Instance, dict[str, str]]:
     backend = ec2_backends[group.account][group.region]
     version = _version(backend, group)
     reservation = backend.run_instances("", 1, None, [], **_kwargs(group, subnet, version))
-    used = {**group.template, "Version": str(version.number)}
-    return reservation.instances[0], used
+    return reservation.instances[0], current(group)
+
+
+def current(group: Group) -> dict[str, str]:
+    """Return the launch template, with the number of its version, from which the group launches now."""
+    version = _version(ec2_backends[group.account][group.region], group)
+    return {**group.template, "Version": str(version.number)}
 
 
 def _request(group: Group, subnet: str) -> placement.Request:

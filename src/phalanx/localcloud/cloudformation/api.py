@@ -16,12 +16,16 @@ from phalanx.localcloud.cloudformation.engine import Engine, StackRequest
 from phalanx.localcloud.cloudformation.errors import Refused
 from phalanx.localcloud.cloudformation.model import Event, Resource, Stack
 from phalanx.localcloud.cloudformation.refusals import refuse_body, required_capabilities
-from phalanx.localcloud.cloudformation.signals import Signal
+from phalanx.localcloud.cloudformation.signals import FAILURE, SUCCESS, Signal
 from phalanx.localcloud.cloudformation.template import Template
 from phalanx.localcloud.context import Context
 
 PAGE = 100
 ON_FAILURE = ("ROLLBACK", "DELETE", "DO_NOTHING")
+WRONG_STATUS = (
+    "1 validation error detected: Value '{}' at 'status' failed to satisfy constraint: Member must satisfy enum value"
+    " set: [SUCCESS, FAILURE]"
+)
 UNNAMED = "1 validation error detected: Value null at '{}' failed to satisfy constraint: Member must not be null"
 
 # Errors that all services have are in no service's model; of those that moto does not know it warns.
@@ -224,6 +228,16 @@ class CloudFormationApi(BaseResponse):
             }
         )
 
+    def list_exports(self) -> ActionResult:
+        return ActionResult({"Exports": self._engine.exports(self.region).listed()})
+
+    def list_imports(self) -> ActionResult:
+        name = self._required("ExportName")
+        found = self._engine.exports(self.region).importers(name)
+        if not found:
+            raise Refused(f"Export '{name}' is not imported by any stack.")
+        return ActionResult({"Imports": found})
+
     def validate_template(self) -> ActionResult:
         template = self._engine.validated(self._body())
         return ActionResult(
@@ -237,6 +251,8 @@ class CloudFormationApi(BaseResponse):
     def signal_resource(self) -> ActionResult:
         stack = self._stack()
         signal = Signal(self._required("UniqueId"), self._required("Status"))
+        if signal.status not in (SUCCESS, FAILURE):
+            raise Refused(WRONG_STATUS.format(signal.status))
         self._engine.signal_resource(stack, self._required("LogicalResourceId"), signal)
         return EmptyResult()
 
@@ -257,6 +273,8 @@ ACTIONS = {
     "DescribeStackResources": CloudFormationApi.describe_stack_resources,
     "DescribeStacks": CloudFormationApi.describe_stacks,
     "GetTemplate": CloudFormationApi.get_template,
+    "ListExports": CloudFormationApi.list_exports,
+    "ListImports": CloudFormationApi.list_imports,
     "ListStackResources": CloudFormationApi.list_stack_resources,
     "ListStacks": CloudFormationApi.list_stacks,
     "SignalResource": CloudFormationApi.signal_resource,

@@ -11,6 +11,7 @@ from phalanx.localcloud import partitions
 from phalanx.localcloud.cloudformation import refusals, revisions, service_roles
 from phalanx.localcloud.cloudformation.change_sets import IN_REVIEW, NO_CHANGES, ChangeSet, ChangeSets
 from phalanx.localcloud.cloudformation.errors import Refused
+from phalanx.localcloud.cloudformation.exports import Exports
 from phalanx.localcloud.cloudformation.functions import NO_VALUE, Scope, chosen, references
 from phalanx.localcloud.cloudformation.inputs import Input, read_inputs
 from phalanx.localcloud.cloudformation.model import Resource, Stack
@@ -60,6 +61,10 @@ class Engine:
     def stacks(self) -> list[Stack]:
         """All stacks, including deleted ones, newest first."""
         return [worker.stack for worker in reversed(list(self._workers.values()))]
+
+    def exports(self, region: str) -> Exports:
+        """Return what the stacks of a region export."""
+        return Exports(region, lambda: self.stacks)
 
     def create(self, request: StackRequest) -> Stack:
         """Start to create a stack, or raise Refused as CreateStack would."""
@@ -206,7 +211,7 @@ class Engine:
             resources={name: Resource(declared) for name, declared in wanted.items()},
             dependencies={name: refusals.dependencies(declared, wanted) for name, declared in wanted.items()},
         )
-        return Updater(self._context, stack, scope)
+        return Updater(self._context, stack, scope, self.exports(request.region))
 
     def _scope(self, request: StackRequest, arn: str, template: Template, inputs: Mapping[str, Input]) -> Scope:
         pseudo = {
@@ -226,6 +231,7 @@ class Engine:
             template.conditions,
             zones=self._zones,
             parameter=lambda name: self._ssm(request.region, name),
+            imported=self.exports(request.region).value,
         )
 
     def find(self, name_or_id: str, region: str) -> Stack:
@@ -250,15 +256,22 @@ class Engine:
             return
         if retain and stack.status != "DELETE_FAILED":
             raise Refused(f"Invalid operation on stack [{stack.name}]: RetainResources needs the state DELETE_FAILED")
+        reason = self.exports(stack.region).use_of(stack)
+        if reason:
+            now, before = self._context.clock.now(), stack.status
+            stack.mark("DELETE_IN_PROGRESS", now, "User Initiated")
+            stack.mark(before, now, reason)
+            return
         stack.role = service_roles.chosen(self._context, stack.role, role)
         self._workers[stack.stack_id].delete(token, retain)
 
     def signal_resource(self, stack: Stack, logical_id: str, signal: Signal) -> None:
-        """Signal a resource with a CreationPolicy while it is being created (docs/aws-behaviour.md 1.8)."""
+        """Signal a resource that waits, in its creation or its rolling update (docs/aws-behaviour.md 1.8)."""
         if logical_id not in stack.resources:
             raise Refused(f"Resource {logical_id} does not exist for stack {stack.name}")
         resource = stack.resources[logical_id]
-        if resource.status != "CREATE_IN_PROGRESS" or not resource.declared.creation_policy:
+        policies = resource.declared.creation_policy or resource.declared.update_policy
+        if resource.status not in ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS") or not policies:
             raise Refused(f"Resource {logical_id} is in {resource.status or 'no'} state and cannot be signaled")
         self._workers[stack.stack_id].signal(logical_id, signal)
 

@@ -41,7 +41,8 @@ class Scope:
     """The values of names while a template is evaluated.
 
     `references` and `attributes` hold the created resources' values for Ref and GetAtt.
-    `zones(region)` returns availability zones; `parameter(name)` returns the value of an SSM parameter.
+    `zones(region)` returns availability zones; `parameter(name)` returns the value of an SSM parameter, and
+    `imported(name)` that of another stack's export; `imports` are the names that were asked for.
     """
 
     pseudo: Mapping[str, Any]
@@ -52,6 +53,8 @@ class Scope:
     attributes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     zones: Callable[[str], list[str]] = lambda region: [f"{region}a"]
     parameter: Callable[[str], str] = lambda name: name
+    imported: Callable[[str], str] = lambda name: refuse_import(name)
+    imports: set[str] = field(default_factory=set)
     _decided: dict[str, bool] = field(default_factory=dict)
 
     def ref(self, name: str) -> Any:
@@ -74,6 +77,11 @@ class Scope:
                 raise Refused(f"Template format error: Unresolved condition dependency {name} in the template")
             self._decided[name] = _truth(resolve(self.conditions[name], self))
         return self._decided[name]
+
+
+def refuse_import(name: str) -> str:
+    """Refuse Fn::ImportValue of a name that nobody exports."""
+    raise Refused(f"No export named {name} found.")
 
 
 def resolve(value: Any, scope: Scope) -> Any:
@@ -308,8 +316,9 @@ def _cidr(argument: Any, scope: Scope) -> list[str]:
 
 
 def _import_value(argument: Any, scope: Scope) -> Any:
-    # Stacks of the local cloud export nothing, so AWS's answer for an unknown export is always right.
-    raise Refused(f"No export named {resolve(argument, scope)} found.")
+    name = _text("Fn::ImportValue", resolve(argument, scope))
+    scope.imports.add(name)
+    return scope.imported(name)
 
 
 def _dynamic(found: re.Match[str], scope: Scope) -> str:

@@ -75,6 +75,7 @@ class Stack:
     dependencies: dict[str, set[str]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     outputs: list[dict[str, str]] = field(default_factory=list)
+    imports: set[str] = field(default_factory=set)
     status: str = ""
     reason: str = ""
     updated_at: datetime | None = None

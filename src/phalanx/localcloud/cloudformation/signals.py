@@ -12,6 +12,13 @@ from phalanx.localcloud.cloudformation.errors import ResourceFailed
 from phalanx.localcloud.cloudformation.resources.waiting import WAIT_CONDITION
 
 SUCCESS, FAILURE, UNPARSABLE = "SUCCESS", "FAILURE", "UNPARSABLE"
+GROUP = "AWS::AutoScaling::AutoScalingGroup"
+# Reasons of events (docs/aws-behaviour.md 1.35).
+RECEIVED = "Received {} signal with UniqueId {}"
+MISSED = (
+    "Failed to receive {} resource signal(s) for the current batch. Each resource signal timeout is counted as a"
+    " FAILURE."
+)
 DURATION = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?")
 
 
@@ -39,15 +46,27 @@ def read_signal(body: bytes) -> Signal:
 
 @dataclass(frozen=True)
 class Wait:
-    """What a resource waits for: `count` successes for `target` (a handle, or its own name) within `timeout_s`."""
+    """What a resource waits for: `count` successes for `target` (a handle, or its own name) within `timeout_s`.
+
+    Of a group, `percent` of the signals have to be successes.
+    """
 
     target: str
     count: int
     timeout_s: float
     is_condition: bool
+    percent: int | None = None
+
+    @property
+    def is_group(self) -> bool:
+        """Whether an Auto Scaling group waits."""
+        return self.percent is not None
 
     def failure(self, received: Collection[Signal]) -> str | None:
         """Return the reason why the wait has failed, or None."""
+        if self.percent is not None:
+            failures = sum(signal.status != SUCCESS for signal in received)
+            return too_few("FAILURE", failures, self.count, self.percent) if failures else None
         for signal in received:
             if signal.status == UNPARSABLE:
                 return "Unparsable WaitCondition data"  # docs/aws-behaviour.md 1.11
@@ -57,11 +76,25 @@ class Wait:
                 return f"Received FAILURE signal with UniqueId {signal.unique_id}"
         return None
 
-    def timeout(self, received: Collection[Signal]) -> str:
-        """Return the reason of a timeout."""
+    def timeout(self, received: Collection[Signal]) -> str | None:
+        """Return the reason of a timeout; None if what was received is enough."""
+        if self.percent is not None:
+            successes = sum(signal.status == SUCCESS for signal in received)
+            return too_few("SUCCESS", successes, self.count, self.percent)
         if self.is_condition:
             return f"WaitCondition timed out. Received {len(received)} conditions when expecting {self.count}"
         return f"Failed to receive {self.count - len(received)} resource signal(s) within the specified duration"
+
+
+def too_few(status: str, number: int, count: int, percent: int) -> str | None:
+    """Return why so many signals of this status mean that a group fails; None if enough machines can succeed."""
+    successes = number if status == SUCCESS else count - number
+    if successes * 100 >= count * percent:
+        return None
+    return (
+        f"Received {number} {status} signal(s) out of {count}. Unable to satisfy {percent}% "
+        "MinSuccessfulInstancesPercent requirement"
+    )
 
 
 def data_text(received: Collection[Signal]) -> str:
@@ -75,7 +108,10 @@ def wait_of(logical_id: str, kind: str, properties: Mapping[str, Any], policy: M
     if "ResourceSignal" in policy:
         # Without anything in it, AWS waits for one signal for five minutes.
         rule = policy["ResourceSignal"] or {}
-        return Wait(logical_id, int(rule.get("Count", 1)), seconds(str(rule.get("Timeout", "PT5M"))), is_condition)
+        least = policy.get("AutoScalingCreationPolicy") or {}
+        percent = int(least.get("MinSuccessfulInstancesPercent", 100)) if kind == GROUP else None
+        timeout_s = seconds(str(rule.get("Timeout", "PT5M")))
+        return Wait(logical_id, int(rule.get("Count", 1)), timeout_s, is_condition, percent)
     if not is_condition:
         return None
     if "Handle" not in properties or "Timeout" not in properties:

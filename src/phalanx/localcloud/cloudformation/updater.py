@@ -7,16 +7,21 @@ update can be undone until then (docs/aws-behaviour.md 1.30).
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
+from phalanx.localcloud import autoscaling
 from phalanx.localcloud.cloudformation import service_roles
 from phalanx.localcloud.cloudformation.errors import ResourceFailed, reason_of
+from phalanx.localcloud.cloudformation.exports import Exports
 from phalanx.localcloud.cloudformation.functions import Scope, resolve
 from phalanx.localcloud.cloudformation.graph import Walk
 from phalanx.localcloud.cloudformation.model import Resource, Stack
 from phalanx.localcloud.cloudformation.resources import TYPES
 from phalanx.localcloud.cloudformation.revisions import Revision
+from phalanx.localcloud.cloudformation.rolling import POLICY, Policy, Rolling
 from phalanx.localcloud.cloudformation.schemas import custom_name, replaces, takes_tags
+from phalanx.localcloud.cloudformation.signals import Signal
 from phalanx.localcloud.cloudformation.worker import MODELS, Worker
 from phalanx.localcloud.context import Context
 
@@ -28,13 +33,14 @@ UPDATING, ROLLING_BACK = "UPDATE_IN_PROGRESS", "UPDATE_ROLLBACK_IN_PROGRESS"
 class Updater(Worker):
     """A worker that can also update its stack."""
 
-    def __init__(self, context: Context, stack: Stack, scope: Scope) -> None:
-        super().__init__(context, stack, scope)
+    def __init__(self, context: Context, stack: Stack, scope: Scope, exports: Exports) -> None:
+        super().__init__(context, stack, scope, exports)
         # What the stack was before the update, where it comes from (in a rollback: the update), and what it is to be.
         self._before = self._from = self._aim = self._present()
         # Resources as they were before they were replaced, and those that the clean-up deletes, by logical id.
         self._replaced: dict[str, Resource] = {}
         self._old: dict[str, Resource] = {}
+        self._rolling: dict[str, Rolling] = {}
 
     def update(self, revision: Revision) -> None:
         """Start an update; the stack is UPDATE_IN_PROGRESS when this returns."""
@@ -76,6 +82,7 @@ class Updater(Worker):
         stack.template, stack.inputs, stack.tags = revision.template, revision.inputs, revision.tags
         stack.capabilities, stack.dependencies = revision.capabilities, revision.dependencies
         self._scope = revision.scope
+        stack.imports = revision.scope.imports
         self._walk = Walk(revision.dependencies)
         self._advance()
 
@@ -99,7 +106,7 @@ class Updater(Worker):
             self._mark_resource(name, UPDATING)
             self._fail(name, reason_of(error))
             return
-        if replaces(resource.declared.type, resource.properties, wanted):
+        if self._is_replaced(resource, wanted):
             self._replaced[name] = copy.copy(resource)
             self._mark_resource(name, UPDATING, REPLACING)
             self._try(name, self._replace)
@@ -110,6 +117,12 @@ class Updater(Worker):
         else:
             self._publish(resource)
             self._walk.done(name)
+
+    def _is_replaced(self, resource: Resource, wanted: dict[str, Any]) -> bool:
+        """Whether a change makes another physical resource: as AWS's schema or the group's update policy says."""
+        policy = resource.declared.update_policy.get("AutoScalingReplacingUpdate") or {}
+        will = str(policy.get("WillReplace", "false")).lower() == "true" and resource.properties != wanted
+        return will or replaces(resource.declared.type, resource.properties, wanted)
 
     def _is_touched(self, resource: Resource, wanted: dict[str, Any]) -> bool:
         retagged = self._from.tags != self.stack.tags and takes_tags(resource.declared.type)
@@ -129,7 +142,44 @@ class Updater(Worker):
             resource.attributes = resource.attributes if attributes is None else attributes
             self.context.network_changed()
         self._publish(resource)
-        return False
+        return POLICY in resource.declared.update_policy and self._roll(resource)
+
+    def _roll(self, resource: Resource) -> bool:
+        """Begin a rolling update of a group; return whether its end is pending."""
+        name = resource.declared.logical_id
+        rolling = self._rolling[name] = Rolling(
+            Policy.of(resolve(dict(resource.declared.update_policy), self._scope)),
+            autoscaling.members_of(self.stack.region, resource.physical_id),
+            say=lambda reason: self._mark_resource(name, resource.status, reason),
+            post=lambda step, *args: self.post(self._roll_on, name, rolling, step, args),
+            later=lambda delay_s, step: self._later(name, delay_s, self._roll_on, name, rolling, step, ()),
+            end=lambda error: self._rolled(name, error),
+        )
+        # What the group's own change reports is not the end of this.
+        self._attempts[name] = rolling
+        rolling.post(rolling.begin)
+        return True
+
+    def _roll_on(self, name: str, rolling: Rolling, step: Callable[..., None], args: tuple[Any, ...]) -> None:
+        """Take a step of a rolling update, unless the stack has given it up."""
+        if self._rolling.get(name) is rolling and self._attempts.get(name) is rolling:
+            step(*args)
+        else:
+            rolling.members.resume(rolling.policy.suspended)
+
+    def _rolled(self, name: str, error: str | None) -> None:
+        del self._rolling[name]
+        if error:
+            self._fail(name, error)
+        else:
+            self._complete(name)
+            self._advance()
+
+    def _receive(self, target: str, signal: Signal) -> None:
+        if target in self._rolling:
+            self._rolling[target].receive(signal)
+        else:
+            super()._receive(target, signal)
 
     def _replace(self, resource: Resource) -> bool:
         """Make another physical resource; the old one is deleted in the clean-up."""

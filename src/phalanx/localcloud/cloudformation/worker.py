@@ -5,27 +5,23 @@ Nothing here sleeps: a resource that takes time to settle (a group, a wait) repo
 
 from __future__ import annotations
 
-import functools
-import logging
-import queue
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from phalanx.localcloud.clock import Timer
 from phalanx.localcloud.cloudformation import rights, service_roles
 from phalanx.localcloud.cloudformation.errors import ResourceFailed, reason_of
+from phalanx.localcloud.cloudformation.exports import Exports
 from phalanx.localcloud.cloudformation.functions import Scope, resolve
 from phalanx.localcloud.cloudformation.graph import Walk, reverse
+from phalanx.localcloud.cloudformation.mailbox import Mailbox
 from phalanx.localcloud.cloudformation.model import Resource, Stack
 from phalanx.localcloud.cloudformation.resources import TYPES, Request
 from phalanx.localcloud.cloudformation.schemas import problems
-from phalanx.localcloud.cloudformation.signals import Signal, Wait, data_text, wait_of
+from phalanx.localcloud.cloudformation.signals import MISSED, RECEIVED, Signal, Wait, data_text, wait_of
 from phalanx.localcloud.cloudformation.template import Declared
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.iam.credentials import May
-
-log = logging.getLogger(__name__)
 
 CANCELLED = {"CREATE": "Resource creation cancelled", "UPDATE": "Resource update cancelled"}
 # moto's models are plain dictionaries: two stacks that change them at once would break each other's iterations.
@@ -35,18 +31,17 @@ BUILDING = ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "UPDATE_ROLLBACK_IN_PROG
 RETAINED = {"Retain": True, "RetainExceptOnCreate": False}  # → whether rolling back a creation keeps it too
 
 
-class Worker:
+class Worker(Mailbox):
     """The worker of one stack. Every method with a leading underscore runs on the stack's own thread."""
 
-    def __init__(self, context: Context, stack: Stack, scope: Scope) -> None:
-        self.context = context
-        self.stack = stack
-        self.mailbox: queue.Queue[Callable[[], None]] = queue.Queue()
+    def __init__(self, context: Context, stack: Stack, scope: Scope, exports: Exports) -> None:
+        super().__init__(context, stack)
         self._scope = scope
+        stack.imports = scope.imports
+        self._exports = exports
         self._walk = Walk({})
         self._attempts: dict[str, object] = {}
         self._waits: dict[str, Wait] = {}
-        self._timers: dict[str, Timer] = {}
         self._signals: dict[str, dict[str, Signal]] = {}
         # What is being deleted, by logical id, and what of it could not be.
         self._doomed: dict[str, Resource] = {}
@@ -72,32 +67,6 @@ class Worker:
     def signal(self, target: str, signal: Signal) -> None:
         """Deliver a signal for a wait handle or a resource."""
         self.post(self._receive, target, signal)
-
-    def post(self, step: Callable[..., None], *args: Any) -> None:
-        """Queue a step for the stack's thread, which ends with the stack."""
-        if not self.stack.gone:
-            self.mailbox.put(functools.partial(step, *args))
-
-    def _run(self) -> None:
-        while not (self.stack.gone and self.mailbox.empty()):
-            self._work(self.mailbox.get())
-
-    def _work(self, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except Exception:
-            log.exception("stack %s", self.stack.name)
-        finally:
-            self.mailbox.task_done()
-
-    def _later(self, name: str, delay_s: float, step: Callable[..., None], *args: Any) -> None:
-        self._timers[name] = self.context.clock.call_later(delay_s, self.post, step, *args)
-
-    def _mark(self, status: str, reason: str = "") -> None:
-        self.stack.mark(status, self.context.clock.now(), reason)
-
-    def _mark_resource(self, name: str, status: str, reason: str = "") -> None:
-        self.stack.mark_resource(self.stack.resources[name], status, self.context.clock.now(), reason)
 
     # ---- creation
 
@@ -220,9 +189,7 @@ class Worker:
     def _forget(self, name: str) -> None:
         self._attempts.pop(name, None)
         self._waits.pop(name, None)
-        timer = self._timers.pop(name, None)
-        if timer:
-            timer.cancel()
+        self._cancel_timer(name)
 
     def _fail(self, name: str, reason: str) -> None:
         self._forget(name)
@@ -233,7 +200,9 @@ class Worker:
     def _finish(self) -> None:
         """End the creation, or give it up if an output has no value."""
         try:
-            self.stack.outputs = self._outputs()
+            outputs = self._outputs()
+            self._exports.check(self.stack, outputs)
+            self.stack.outputs = outputs
         except Exception as error:
             self._abort(reason_of(error))
             return
@@ -259,7 +228,12 @@ class Worker:
     # ---- signals
 
     def _receive(self, target: str, signal: Signal) -> None:
-        self._signals.setdefault(target, {}).setdefault(signal.unique_id, signal)
+        received = self._signals.setdefault(target, {})
+        is_new = signal.unique_id not in received
+        received.setdefault(signal.unique_id, signal)
+        if target in self.stack.resources and is_new:
+            status = self.stack.resources[target].status
+            self._mark_resource(target, status, RECEIVED.format(signal.status, signal.unique_id))
         for name in [name for name, wait in self._waits.items() if wait.target == target]:
             self._check_signals(name)
 
@@ -282,7 +256,16 @@ class Worker:
     def _wait_timed_out(self, name: str, attempt: object) -> None:
         if self._attempts.get(name) is attempt and name in self._waits:
             wait = self._waits[name]
-            self._fail(name, wait.timeout(self._signals.get(wait.target, {}).values()))
+            received = self._signals.get(wait.target, {}).values()
+            if wait.is_group:
+                missing = wait.count - len(received)
+                self._mark_resource(name, self.stack.resources[name].status, MISSED.format(missing))
+            failure = wait.timeout(received)
+            if failure:
+                self._fail(name, failure)
+            else:
+                self._complete(name)
+                self._advance()
 
     # ---- giving up, rolling back, deleting
 

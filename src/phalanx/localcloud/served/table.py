@@ -20,7 +20,7 @@ SERVED = {
         PutScheduledUpdateGroupAction DescribeScheduledActions DeleteScheduledAction""",
     "cloudformation": """
         CancelUpdateStack ContinueUpdateRollback CreateChangeSet DeleteChangeSet DescribeChangeSet
-        ExecuteChangeSet GetTemplateSummary ListChangeSets CreateStack DeleteStack UpdateStack
+        ExecuteChangeSet GetTemplateSummary ListChangeSets ListExports ListImports CreateStack DeleteStack UpdateStack
         DescribeStackEvents DescribeStackResource DescribeStackResources DescribeStacks GetTemplate
         ListStackResources ListStacks SignalResource ValidateTemplate""",
     "cloudwatch": "Describe* Get* List* PutMetricData",
