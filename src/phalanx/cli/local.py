@@ -1,4 +1,4 @@
-"""phalanx local: inspect or stop the local cloud of this machine, change its weather or nodes, drill, build images."""
+"""phalanx local: start, inspect or stop the local cloud, change its weather or nodes, drill, build images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from phalanx.localcloud import gpus as stand_ins
 
 @click.group("local")
 def command() -> None:
-    """Inspect or stop the local cloud, change its weather, or build images for it.
+    """Start, inspect or stop the local cloud, change its weather, or build images for it.
 
     It starts with the first `up` and stops with the last `down`.
 
@@ -29,6 +29,27 @@ def command() -> None:
       phalanx local status
       phalanx local stop --force
     """
+
+
+@command.command("start")
+@json_option
+@debug_option
+def start(as_json: bool) -> None:
+    """Start the local cloud for templates of your own, unless it runs.
+
+    It stops by itself 30 s after the last request, unless it has a stack, an instance or a VPC.
+
+    \b
+    Examples:
+      phalanx local start
+      eval "$(phalanx local env)"
+      aws cloudformation deploy --stack-name mine --template-file mine.yaml
+    """
+    from phalanx.clouds import endpoint
+
+    endpoint.begin()
+    found = endpoint.wait()
+    print_json({"running": True, "url": found.url}) if as_json else say(f"The local cloud runs at {found.url}.")
 
 
 @command.command("status")
@@ -61,7 +82,7 @@ def env(region: str) -> None:
 
     found = endpoint.find()
     if found is None:
-        raise LocalCloudError("the local cloud is not running", "`phalanx up` of a local cluster starts it.")
+        raise LocalCloudError("the local cloud is not running", "Start it: phalanx local start")
     # https://docs.aws.amazon.com/sdkref/latest/guide/settings-reference.html#EVarSettings
     values = {
         "AWS_ENDPOINT_URL": found.url,

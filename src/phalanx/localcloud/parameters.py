@@ -23,6 +23,7 @@ FAMILIES = tuple(
 
 # Ours, for the images that are built on this machine.
 _FULL = "/phalanx/local/images/"
+_PUBLIC = ("/aws/", _FULL)
 
 
 def image_id(name: str) -> str | None:
@@ -46,7 +47,7 @@ def _images(name: str) -> dict[str, str]:
 def install() -> None:
     """Add the public parameters to moto's Systems Manager."""
     from moto.core.utils import utcnow
-    from moto.ssm.models import Parameter, ParameterDict
+    from moto.ssm.models import Parameter, ParameterDict, SimpleSystemManagerBackend
 
     def load(self: Any, key: str) -> None:
         value = image_id(str(key or ""))
@@ -65,7 +66,14 @@ def install() -> None:
             )
             dict.__setitem__(self, key, [parameter])
 
+    everything = SimpleSystemManagerBackend.describe_parameters
+
+    def describe_parameters(self: Any, *arguments: Any) -> Any:
+        """List the account's own parameters: DescribeParameters leaves out public ones."""
+        return [one for one in everything(self, *arguments) if not one.name.startswith(_PUBLIC)]
+
     ParameterDict._check_loading_status = load
+    setattr(SimpleSystemManagerBackend, "describe_parameters", describe_parameters)  # noqa: B010 (pyright knows the original)
 
 
 def value(account: str, region: str, name: str) -> str:

@@ -56,7 +56,7 @@ class Exports:
                 self._require_unused(name, "updated")
 
     def use_of(self, stack: Stack) -> str:
-        """Return why a stack can't be deleted (docs/aws-behaviour.md 1.37); "" if it can."""
+        """Return why a stack can't be deleted (docs/aws-behaviour.md 1.46); "" if it can."""
         names = [output["ExportName"] for output in stack.outputs if "ExportName" in output]
         return next((used for name in names if (used := self._use(name, "deleted"))), "")
 

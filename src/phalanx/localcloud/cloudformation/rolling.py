@@ -1,6 +1,6 @@
 """A rolling update of an Auto Scaling group: obsolete instances end in batches, and new ones report before the next.
 
-The order and the words are CloudFormation's (docs/aws-behaviour.md 1.36). Everything runs on the stack's thread.
+The order and the words are CloudFormation's (docs/aws-behaviour.md 1.45). Everything runs on the stack's thread.
 """
 
 from __future__ import annotations

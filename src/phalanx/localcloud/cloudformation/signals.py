@@ -13,7 +13,7 @@ from phalanx.localcloud.cloudformation.resources.waiting import WAIT_CONDITION
 
 SUCCESS, FAILURE, UNPARSABLE = "SUCCESS", "FAILURE", "UNPARSABLE"
 GROUP = "AWS::AutoScaling::AutoScalingGroup"
-# Reasons of events (docs/aws-behaviour.md 1.35).
+# Reasons of events (docs/aws-behaviour.md 1.44).
 RECEIVED = "Received {} signal with UniqueId {}"
 MISSED = (
     "Failed to receive {} resource signal(s) for the current batch. Each resource signal timeout is counted as a"

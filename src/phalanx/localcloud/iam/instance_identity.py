@@ -1,7 +1,7 @@
 """Calls that an instance signs with its identity document: how cfn-init and cfn-signal work without a role.
 
 CloudFormation believes the document by its signature, and lets the instance call two operations for the stack that it
-belongs to (docs/aws-behaviour.md 1.34).
+belongs to (docs/aws-behaviour.md 1.43).
 """
 
 from __future__ import annotations
