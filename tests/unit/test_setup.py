@@ -11,9 +11,10 @@ from phalanx.localcloud.nodes.programs import PROGRAMS
 ROOT = Path(__file__).parents[2]
 # Programs of Debian's essential packages and those of priority "required", which mmdebstrap's minbase installs.
 MINIMAL = """
-apt-config apt-get awk bash cat chmod chown chroot cp cut date dirname dpkg-deb env expand find getent grep hostname
-id kill ldconfig ln ls md5sum mkdir mktemp mount nologin nproc pivot_root printf realpath rm sed seq setpriv setsid sh
-sha256sum sleep sort su tail tar tee timeout touch tr true umount uname unshare useradd userdel xargs yes
+apt-config apt-get awk bash cat chmod chown chroot cp cut date dirname dpkg-deb env expand find getent grep groupadd
+hostname id kill ldconfig ln ls md5sum mkdir mktemp mount nologin nproc pivot_root printf realpath rm sed seq setpriv
+setsid sh sha256sum sleep sort su tail tar tee timeout touch tr true umount uname unshare useradd userdel usermod
+xargs yes
 """
 # What README's two commands require, and what .venv contains.
 GIVEN = "git make python3 update-ca-certificates python phalanx torchrun"
