@@ -201,7 +201,7 @@ def test_without_an_endpoint_that_nodes_need_there_is_no_cluster_and_why_names_i
     name, title = "without-sqs", "SqsEndpoint"
     terminal = Terminal(private.state.parent / name, private.state)
     terminal.directory.mkdir()
-    spec = SPEC.replace("name: private", f"name: {name}").replace("4m", "20s")
+    spec = SPEC.replace("name: private", f"name: {name}").replace("4m", "8s")
     (terminal.directory / "phalanx.yaml").write_text(spec)
     document = json.loads(terminal.phalanx("template").stdout)
     del document["Resources"][title]

@@ -309,6 +309,14 @@ def test_status_and_ls_show_what_a_cluster_cost_and_what_still_costs(phalanx, cl
     assert "of which NAT gateway and addresses $0.055 an hour, and the data in EFS $30.00 a month" in phalanx.out
     phalanx("ls")
     assert "$2.25" in phalanx.out
+    stack.state = replace(stack.state, outputs={"RosterTable": "table"})
+    names = ("S3Endpoint", "SqsEndpoint", "SnsEndpoint")
+    stack.script = [event(n, name, "CREATE_COMPLETE", "AWS::EC2::VPCEndpoint") for n, name in enumerate(names)]
+    replace(record, head_address="i-0123456789abcdef0").save()
+    phalanx("status")
+    assert "of which endpoints $0.020 an hour" in phalanx.out
+    stack.state = replace(stack.state, outputs={"RosterTable": "table", "HeadAddress": "54.0.0.1"})
+    record.save()
     cloud.running_now = Running(nodes=0, stopped=True, end_s=None)
     phalanx("status")
     assert "now NAT gateway and addresses $0.055 an hour" in phalanx.out

@@ -6,13 +6,18 @@ import json
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from clusters import FACTS, GPU_FACTS, aws_spec, plan, spec
 from plans import resources
 
+from phalanx.cli import starting
+from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError, SpecError
+from phalanx.jobs.environments import Environment
+from phalanx.jobs.job_model import JobSpec
 from phalanx.plan import private_access, subnets
 from phalanx.plan.capacity import Reservation
 from phalanx.plan.plan import HeadFacts, Plan, make_plan
@@ -229,3 +234,20 @@ def test_what_the_aws_cli_says_is_what_the_user_reads(output: str, kind: type[Cl
     assert type(error) is kind
     with pytest.raises(ClusterError, match=message):
         raise error
+
+
+@pytest.mark.parametrize(
+    ("address", "variables", "is_said"),
+    [
+        ("i-0123456789abcdef0", {}, True),
+        ("i-0123456789abcdef0", {"PIP_INDEX_URL": "https://mirror.example.com/simple"}, False),
+        ("54.0.0.1", {}, False),
+    ],
+)
+def test_run_says_that_an_environment_needs_a_mirror(monkeypatch, capsys, address: str, variables: Any, is_said: bool):
+    cluster = Cluster("demo", "aws", "us-east-1", head_address=address)
+    job = JobSpec(("true",), environment=Environment("mine", {}, (), variables=variables))
+    monkeypatch.setattr("phalanx.jobs.job.submit", lambda *_, **__: SimpleNamespace(id="job"))
+    monkeypatch.setattr("phalanx.cli.following.Terminated.catch", lambda: None)
+    assert starting.start(cluster, job, detach=True) == 0
+    assert ("no node of demo reaches the internet" in capsys.readouterr().err) == is_said

@@ -47,6 +47,16 @@ PLANTED = {
     "quota of vCPUs, from the function": (of_stack(signalled("The head could not be launched: " + VCPUS)), "of vCPUs"),
     "quota of vCPUs of a worker": (Evidence(status="CREATE_COMPLETE", missing=(VCPUS,)), "quota of vCPUs"),
     "quota of Spot": (of_stack(event("Max spot instance count exceeded.")), "quota of Spot"),
+    "a zone without an endpoint": (
+        of_stack(
+            event(
+                "The VPC endpoint service com.amazonaws.us-east-1.sns does not support the availability zone of the "
+                "subnet: subnet-1. (Service: Ec2, Status Code: 400)",
+                "SnsEndpoint",
+            )
+        ),
+        "no endpoint in this zone",
+    ),
     "an endpoint that is missing": (
         of_stack(event(TIMED_OUT, "Ready1"), without_endpoint=("sqs",)),
         "a VPC endpoint is missing",

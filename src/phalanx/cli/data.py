@@ -80,6 +80,9 @@ def fetch(name: str | None, file: Path | None, source: str | None, names: tuple[
     from phalanx.reach.fetch_data import DIRECTORY, fetch_job
 
     cluster = load_cluster(name, file)
+    if cluster.by_session and source is None:
+        there = f"no node of {cluster.name} reaches the internet"
+        note(f"{there}: name a mirror in its network with --from, or download here and `phalanx put`")
     status = _run(cluster, lambda code: fetch_job(names, code, cluster.shared, source))
     if status == 0:
         root = f"{cluster.shared}/{DIRECTORY}"

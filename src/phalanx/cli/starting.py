@@ -13,12 +13,21 @@ if TYPE_CHECKING:
     from phalanx.runner.process import Process
 
 
+# Variables of pip and uv that name another index than PyPI.
+_INDEXES = frozenset(("PIP_INDEX_URL", "PIP_FIND_LINKS", "PIP_CONFIG_FILE", "UV_INDEX_URL", "UV_DEFAULT_INDEX"))
+
+
 def start(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
     """Submit the job and follow it unless `detach`; return the exit code for the shell."""
     from phalanx.cli.following import Terminated, follow
     from phalanx.jobs.job import submit
 
     Terminated.catch()
+    if cluster.by_session and spec.environment and not _INDEXES & spec.environment.variables.keys():
+        note(
+            f"no node of {cluster.name} reaches the internet: what the image lacks of the environment must come from a "
+            "mirror in its network, which --build-env PIP_INDEX_URL=… or the image's pip settings name"
+        )
     job = submit(cluster, spec, detach=detach, progress=_warn)
     if detach:
         return _detached(job)

@@ -180,7 +180,8 @@ def _cost_text(facts: dict[str, Any]) -> str:
         return "nothing"
     cost = facts["cost"]
     stored = f"the data in EFS ${cost['storage_usd_per_month']:.2f} a month"
-    without = f"NAT gateway and addresses ${cost['idle_usd_per_hour']:.3f} an hour"
+    network = "endpoints" if facts["head_address"].startswith("i-") else "NAT gateway and addresses"
+    without = f"{network} ${cost['idle_usd_per_hour']:.3f} an hour"
     if cost["so_far_usd"] is None:
         return f"the price of the nodes is not known; {without}, {stored}"
     now = without if facts["stopped"] else f"${cost['now_usd_per_hour']:.2f} an hour, of which {without}"

@@ -52,6 +52,11 @@ CAUSES = (
         "again, with private DNS, or create the cluster from an unchanged template.",
         r"has no endpoint for",
     ),
+    Cause(
+        "an AWS service has no endpoint in this zone, and private access needs one",
+        "Choose other `zones`, or leave `access: private` out.",
+        r"does not support the availability zone of the subnet",
+    ),
     LEASE,
     STOPPED,
     Cause(

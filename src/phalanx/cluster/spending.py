@@ -11,6 +11,7 @@ from phalanx.clouds.protocol import Cloud, StackState
 from phalanx.plan import money
 from phalanx.plan.money import Cost, Limits
 from phalanx.spec.spec import ClusterSpec
+from phalanx.template.network import ENDPOINTS
 
 
 def cost(cloud: Cloud, state: StackState, head: Mapping[str, Any] | None) -> Cost:
@@ -20,8 +21,17 @@ def cost(cloud: Cloud, state: StackState, head: Mapping[str, Any] | None) -> Cos
     worker_type = state.parameters.get("InstanceType", "")
     head_type = head["type"] if head else worker_type
     age_hours = (now_s - state.created_s) / 3600
-    prices = cloud.prices((head_type, worker_type))
-    return money.cost(cloud.name, head_type, worker_type, use, age_hours, "Vpc" in state.parameters, prices=prices)
+    prices, endpoints = cloud.prices((head_type, worker_type)), _interface_endpoints(cloud, state)
+    in_vpc = "Vpc" in state.parameters
+    return money.cost(cloud.name, head_type, worker_type, use, age_hours, in_vpc, endpoints, prices)
+
+
+def _interface_endpoints(cloud: Cloud, state: StackState) -> int:
+    """Return how many endpoints cost by the hour: those of a cluster whose head has no public address."""
+    if not state.outputs or "HeadAddress" in state.outputs:
+        return 0
+    made = [one.logical_id for one in cloud.resources(state.stack_id) if one.resource_type == "AWS::EC2::VPCEndpoint"]
+    return len(set(made) - ENDPOINTS.keys())
 
 
 def limits_now(cloud: Cloud, state: StackState, spec: ClusterSpec, gpus: int, nodes: int) -> Limits:
