@@ -12,7 +12,7 @@ from moto.ec2.models.instances import Instance
 
 from phalanx.localcloud import fleet
 from phalanx.localcloud.context import Context
-from phalanx.localcloud.iam import credentials, middleware
+from phalanx.localcloud.iam import credentials, middleware, usage
 from phalanx.localcloud.iam.policy import Ask, Decision
 from phalanx.localcloud.network.reach import Way
 
@@ -47,10 +47,14 @@ class Sessions:
         for service in _SERVICES:
             if self._way(instance.vpc_id or "", instance.private_ip or "", service) is None:
                 yield f"it has no way to {service}"
-        role = credentials.instance_role(instance)
-        rights = middleware.rights_of(self._context, role.name) if role else None
         arn = f"arn:aws:ec2:{instance.ec2_backend.region_name}:{self._context.account}:instance/{instance.id}"
         for action in _ACTIONS:
-            resource = arn if action.startswith("ssm:") else "*"
-            if rights is None or rights.decide(Ask(action, resource)) is not Decision.ALLOWED:
+            if not self._may(instance, Ask(action, arn if action.startswith("ssm:") else "*")):
                 yield f"its role may not {action}"
+
+    def _may(self, instance: Instance, ask: Ask) -> bool:
+        role = credentials.instance_role(instance)
+        if role is None or middleware.rights_of(self._context, role.name).decide(ask) is not Decision.ALLOWED:
+            return False
+        usage.note(self._context, role.name, ask)
+        return True
