@@ -157,3 +157,17 @@ def test_one_in_a_subnet_and_groups_and_with_a_role_of_the_user_s_leaves_them_as
     assert iam.list_role_policies(RoleName="EMR_EC2_DefaultRole")["PolicyNames"] == ["allow"]
     assert emr.ec2.describe_security_groups(GroupIds=groups)["SecurityGroups"]
     emr.ec2.delete_tags(Resources=[emr.subnet, *groups, vpc], Tags=[tag])
+
+
+@pytest.mark.parametrize(
+    ("boot", "seconds", "said"), [("echo no; exit 3", 600, "exit 3"), ("sleep 1000", 10, "time is up after 9.0 s")]
+)
+def test_a_boot_that_fails_or_hangs_names_itself_and_leaves_nothing(emr, boot, seconds, said):
+    spec = f"name: bad\ncloud: local-emr\nnodes: 1\ntype: m5.xlarge\nnode_timeout: {seconds}s\nboot: {boot}\n"
+    (emr.terminal.directory / "phalanx.yaml").write_text(spec + "emr: {logs: s3://emr-logs/bad}\n")
+    failed = emr.terminal.phalanx("up", check=False)
+    assert failed.returncode != 0
+    assert "boot step 'boot script' failed" in failed.stderr and said in failed.stderr
+    assert "Everything was rolled back and the stack was deleted" in failed.stderr
+    assert "boot script" in emr.terminal.phalanx("why", check=False).stdout
+    assert not [one for one in emr.api.list_clusters(ClusterStates=["WAITING"])["Clusters"] if one["Name"] == "bad"]

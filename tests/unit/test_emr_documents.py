@@ -17,6 +17,7 @@ from phalanx.errors import SpecError
 from phalanx.plan import quotas
 from phalanx.plan.existing_vpc import INTERNET, ExistingVpc, Subnet
 from phalanx.plan.machine_images import Image
+from phalanx.plan.mount_targets import MountTarget
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.plan_text import explain
 from phalanx.spec.spec import ClusterSpec
@@ -217,6 +218,18 @@ class TestOwn:
         assert made["Parameters"]["PublicSubnet"]["Default"] == SUBNET.subnet_id
         names = {name for one in made["Resources"].values() for name in one.get("DependsOn", [])}
         assert names <= made["Resources"].keys()
+
+    def test_a_second_cluster_on_one_file_system_uses_its_mount_target_or_is_refused(self):
+        there = MountTarget("us-east-1a", "vpc-1", ("sg-1",))
+        wanted = {"file_system": "fs-01234567", "emr": {"logs": "s3://b.c/d"}}
+        facts = replace(FACTS, cloud="emr", mount_targets=(there,))
+        within = emr_spec(network={"head_subnet": SUBNET.subnet_id}, **wanted)
+        made = json.loads(synthesize(make_plan(within, replace(facts, vpc=OWN_VPC))))["Resources"]
+        assert "MountTarget" not in made
+        assert made["NfsFromNodes"]["Properties"]["GroupId"] == "sg-1"
+        assert "NfsFromNodes" in made["EmrCluster"]["DependsOn"]
+        with pytest.raises(SpecError, match="fs-01234567 has mount targets in vpc-1, and the nodes are in a new VPC"):
+            make_plan(emr_spec(**wanted), facts)
 
     def test_managed_groups_of_the_user_s_are_beside_the_stack_s(self):
         instances = cluster(own_document(**GROUPS))["Instances"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from phalanx.clouds import remains, strays
 from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.protocol import CLUSTER_TAG
+from phalanx.spec.cloud_names import is_emr
 
 _LIVES = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
 _NAMES = "|".join(name for names in strays.LOGICAL_IDS.values() for name in names)
@@ -36,7 +37,15 @@ def clusters(api: ApiCloud) -> set[str]:
         *(tag["Value"] for tag in api.pages("ec2", "describe_tags", "Tags", Filters=by_key)),
         *(tag["Value"] for tag in api.pages("autoscaling", "describe_tags", "Tags", Filters=by_key)),
         *_in_names(_names(api)),
+        *_of_emr(api),
     }
+
+
+def _of_emr(api: ApiCloud) -> Iterator[str]:
+    """Yield the clusters of which a tag of an EMR cluster speaks, which may have no machines yet."""
+    for one in remains.active_emr_clusters(api) if is_emr(api.name) else ():
+        described = api.call("emr", "describe_cluster", ClusterId=one["Id"])["Cluster"]
+        yield from (tag["Value"] for tag in described.get("Tags", []) if tag["Key"] == CLUSTER_TAG)
 
 
 def _names(api: ApiCloud) -> Iterator[str]:

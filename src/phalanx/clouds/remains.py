@@ -7,11 +7,14 @@ from typing import Any, Protocol
 
 from phalanx.clouds import strays
 from phalanx.clouds.protocol import CLUSTER_TAG, Resource
+from phalanx.spec.cloud_names import is_emr
 
 Call = tuple[str, str, str]
 
 
 class Api(Protocol):
+    name: str
+
     region: str
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
@@ -47,16 +50,18 @@ _BY_TAG: Mapping[str, Call] = {
 SERVICES = ("ec2", "autoscaling", "efs", "logs", "sqs", "dynamodb", "sns", "lambda", "iam")
 """The services that `find` queries."""
 
+_ACTIVE = ("STARTING", "BOOTSTRAPPING", "RUNNING", "WAITING", "TERMINATING")
 _ENDED = frozenset({"terminated", "deleted", "deleting"})
 
 
 def find(api: Api, cluster: str, resources: Sequence[Resource]) -> list[str]:
     """Return a readable line for each thing that still exists."""
     looks: list[Callable[[], Iterator[str]]] = [
+        # Before its instances, which it would replace.
+        lambda: _emr_clusters(api, cluster, resources),
         lambda: _tagged_instances(api, cluster),
         lambda: _tagged_in_ec2(api, cluster),
         lambda: _groups(api, resources),
-        lambda: _emr_clusters(api, resources),
         lambda: _file_systems(api, resources),
         lambda: _log_groups(api, resources),
         lambda: _recorded(api, resources),
@@ -99,12 +104,23 @@ def _groups(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
             yield f"Auto Scaling group {group['AutoScalingGroupName']}"
 
 
-def _emr_clusters(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
+def _emr_clusters(api: Api, cluster: str, resources: Sequence[Resource]) -> Iterator[str]:
     """Yield clusters that still have machines; EMR describes a terminated one for two months."""
-    for cluster in _physical(resources, "AWS::EMR::Cluster"):
-        found = api.call("emr", "describe_cluster", ClusterId=cluster)["Cluster"]["Status"]["State"]
-        if not found.startswith("TERMINATED"):
-            yield f"EMR cluster {cluster} ({found})"
+    if not is_emr(api.name):
+        return
+    recorded = _physical(resources, "AWS::EMR::Cluster")
+    named = [known["Id"] for known in active_emr_clusters(api) if known["Name"] == cluster]
+    for cluster_id in dict.fromkeys([*recorded, *named]):
+        known = api.call("emr", "describe_cluster", ClusterId=cluster_id)["Cluster"]
+        is_ours = cluster_id in recorded or _carries_tag(known, cluster)
+        state = known["Status"]["State"]
+        if is_ours and not state.startswith("TERMINATED"):
+            yield f"EMR cluster {cluster_id} ({state})"
+
+
+def active_emr_clusters(api: Api) -> Iterator[dict[str, Any]]:
+    """Yield the region's EMR clusters that have, or will have, machines."""
+    return api.pages("emr", "list_clusters", "Clusters", ClusterStates=list(_ACTIVE))
 
 
 def _file_systems(api: Api, resources: Sequence[Resource]) -> Iterator[str]:

@@ -117,6 +117,7 @@ OWN_OF_EMR = (
     *(
         "elasticmapreduce:DescribeCluster",
         "elasticmapreduce:DescribeReleaseLabel",
+        "elasticmapreduce:ListClusters",
         "elasticmapreduce:ListInstanceGroups",
     ),
     *("elasticmapreduce:ListInstances", "elasticmapreduce:ListReleaseLabels"),

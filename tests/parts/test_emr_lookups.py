@@ -1,0 +1,114 @@
+"""What is looked up in EMR for a plan and after a deletion: all that it would refuse, and what is left there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aws_here import AwsHere
+from emr_fakes import LABEL, Emr, trust
+from fleet_fakes import forget_resources, name
+from stack_fakes import stacks
+
+from phalanx.clouds import emr_checks, orphans, remains
+from phalanx.errors import SpecError
+from phalanx.spec.spec import ClusterSpec
+
+BUCKET = "emr-lookups"
+GONE = "sg-0123456789abcdef0"
+
+
+@pytest.fixture(scope="module")
+def emr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emr]:
+    with stacks(tmp_path_factory.mktemp("state")) as cloud:
+        cloud.client("s3").create_bucket(Bucket=BUCKET)
+        yield Emr(cloud)
+        forget_resources(cloud.context.account)
+
+
+@pytest.fixture
+def aws(emr: Emr) -> AwsHere:
+    made = AwsHere(emr.cloud.client)
+    made.name = "emr"
+    return made
+
+
+def spec(emr: dict[str, Any], **fields: Any) -> ClusterSpec:
+    given = {"name": "demo", "cloud": "emr", "nodes": 2, "type": "m5.xlarge", "ssh_from": "203.0.113.0/24"}
+    return ClusterSpec(**{**given, **fields}, emr={"logs": f"s3://{BUCKET}/logs", "release": LABEL, **emr})
+
+
+def refusal(aws: AwsHere, emr: dict[str, Any], **fields: Any) -> str:
+    with pytest.raises(SpecError) as refused:
+        emr_checks.require(aws, spec(emr, **fields))
+    return str(refused.value)
+
+
+def test_what_emr_has_is_accepted(aws):
+    assert emr_checks.require(aws, spec({})) == ("", "")
+    arn, role_id = emr_checks.require(aws, spec({"node_role": "EMR_EC2_DefaultRole"}))
+    assert arn.endswith(":role/EMR_EC2_DefaultRole") and role_id.startswith("AROA")
+
+
+@pytest.mark.parametrize(
+    ("emr_keys", "fields", "said"),
+    [
+        ({"release": "emr-7.99.0"}, {}, "emr: release: EMR has no emr-7.99.0 in us-east-1\nThe newest are emr-"),
+        ({"applications": ["Gadget"]}, {}, f"emr: applications: {LABEL} has no Gadget"),
+        ({}, {"type": "t2.nano"}, f"type: EMR has no t2.nano for {LABEL}"),
+        ({"logs": "s3://there-is-no-such-bucket"}, {}, "emr: "),
+        ({"service_role": "Nobody"}, {}, "emr: service_role: there is no role 'Nobody'"),
+        ({"node_role": "Nobody"}, {}, "emr: node_role: there is no role 'Nobody'"),
+        (
+            {"service_role": "EMR_EC2_DefaultRole"},
+            {},
+            "'EMR_EC2_DefaultRole' does not trust elasticmapreduce.",
+        ),
+        ({"node_role": "EMR_DefaultRole"}, {}, "'EMR_DefaultRole' does not trust ec2.amazonaws.com"),
+    ],
+)
+def test_what_emr_would_refuse_is_named_before_anything_is_created(aws, emr_keys, fields, said):
+    assert said in refusal(aws, emr_keys, **fields)
+
+
+def test_a_role_of_china_is_trusted_by_its_own_name(aws, emr):
+    made = name("china")
+    iam = emr.cloud.client("iam")
+    iam.create_role(RoleName=made, AssumeRolePolicyDocument=trust("elasticmapreduce.amazonaws.com.cn"))
+    assert emr_checks.require(aws, spec({"service_role": made})) == ("", "")
+
+
+def test_all_that_is_wrong_with_a_subnet_and_groups_is_named_at_once(aws, emr):
+    ec2 = emr.cloud.client("ec2")
+    elsewhere = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    other = ec2.create_security_group(GroupName=name("other"), Description="x", VpcId=elsewhere)["GroupId"]
+    own = {"network": {"head_subnet": emr.subnet}}
+    said = refusal(aws, {"master_group": GONE, "core_group": other}, **own).splitlines()
+    assert said[:4] == [
+        f"emr: there is no security group {GONE}",
+        f"emr: {other} is in {elsewhere}, and {emr.subnet} is in {emr.vpc}",
+        f"network: {emr.subnet} gives no public addresses: set its attribute MapPublicIpOnLaunch",
+        f"emr: {emr.subnet} has no tag for-use-with-amazon-emr-managed-policies = true",
+    ]
+    # A service role of the user's may have other conditions than AWS's policy.
+    mine = refusal(aws, {"service_role": "EMR_DefaultRole"}, **own)
+    assert "has no tag" not in mine and "gives no public addresses" in mine
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+def test_an_emr_cluster_without_its_stack_is_found_by_its_tag_and_name(aws, emr, tagged):
+    cluster = name("left")
+    tags = [{"Key": "phalanx:cluster", "Value": cluster}] if tagged else []
+    made = emr.ready(1, Name=cluster, Tags=tags)
+    found = [one for one in orphans.find(aws) if one.cluster == cluster]
+    if tagged:
+        assert remains.find(aws, cluster, [])[0] == f"EMR cluster {made} (WAITING)"
+        assert found[0].lines[0] == f"EMR cluster {made} (WAITING)"
+    else:
+        # Somebody else's, which only has the same name.
+        assert found == [] and remains.find(aws, cluster, []) == []
+    emr.api.terminate_job_flows(JobFlowIds=[made])
+    emr.ended(made)
+    assert remains.find(aws, cluster, []) == []
+    assert cluster not in [one.cluster for one in orphans.find(aws)]
