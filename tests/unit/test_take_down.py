@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fake_cloud import HEAD_FAILED, READY, FakeCloud, event
 
+from phalanx.clouds.protocol import Running
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.take_down import TakeDown
-from phalanx.errors import CloudError
+from phalanx.errors import CloudError, ClusterError
 from phalanx.ssh.remote import Completed, ConnectionLost, Remote
 
 
@@ -32,6 +35,12 @@ def test_down_deletes_and_forgets(cloud, state):
     assert cloud.describe_stack("demo") is None
     assert not (state / "clusters/demo").exists()
     assert cloud.stopped == 1
+
+
+def test_what_an_interrupted_review_has_left_goes_first(cloud):
+    stack_id = cloud.describe_stack("demo").stack_id
+    list(TakeDown(cloud, "demo").steps())
+    assert cloud.reviews_forgotten == [stack_id]
 
 
 def test_an_update_in_progress_is_awaited_before_the_deletion(cloud):
@@ -103,6 +112,53 @@ def test_what_the_user_says_now_counts_more_than_the_file(with_data):
     take_down = TakeDown(cloud, "demo", keep="yes")
     list(take_down.steps())
     assert (cloud.deleted_file_systems, take_down.kept.file_system) == ([], "physical-FileSystem")
+
+
+def test_it_is_said_whose_data_it_is_and_names_that_are_none_are_left_out(with_data):
+    asked: list[str] = []
+    listing = b"alice\t./a\nphalanx\t./b c\nalice\t./d\n\x1b[2J\t./e\n"
+    TakeDown(with_data(listing), "demo", wanted=lambda contents: bool(asked.append(contents)))
+    assert asked == ["4 files in /efs, such as a, of alice and phalanx"]
+
+
+@pytest.fixture
+def on_the_head(monkeypatch):
+    """Make a cluster whose head serves the shared directory, with a given listing and `keep` in the file."""
+
+    def make(listing: bytes = b"phalanx\t./a\n", **spec: str) -> FakeCloud:
+        cloud = FakeCloud()
+        record = Cluster(
+            "demo", "local", "us-east-1", cloud.put("demo", "CREATE_COMPLETE", script=READY), "54.0.0.1", "/efs"
+        )
+        replace(record, spec={"storage": "head", **spec}).save().ssh_config.touch()
+        monkeypatch.setattr(Remote, "run", lambda *_, **__: Completed(0, listing, b""))
+        return cloud
+
+    return make
+
+
+def test_data_on_the_head_s_disk_go_only_with_consent(on_the_head):
+    cloud, asked = on_the_head(), []
+    with pytest.raises(ClusterError, match="nothing was deleted: the head's own disk has 1 file in /efs") as refused:
+        TakeDown(cloud, "demo", loses=lambda contents: bool(asked.append(contents)))
+    assert asked == ["1 file in /efs, such as a, of phalanx"] and "phalanx get" in refused.value.hint
+    with pytest.raises(ClusterError, match="nothing was deleted"):
+        TakeDown(cloud, "demo", keep="yes")
+    assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
+    take_down = TakeDown(cloud, "demo", loses=lambda contents: True)
+    list(take_down.steps())
+    assert take_down.lost == "1 file in /efs, such as a, of phalanx" and cloud.describe_stack("demo") is None
+
+
+@pytest.mark.parametrize(
+    ("listing", "spec", "stopped"), [(b"", {}, False), (b"a\t./a\n", {"keep": "no"}, False), (b"a\t./a\n", {}, True)]
+)
+def test_an_empty_directory_an_order_and_a_stopped_head_need_no_question(on_the_head, listing, spec, stopped):
+    cloud = on_the_head(listing, **spec)
+    cloud.running_now = Running(nodes=0 if stopped else 1, stopped=stopped, end_s=None)
+    asked: list[str] = []
+    list(TakeDown(cloud, "demo", loses=lambda contents: bool(asked.append(contents))).steps())
+    assert asked == [] and cloud.describe_stack("demo") is None
 
 
 def test_data_that_nobody_can_look_at_is_kept(with_data, monkeypatch):

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def command(name: str | None, file: Path | None, yes: bool, keep: str | None, verbose: bool, as_json: bool) -> int:
     """Delete the cluster, wait, and prove that nothing is left.
 
-    The shared directory is deleted if it is empty, if phalanx.yaml has `keep: no`, or if you confirm it here.
-    Without a terminal, --yes is required.
+    The shared directory is deleted if it is empty, if phalanx.yaml has `keep: no`, or if you confirm it here. With
+    `storage: head` it ends with the head: you are asked before that. Without a terminal, --yes is required.
 
     \b
     Examples:
@@ -130,8 +130,12 @@ def _begin(name: str, cloud: str, region: str, keep: str | None, asks: bool) -> 
     def wanted(contents: str) -> bool:
         return asks and confirm(f"It contains {contents}. Delete that too?", abort=False)
 
+    def loses(contents: str) -> bool:
+        question = f"The head's own disk has {contents}. They end with the head. Delete the cluster with them?"
+        return not asks or confirm(question, abort=False)
+
     try:
-        return TakeDown(clouds.get(cloud, region), name, keep, wanted)
+        return TakeDown(clouds.get(cloud, region), name, keep, wanted, loses)
     except endpoint.NotRunning:
         # The cluster ended with the local cloud; only this machine's record can be left.
         forget(name)
@@ -153,8 +157,15 @@ def _follow(watch: Watch, take_down: TakeDown | None) -> None:
 
 def _report(name: str, done: TakeDown | None, took_s: float, as_json: bool) -> int:
     existed, kept = (done.found, done.kept) if done else (False, None)
+    lost = done.lost if done else ""
     if as_json:
-        facts = {"cluster": name or None, "existed": existed, "left": [], "kept": _kept_as_json(kept)}
+        facts = {
+            "lost": lost or None,
+            "cluster": name or None,
+            "existed": existed,
+            "left": [],
+            "kept": _kept_as_json(kept),
+        }
         print_json({**facts, "took_s": round(took_s, 3)})
     elif done and done.goes_on:
         say(f"Cluster {name} is given back; its EMR cluster {done.goes_on} goes on (checked in {duration(took_s)}).")
@@ -163,6 +174,8 @@ def _report(name: str, done: TakeDown | None, took_s: float, as_json: bool) -> i
         say(f"Cluster {name} is deleted; {rest} (checked in {duration(took_s)}).")
     else:
         say("Nothing to do: there is no such cluster." if name else "Nothing to do: no cluster is known here.")
+    if lost and not as_json:
+        say(f"  lost     with the head's own disk: {lost}")
     if kept and not as_json:
         say(f"  kept     its shared directory, {kept.file_system}: {kept.place}")
         say(f"           `phalanx up` of {name} uses it again; `{kept.delete}` deletes it.")

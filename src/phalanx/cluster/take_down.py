@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Deletion, Leftovers, RoleFreed, Stack, file_systems_of, require_ours
 from phalanx.errors import ClusterError, PhalanxError
+from phalanx.spec.spec_storage import HEAD
 
 if TYPE_CHECKING:
     from phalanx.cluster.emr_release import Released
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 _MADE_AGAIN = (".phalanx/environments", ".phalanx/tools")
 _MOST_FILES = 1000
 _LOOK_S = 20.0
+# A user's name, as a node may have it: it could answer anything.
+_USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
 @dataclass(frozen=True)
@@ -35,15 +39,22 @@ class TakeDown:
     """Delete a cluster's stack, prove that nothing is left, and remove its record. `found`: there was a stack.
 
     `keep` (yes, no or ask; None: as phalanx.yaml specified) decides about the data in the shared directory. With ask,
-    `wanted(contents)` returns whether to delete it. By default it is kept.
+    `wanted(contents)` returns whether to delete it. By default it is kept. What the head serves from its own disk ends
+    with it: `loses(contents)` returns whether it may, which is the default. `lost` describes it.
     """
 
     def __init__(
-        self, cloud: Cloud, name: str, keep: str | None = None, wanted: Callable[[str], bool] = lambda _: False
+        self,
+        cloud: Cloud,
+        name: str,
+        keep: str | None = None,
+        wanted: Callable[[str], bool] = lambda _: False,
+        loses: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.cloud, self.name = cloud, name
         self.kept: Kept | None = None
-        self._keep, self._wanted = keep, wanted
+        self.lost = ""
+        self._keep, self._wanted, self._loses = keep, wanted, loses
         self._state = self._find()
         self._doomed = self._decide(self._state) if self._state else ()
 
@@ -62,6 +73,8 @@ class TakeDown:
             if self.goes_on:
                 yield from self._release()
             stack = Stack(self.cloud, self._state.name, self._state.stack_id)
+            if self._state.ready:
+                self.cloud.forget_reviews(stack.stack_id)
             yield from Deletion(stack, self._doomed).steps()
         forget(self.name)
         self.cloud.stop_if_idle()
@@ -99,10 +112,25 @@ class TakeDown:
         if state.status.startswith(("CREATE_IN", "CREATE_F", "ROLLBACK")):
             return made  # nobody has used it yet
         file_system = state.outputs.get("SharedFileSystem", "") or next(iter(made), "")
+        if not file_system:
+            self._let_go_of_the_head(state)
         if not file_system or self._must_delete_data():
             return (file_system,) if file_system else ()
         self.kept = Kept(file_system, *self.cloud.file_system_place(file_system))
         return ()
+
+    def _let_go_of_the_head(self, state: StackState) -> None:
+        """Ask about data on the head's own disk, which end with it. Raises ClusterError unless they may."""
+        record, running = self._record(), self.cloud.running(state.name)
+        if record is None or record.spec.get("storage") != HEAD or (running is not None and running.stopped):
+            return
+        keep = self._keep or record.spec.get("keep") or "ask"
+        self.lost = _contents(record)
+        if self.lost and (keep == "yes" or (keep == "ask" and not self._loses(self.lost))):
+            raise ClusterError(
+                f"nothing was deleted: the head's own disk has {self.lost}",
+                "Fetch what you need with `phalanx get`; `phalanx down --keep no` deletes them with the head.",
+            )
 
     def _must_delete_data(self) -> bool:
         record = self._record()
@@ -119,14 +147,20 @@ def _contents(record: Cluster | None) -> str:
     if record is None or not record.ready:
         return "data that can't be listed"
     without = " ".join(f"-not -path {shlex.quote(f'./{path}/*')}" for path in _MADE_AGAIN)
-    look = f"cd {shlex.quote(record.shared)} && find . -type f {without} 2>&1 | head -n {_MOST_FILES}"
+    find = f"find . -type f {without} -printf '%u\\t%p\\n' 2>&1 | head -n {_MOST_FILES}"
+    look = f"cd {shlex.quote(record.shared)} && {find}"
     try:
-        files = record.remote().run(look, timeout_s=_LOOK_S).stdout.decode(errors="replace").splitlines()
+        lines = record.remote().run(look, timeout_s=_LOOK_S).stdout.decode(errors="replace").splitlines()
     except PhalanxError as error:
         return f"data that can't be listed ({error.message})"
-    number = "1 file" if len(files) == 1 else f"{len(files)} files"
-    count = number if len(files) < _MOST_FILES else f"{_MOST_FILES} files or more"
-    return f"{count} in {record.shared}, such as {files[0].removeprefix('./')}" if files else ""
+    number = "1 file" if len(lines) == 1 else f"{len(lines)} files"
+    count = number if len(lines) < _MOST_FILES else f"{_MOST_FILES} files or more"
+    owners = sorted(
+        {owner for owner, tab, _ in (line.partition("\t") for line in lines) if tab and _USER.fullmatch(owner)}
+    )
+    whose = f", of {' and '.join(owners)}" if owners else ""
+    first = lines[0].rpartition("\t")[2].removeprefix("./") if lines else ""
+    return f"{count} in {record.shared}, such as {first}{whose}" if lines else ""
 
 
 def forget(name: str) -> None:
