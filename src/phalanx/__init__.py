@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from phalanx.cluster.bring_up import Note, Step
     from phalanx.cluster.foreign_resources import ForeignDeleted
     from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing, RoleFreed
+    from phalanx.cluster.update import Proposal
     from phalanx.errors import CloudError, ClusterError, JobError, LocalCloudError, PhalanxError, SpecError, StackFailed
     from phalanx.jobs.future import JobFailed, JobFuture, Result
     from phalanx.jobs.job_model import JobState, JobStatus, NodeVerdict
@@ -37,6 +38,7 @@ _PUBLIC = {
     "explain": "phalanx.plan.plan_text",
     "synthesize": "phalanx.template",
     "Note": "phalanx.cluster.bring_up",
+    "Proposal": "phalanx.cluster.update",
     "Step": "phalanx.cluster.bring_up",
     "NodeAnswered": "phalanx.cluster.stack",
     "NodeMissing": "phalanx.cluster.stack",
@@ -88,6 +90,7 @@ __all__ = [
     "Note",
     "PhalanxError",
     "Plan",
+    "Proposal",
     "Result",
     "RoleFreed",
     "Roster",

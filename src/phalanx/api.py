@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from phalanx import clouds
 from phalanx.cluster import cluster_record as store
-from phalanx.errors import JobError
+from phalanx.errors import ClusterError, JobError
 from phalanx.jobs import environments
 from phalanx.jobs.future import JobFuture
 from phalanx.jobs.job import JobSpec, JobStatus, list_jobs, open_job, submit
@@ -21,7 +21,8 @@ from phalanx.reach import gather, transfer
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from phalanx.cluster.bring_up import Step
+    from phalanx.cluster.bring_up import Step, Up
+    from phalanx.cluster.update import Proposal
     from phalanx.jobs.job_model import JobOptions
     from phalanx.node.roster import Roster
 
@@ -36,17 +37,26 @@ class Cluster:
         self._made_here = made_here
 
     @classmethod
-    def up(cls, spec: str | Path = "phalanx.yaml", progress: Callable[[Step], object] | None = None) -> Cluster:
+    def up(
+        cls,
+        spec: str | Path = "phalanx.yaml",
+        progress: Callable[[Step], object] | None = None,
+        change: bool | Callable[[Proposal], bool] = False,
+    ) -> Cluster:
         """Create the cluster that this file describes, or find it ready; call `progress` with each step.
 
-        Raises SpecError, CloudError, or StackFailed after everything was rolled back.
+        A cluster that is there with other settings is changed with `change=True`, or if `change(proposal)` returns
+        True for what would change, and refused otherwise.
+
+        Raises SpecError, CloudError, ClusterError for a change without consent, or StackFailed after everything was
+        rolled back.
         """
         from phalanx.cluster.bring_up import BringUp
         from phalanx.spec.spec_load import load, with_location
 
         wanted = load(Path(spec))
         clouds.begin(wanted.cloud)
-        bring_up = BringUp(clouds.get(wanted.cloud, wanted.region), wanted)
+        bring_up = BringUp(clouds.get(wanted.cloud, wanted.region), wanted, _approving(change))
         try:
             with with_location(spec):
                 for step in bring_up.steps():
@@ -56,7 +66,8 @@ class Cluster:
             if bring_up.result is None:
                 bring_up.cloud.stop_if_idle()
         assert bring_up.result is not None
-        return cls(bring_up.result.cluster, made_here=not bring_up.result.already)
+        up = _resized(bring_up.result, progress)
+        return cls(up.cluster, made_here=not up.already)
 
     @classmethod
     def open(cls, name: str | None = None) -> Cluster:
@@ -169,6 +180,31 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"<Cluster {self.name} at {self.address}>"
+
+
+def _approving(change: bool | Callable[[Proposal], bool]) -> Callable[[Proposal], None]:
+    """Return what raises ClusterError for a change that is not wanted."""
+
+    def approve(proposal: Proposal) -> None:
+        from phalanx.cluster.update import described
+
+        if not (change(proposal) if callable(change) else change):
+            raise ClusterError(
+                f"cluster {proposal.cluster} exists with other settings: {described(proposal.settings)}",
+                "Call Cluster.up with change=True, or with a function that looks at what would change.",
+            )
+
+    return approve
+
+
+def _resized(up: Up, progress: Callable[[Step], object] | None) -> Up:
+    """Give a cluster the number of nodes that its changed file wants."""
+    if up.resize is None:
+        return up
+    from phalanx.clouds import scaling
+    from phalanx.cluster.bring_up import Note
+
+    return scaling.resized(up, up.resize, lambda text: progress(Note(text)) if progress else None)
 
 
 def _fewest_and_most(nodes: tuple[int, int]) -> tuple[int, int]:

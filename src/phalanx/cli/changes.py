@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from phalanx.cli.console import confirm, note, require_terminal
 
 if TYPE_CHECKING:
     from phalanx.clouds.protocol import StackChange
-    from phalanx.cluster.bring_up import Up
     from phalanx.cluster.update import Proposal
 
 _GROUP = "AWS::AutoScaling::AutoScalingGroup"
@@ -91,16 +89,3 @@ def _shown(field: str, value: object) -> str:
     if value is None:
         return "none"
     return f"{value} s" if field.endswith("_s") else str(value)
-
-
-def resized(up: Up, nodes: int) -> Up:
-    """Give a cluster another number of nodes, and record it. Raises ClusterError if a job would lose nodes."""
-    from phalanx.cli.scale import refuse_to_take_nodes, resize
-    from phalanx.clouds.scaling import Scaling
-
-    scaling = Scaling(up.cluster, nodes)
-    refuse_to_take_nodes(scaling, scaling.jobs_in_the_way())
-    resize(scaling)
-    settings = {**up.cluster.spec, "nodes": nodes}
-    cluster = replace(up.cluster, spec=settings, nodes=len(scaling.roster.nodes), control=None).save()
-    return replace(up, cluster=cluster, roster=scaling.roster)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +11,9 @@ import click
 
 from phalanx.cli.console import confirm, duration, note, print_json, require_terminal, say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
-from phalanx.errors import ClusterError
 
 if TYPE_CHECKING:
     from phalanx.clouds.scaling import Scaling
-
-_DEADLINE_S = 15 * 60.0
 
 
 @click.command("scale")
@@ -50,11 +45,8 @@ def command(nodes: int, name: str | None, file: Path | None, yes: bool, force: b
 
 def resize(scaling: Scaling) -> None:
     """Change the number of nodes, and wait until they are members."""
-    _hold_budget(scaling)
-    scaling.request()
-    for roster in scaling.follow(_DEADLINE_S):
-        note(f"generation {roster.generation}: {len(roster.nodes)} of {roster.requested} nodes")
-    replace(scaling.cluster, nodes=len(scaling.roster.nodes), control=None).save()
+    for text in scaling.steps():
+        note(text)
 
 
 def _check(scaling: Scaling, yes: bool, force: bool) -> None:
@@ -64,30 +56,9 @@ def _check(scaling: Scaling, yes: bool, force: bool) -> None:
         require_terminal()
     jobs = [] if force and yes else scaling.jobs_in_the_way()
     if not force:
-        refuse_to_take_nodes(scaling, jobs)
+        scaling.refuse_to_take_nodes(jobs)
     if not yes and sys.stdin.isatty():
         confirm(_question(scaling, jobs))
-
-
-def refuse_to_take_nodes(scaling: Scaling, jobs: Sequence[str]) -> None:
-    """Raise ClusterError if these jobs would lose nodes."""
-    if jobs:
-        names = ", ".join(node.name for node in scaling.leaving())
-        raise ClusterError(
-            f"{' and '.join(jobs)} would lose {names}",
-            "Wait until the job ends, stop it with `phalanx stop`, or run `phalanx scale` with --force.",
-        )
-
-
-def _hold_budget(scaling: Scaling) -> None:
-    """Bring the end of the lease forward if the budget does not pay for more nodes until then. Raises SpecError."""
-    if not scaling.cluster.spec.get("budget") or scaling.nodes <= scaling.roster.requested:
-        return
-    from phalanx.cli.console import moment
-
-    end_s = scaling.end_of_budget()
-    if end_s is not None:
-        note(f"the budget of {scaling.cluster.spec['budget']} pays {scaling.nodes} nodes until {moment(end_s)}")
 
 
 def _question(scaling: Scaling, jobs: list[str]) -> str:

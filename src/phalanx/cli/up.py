@@ -41,7 +41,7 @@ def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
     spec = load(file)
     # The local cloud starts while this process imports its client.
     clouds.begin(spec.cloud)
-    from phalanx.cli.changes import Asking, resized
+    from phalanx.cli.changes import Asking
     from phalanx.cli.progress import Watch
     from phalanx.cluster.bring_up import BringUp
 
@@ -57,7 +57,9 @@ def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
     assert bring_up.result is not None
     up = bring_up.result
     if up.resize:
-        up = resized(up, up.resize)
+        from phalanx.clouds.scaling import resized
+
+        up = resized(up, up.resize, note)
     if as_json:
         print_json({**_as_json(up, watch.elapsed_s), "changed": asking.as_json()})
     else:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from phalanx import clouds
 from phalanx.clouds.aws_api import ApiCloud
@@ -23,6 +23,11 @@ from phalanx.node import validate
 from phalanx.node.roster import COMING, Node, Roster, worker_number
 from phalanx.spec.spec import ClusterSpec
 from phalanx.waits import waiting
+
+if TYPE_CHECKING:
+    from phalanx.cluster.bring_up import Up
+
+_DEADLINE_S = 15 * 60.0
 
 
 class Scaling:
@@ -49,6 +54,30 @@ class Scaling:
         leaving = {node.instance_id for node in self.leaving()}
         running = [job.id for job in list_jobs(self.cluster) if not job.state.final] if leaving else []
         return [job for job in running if leaving & {node.instance_id for node in self._roster_of(job)}]
+
+    def refuse_to_take_nodes(self, jobs: Sequence[str]) -> None:
+        """Raise ClusterError if these jobs would lose nodes."""
+        if jobs:
+            names = ", ".join(node.name for node in self.leaving())
+            raise ClusterError(
+                f"{' and '.join(jobs)} would lose {names}",
+                "Wait until the job ends, stop it with `phalanx stop`, or run `phalanx scale` with --force.",
+            )
+
+    def steps(self) -> Iterator[str]:
+        """Change the number of nodes, wait until they are members, and record it; yield what happens."""
+        yield from self._hold_budget()
+        self.request()
+        for roster in self.follow(_DEADLINE_S):
+            yield f"generation {roster.generation}: {len(roster.nodes)} of {roster.requested} nodes"
+        replace(self.cluster, nodes=len(self.roster.nodes), control=None).save()
+
+    def _hold_budget(self) -> Iterator[str]:
+        """Bring the end of the lease forward if the budget does not pay for more nodes until then. Raises SpecError."""
+        end_s = self.end_of_budget() if self.cluster.spec.get("budget") and self.nodes > self.roster.requested else None
+        if end_s is not None:
+            when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(end_s))
+            yield f"the budget of {self.cluster.spec['budget']} pays {self.nodes} nodes until {when}"
 
     def request(self) -> None:
         """Allow so many, then write the wish, which the head reads at its next look (10 s at most), and wake it."""
@@ -128,3 +157,17 @@ class Scaling:
             return validate.roster(done.stdout.decode(), validate.NETWORKS).nodes
         except ValueError:  # the job may have written anything
             return self.roster.nodes
+
+
+def resized(up: Up, nodes: int, show: Callable[[str], object]) -> Up:
+    """Give a cluster that `up` found another number of nodes, and record it; show what happens.
+
+    Raises ClusterError if a job would lose nodes.
+    """
+    scaling = Scaling(up.cluster, nodes)
+    scaling.refuse_to_take_nodes(scaling.jobs_in_the_way())
+    for text in scaling.steps():
+        show(text)
+    settings = {**up.cluster.spec, "nodes": nodes}
+    cluster = replace(up.cluster, spec=settings, nodes=len(scaling.roster.nodes), control=None).save()
+    return replace(up, cluster=cluster, roster=scaling.roster)
