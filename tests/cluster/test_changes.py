@@ -52,6 +52,25 @@ def test_what_changes_is_shown_and_nothing_is_done_without_consent(terminal):
     assert [one for one in left if one["ExecutionStatus"] == "AVAILABLE"] == []
 
 
+def test_what_a_killed_review_leaves_is_gone_with_the_next_up(terminal):
+    cloudformation = api(terminal, "cloudformation")
+    kept = [{"ParameterKey": one["ParameterKey"], "UsePreviousValue": True} for one in state(terminal)["Parameters"]]
+    for name in ("phalanx-0123", "of-somebody-else"):
+        cloudformation.create_change_set(
+            StackName="changing",
+            ChangeSetName=name,
+            UsePreviousTemplate=True,
+            Parameters=kept,
+            Capabilities=["CAPABILITY_IAM"],
+            Tags=[{"Key": "more", "Value": "tags"}],
+        )
+    terminal.phalanx("up", check=False)
+    found = cloudformation.list_change_sets(StackName="changing")["Summaries"]
+    left = [one["ChangeSetName"] for one in found if one["ExecutionStatus"] == "AVAILABLE"]
+    assert left == ["of-somebody-else"]
+    cloudformation.delete_change_set(StackName="changing", ChangeSetName=left[0])
+
+
 def test_limits_rights_mail_and_tags_change_in_place_and_the_nodes_stay(terminal):
     nodes = [node["instance_id"] for node in json.loads(terminal.phalanx("nodes", "--json").stdout)]
     write(terminal, "idle: 30m", "mail: me@example.com", "tags: {project: vision}", f"policies: [{READS}]")
@@ -73,6 +92,8 @@ def test_another_type_comes_with_new_nodes_and_the_number_of_nodes_at_once(termi
     write(terminal, nodes=3, kind="m5.large")
     up = changed(terminal)
     assert (len(up["nodes"]), up["outdated"]) == (3, [HEAD, WORKER])
+    assert json.loads(terminal.phalanx("status", "--json").stdout)["outdated"] == [HEAD, WORKER]
+    assert terminal.phalanx("nodes").stdout.count("outdated: launched with earlier settings") == 2
     assert actions(up)["WorkersGroup"] == ("Modify", "Conditional")
     new = next(node for node in up["nodes"] if node["name"] not in (HEAD, WORKER))
     described = api(terminal, "ec2").describe_instances(InstanceIds=[new["instance_id"]])

@@ -102,6 +102,7 @@ class FakeCloud:
     roster_after_start: Roster | None = None
     ends: list[float] = field(default_factory=list)
     kept_until: list[float] = field(default_factory=list)
+    reviews_forgotten: list[str] = field(default_factory=list)
     prices_now: Prices = field(default_factory=Prices)
     deleted_roles: list[str] = field(default_factory=list)
     started: list[int] = field(default_factory=list)
@@ -215,6 +216,9 @@ class FakeCloud:
 
     def end_at(self, cluster, at_s):
         self.ends.append(at_s)
+
+    def forget_reviews(self, stack_id):
+        self.reviews_forgotten.append(stack_id)
 
     def prices(self, types, spot_in=""):
         return self.prices_now

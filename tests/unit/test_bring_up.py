@@ -152,6 +152,41 @@ def test_a_role_that_would_outlive_an_update_which_no_longer_wants_it_is_deleted
     assert cloud.deleted_roles == ["physical-RemovalRole"]
 
 
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ({"type": "c5.xlarge"}, True),
+        ({"idle_s": 1800}, True),
+        ({"image": "amazon-linux-2023"}, False),
+        ({"type": "c6g.large"}, False),
+        ({"type": "p3.2xlarge"}, False),
+    ],
+)
+def test_an_update_keeps_the_image_of_the_nodes_unless_the_file_wants_another(monkeypatch, values, kept):
+    """A path of Systems Manager may name a newer image by now: nodes of both would be in one cluster."""
+    cloud, plans = FakeCloud(changes=[GROUP]), []
+    up(cloud)
+    (stack,) = cloud.stacks.values()
+    parameters = {**stack.state.parameters, "Image": "/aws/service/x", "RootDevice": "/dev/xvdz"}
+    stack.state = replace(stack.state, parameters=parameters, resolved={"Image": "ami-0123456789abcdef0"})
+    sizes = {"c6g.large": {"architecture": "arm64"}, "p3.2xlarge": {"gpus": 1}}.get(values.get("type", ""), {})
+    facts = cloud.facts
+    monkeypatch.setattr(cloud, "facts", lambda spec, key: replace(facts(spec, key), **sizes))
+    monkeypatch.setattr(template, "request", lambda plan: plans.append(plan) or ("{}", {}))
+    changed(cloud, **values)
+    (plan,) = plans
+    assert (plan.image_parameter == "ami-0123456789abcdef0") == kept
+    assert (plan.root_device == "/dev/xvdz") == kept
+
+
+def test_an_up_deletes_what_an_interrupted_review_has_left():
+    cloud = FakeCloud()
+    up(cloud)
+    assert cloud.reviews_forgotten == []
+    up(cloud)
+    assert cloud.reviews_forgotten == [cloud.describe_stack("demo").stack_id]
+
+
 def test_what_is_not_approved_is_not_done():
     def refuse(proposal):
         raise KeyboardInterrupt

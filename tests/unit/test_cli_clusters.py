@@ -273,6 +273,20 @@ def test_up_makes_a_removed_cluster_again_and_leaves_nothing_of_the_first(phalan
     assert len(cloud.stacks) == 2
 
 
+def test_status_and_nodes_show_which_nodes_have_earlier_settings(phalanx, cloud, monkeypatch):
+    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
+    phalanx("up")
+    cloud.outdated_now = [cloud.roster.nodes[1].instance_id]
+    assert phalanx("status") == 0
+    assert "outdated  deeplearning-worker2: launched with earlier settings" in phalanx.out
+    phalanx("status", "--json")
+    assert json.loads(phalanx.out)["outdated"] == ["deeplearning-worker2"]
+    phalanx("nodes")
+    assert phalanx.out.count("ready (outdated: launched with earlier settings)") == 1
+    phalanx("nodes", "--json")
+    assert [row["outdated"] for row in json.loads(phalanx.out)] == [False, True]
+
+
 def test_extend_counts_from_the_present_end_or_from_now(phalanx, cloud, monkeypatch):
     monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
     phalanx("up")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from clusters import FACTS, aws_spec, plan, spec
-from plans import resources
+from plans import PLANS, resources
 
 from phalanx.clouds.protocol import Running, StackState
 from phalanx.cluster.forgotten import due_s
@@ -18,6 +18,7 @@ from phalanx.errors import SpecError
 from phalanx.localcloud.cloudformation import rights
 from phalanx.localcloud.iam.policy import Ask, Decision, decide
 from phalanx.plan.money import removal_steps
+from phalanx.plan.plan import make_plan
 from phalanx.plan.plan_text import as_dict, explain
 from phalanx.spec.spec_checks import duration_s
 from phalanx.template import synthesize
@@ -114,6 +115,13 @@ def test_the_role_may_do_exactly_what_deletes_the_stack(more):
     for action in {action for one in found for action in one["Action"]} - {"autoscaling:Describe*", "ec2:Describe*"}:
         fewer = [{**one, "Action": [name for name in one["Action"] if name != action]} for one in found]
         assert refused(fewer, asked + detaching), f"{action} is not needed"
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_role_deletes_the_stack_of_every_plan(name):
+    one = PLANS[name]
+    made = json.loads(synthesize(make_plan(replace(one.spec, down_after_s=DAY_S), one.facts)))
+    assert refused(statements(made), deletions(made)) == set()
 
 
 def test_the_role_touches_no_other_cluster_and_no_data(document):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,25 +29,35 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
       phalanx nodes
       phalanx nodes --json | jq -r '.[].address'
     """
-    from phalanx.cli.status import read_state
+    from phalanx.cli.status import outdated, read_state
 
-    _, roster = read_state(load_cluster(name, file))
-    rows = _rows(roster) if roster else []
+    cluster = load_cluster(name, file)
+    _, roster = read_state(cluster)
+    rows = _rows(roster, outdated(cluster, roster)) if roster else []
     if as_json:
         print_json(rows)
     elif not rows:
         note("No node has answered yet.")
     else:
-        print_table([column.upper() for column in COLUMNS], [[row[column] for column in COLUMNS] for row in rows])
+        print_table([column.upper() for column in COLUMNS], [_cells(row) for row in rows])
 
 
-def _rows(roster: Roster) -> list[dict[str, Any]]:
+def _cells(row: dict[str, Any]) -> list[object]:
+    state = f"{row['state']} (outdated: launched with earlier settings)" if row["outdated"] else row["state"]
+    return [({**row, "state": state})[column] for column in COLUMNS]
+
+
+def _rows(roster: Roster, old: Sequence[str]) -> list[dict[str, Any]]:
     leaving = {one.name: f"leaving: {one.reason}" for one in roster.leaving}
     present = [_row(node, leaving.get(node.name, "ready")) for node in roster.nodes]
     silent = [_row(node, "silent") for node in roster.silent]
     blank = dict.fromkeys(COLUMNS, "-")
-    missing = [{**blank, "name": m.name, "role": "worker", "state": f"missing: {m.reason}"} for m in roster.missing]
-    return present + silent + missing
+    missing = [
+        {**blank, "outdated": False, "name": m.name, "role": "worker", "state": f"missing: {m.reason}"}
+        for m in roster.missing
+    ]
+    members = [{**row, "outdated": row["name"] in old} for row in present + silent]
+    return members + missing
 
 
 def _row(node: Node, state: str) -> dict[str, Any]:

@@ -40,6 +40,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     left = time_left(cluster, state)
     facts = describe(cluster, state.status, None if left["stopped"] else roster) | left
     answers = cluster.ready and not facts["stopped"]
+    facts["outdated"] = outdated(cluster, roster) if answers and roster else []
     facts.update(cost(cluster, state))
     facts.update(_count_jobs(cluster) if answers else {"jobs_running": None, "jobs_damaged": None})
     facts["age_s"] = round(time.time() - state.created_s)
@@ -47,6 +48,12 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
         print_json(facts)
     else:
         _print(facts)
+
+
+def outdated(cluster: Cluster, roster: Roster) -> list[str]:
+    """Return the names of the nodes that were launched with settings from before the stack's last change."""
+    found = clouds.get(cluster.cloud, cluster.region).outdated(cluster.name)
+    return [node.name for node in (*roster.nodes, *roster.silent) if node.instance_id in found]
 
 
 def time_left(cluster: Cluster, state: StackState) -> dict[str, Any]:
@@ -150,6 +157,9 @@ def _print(facts: dict[str, Any]) -> None:
         say(f"missing   {missing['name']}: {missing['reason']}")
     for leaving in facts["leaving"]:
         say(f"leaving   {leaving['name']}: {leaving['reason']}")
+    if facts["outdated"]:
+        names = ", ".join(facts["outdated"])
+        say(f"outdated  {names}: launched with earlier settings, which machines keep to their end")
     if gpus := _gpus(facts["gpus_per_node"], facts["gpus_of_type"]):
         say(f"gpus      {gpus}")
     say(f"head      {facts['head_address'] or 'not yet known'}")

@@ -210,6 +210,9 @@ class ApiCloud(ABC):
         wanted = {**(tags or {}), CLUSTER_TAG: stack.name}
         return change_sets.review(self, stack.stack_id, template, parameters, kept, wanted)
 
+    def forget_reviews(self, stack_id: str) -> None:
+        change_sets.forget_all(self, stack_id)
+
     def execute_changes(self, change_set_id: str) -> None:
         change_sets.execute(self, change_set_id)
 
@@ -342,6 +345,9 @@ def _state(entry: Mapping[str, Any]) -> StackState:
         reason=entry.get("StackStatusReason", ""),
         created_s=entry["CreationTime"].timestamp(),
         updated_s=entry["LastUpdatedTime"].timestamp() if entry.get("LastUpdatedTime") else 0.0,
+        resolved={
+            one["ParameterKey"]: one["ResolvedValue"] for one in entry.get("Parameters", []) if "ResolvedValue" in one
+        },
         outputs={output["OutputKey"]: output["OutputValue"] for output in entry.get("Outputs", [])},
         parameters={value["ParameterKey"]: value.get("ParameterValue", "") for value in entry.get("Parameters", [])},
         tags={tag["Key"]: tag["Value"] for tag in entry.get("Tags", [])},

@@ -11,6 +11,8 @@ from phalanx.clouds.protocol import ChangeSet, StackChange
 from phalanx.errors import CloudError
 from phalanx.waits import waiting
 
+# Of the names of change sets that phalanx makes.
+_OURS = "phalanx-"
 # CloudFormation compares a template of this size within seconds.
 _DEADLINE_S = 5 * 60.0
 _UNCHANGED = ("didn't contain changes", "No updates are to be performed")
@@ -37,7 +39,7 @@ def review(
         "cloudformation",
         "create_change_set",
         StackName=stack_id,
-        ChangeSetName=f"phalanx-{uuid.uuid4().hex}",
+        ChangeSetName=f"{_OURS}{uuid.uuid4().hex}",
         ChangeSetType="UPDATE",
         TemplateBody=template,
         Parameters=[
@@ -62,6 +64,14 @@ def execute(api: Api, change_set_id: str) -> None:
 def forget(api: Api, change_set_id: str) -> None:
     """Delete a change set that is not wanted."""
     api.call("cloudformation", "delete_change_set", ChangeSetName=change_set_id)
+
+
+def forget_all(api: Api, stack_id: str) -> None:
+    """Delete the change sets that phalanx made of a stack and never executed: their review was interrupted."""
+    found = api.pages("cloudformation", "list_change_sets", "Summaries", StackName=stack_id)
+    for one in [one for one in found if one["ChangeSetName"].startswith(_OURS)]:
+        if one.get("ExecutionStatus") not in ("EXECUTE_IN_PROGRESS", "EXECUTE_COMPLETE"):
+            forget(api, one["ChangeSetId"])
 
 
 def _is_complete(api: Api, change_set_id: str) -> bool:

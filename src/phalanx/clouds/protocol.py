@@ -51,6 +51,8 @@ class StackState:
     parameters: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     updated_s: float = 0.0
+    resolved: Mapping[str, str] = field(default_factory=dict)
+    """What the parameters that name one of Systems Manager's stood for when the stack was last changed."""
 
     @property
     def in_progress(self) -> bool:
@@ -261,6 +263,10 @@ class Cloud(Machines, Protocol):
 
         Parameters in `kept` have the value that they have now. The stack carries CLUSTER_TAG and `tags`.
         """
+        ...
+
+    def forget_reviews(self, stack_id: str) -> None:
+        """Delete what reviews that were interrupted have left of the stack."""
         ...
 
     def execute_changes(self, change_set_id: str) -> None:

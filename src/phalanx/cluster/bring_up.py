@@ -114,6 +114,7 @@ class BringUp:
             self.stack = Stack(self.cloud, found.name, found.stack_id)
             yield Note(f"stack {found.name} is being updated already; following it")
             yield from follow(self.cloud, found)
+        self.cloud.forget_reviews(found.stack_id)
         changes = self._changes(found)
         if not changes:
             return found

@@ -9,7 +9,8 @@ from typing import cast
 from phalanx.clouds.protocol import ChangeSet, Cloud, StackChange, StackEvent, StackState
 from phalanx.cluster.stack import REMOVAL_ROLE, UP_DEADLINE_S, Deadline, Follower, Stack, describe_cause
 from phalanx.errors import ClusterError, SpecError, StackFailed
-from phalanx.plan.plan import Plan, make_plan
+from phalanx.plan.machine_images import is_ami
+from phalanx.plan.plan import Facts, Plan, known_sizes, make_plan
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_storage import EFS
 
@@ -93,10 +94,33 @@ class Update:
         """Plan the cluster in its present zone."""
         facts = self._cloud.facts(self._spec, self._found.parameters.get("SshPublicKey", ""))
         plan = make_plan(self._spec, facts)
+        plan = self._with_its_image(plan)
         zone = self._found.parameters.get("Zone", plan.zone)
         if facts.zones and zone not in facts.zones:
             raise SpecError(f"type: {zone}, where the cluster is, does not offer {self._spec.type}", _AGAIN)
         return replace(plan, zone=zone)
+
+    def _with_its_image(self, plan: Plan) -> Plan:
+        """Plan with the image that the nodes have. An alias, a path or a recipe may name a newer one by now.
+
+        UsePreviousValue would keep only the path, whose newest value CloudFormation then takes (aws-behaviour 1.35).
+        """
+        found = self._found
+        image = found.resolved.get("Image") or found.parameters.get("Image", "")
+        if not is_ami(image) or not self._needs_the_same_image(plan.facts):
+            return plan
+        facts = replace(plan.facts, image=self._cloud.image(image) or plan.facts.image)
+        device = found.parameters.get("RootDevice", plan.root_device)
+        return replace(plan, facts=facts, image_parameter=image, root_device=device)
+
+    def _needs_the_same_image(self, facts: Facts) -> bool:
+        """Whether the file names no other image, nor a type for another processor, or with GPUs for the first time."""
+        before = known_sizes(str(self._settings.get("type", (self._spec.type,))[0]))
+        if "image" in self._settings:
+            return False
+        return "type" not in self._settings or (
+            before is not None and (before["architecture"], before["gpus"] > 0) == (facts.architecture, facts.gpus > 0)
+        )
 
     def _refuse_other_agent(self, version: str) -> None:
         """Raise ClusterError if new nodes would run another agent than the head that is there."""

@@ -106,7 +106,7 @@ _OWN = """
     logs:DescribeLogGroups logs:DescribeLogStreams logs:GetLogEvents servicequotas:GetAWSDefaultServiceQuota
     servicequotas:GetServiceQuota s3:ListBucket sns:GetTopicAttributes sns:ListTopics sqs:GetQueueAttributes
     sqs:ListQueues sqs:SendMessage ssm:GetParameter autoscaling:DeleteScheduledAction autoscaling:DescribeTags
-    ec2:DescribeTags
+    ec2:DescribeTags cloudformation:ListChangeSets
 """
 
 OWN = tuple(_OWN.split())
