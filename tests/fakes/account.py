@@ -47,7 +47,7 @@ def furnished(cloud: Stacks) -> dict[str, Any]:
         "template_body": json.dumps({"Resources": {"Topic": TOPIC}}),
         "role_body": json.dumps({"Resources": {"Role": role}}),
     }
-    for part in (_network, _groups, _roles, _machines, _services):
+    for part in (_network, _groups, _roles, _machines, _services, _lustre):
         made |= part(cloud, made)
     return made
 
@@ -74,6 +74,35 @@ def _network(cloud: Stacks, _made: dict[str, Any]) -> dict[str, Any]:
         "table_in_use": table,
         "spare_table": spare_table,
         "main_table": main,
+    }
+
+
+def _lustre(cloud: Stacks, made: dict[str, Any]) -> dict[str, Any]:
+    """Make a file system with a link to S3, and one that is too old for links."""
+    ec2, fsx = cloud.client("ec2"), cloud.client("fsx")
+    subnet = ec2.create_subnet(VpcId=made["vpc"], CidrBlock="10.0.9.0/24")["Subnet"]["SubnetId"]
+    groups = [
+        ec2.create_security_group(GroupName=name, Description=name, VpcId=made["vpc"])["GroupId"]
+        for name in ("lustre", "no-lustre")
+    ]
+    rule = {"IpProtocol": "tcp", "FromPort": 988, "ToPort": 988, "UserIdGroupPairs": [{"GroupId": groups[0]}]}
+    ec2.authorize_security_group_ingress(GroupId=groups[0], IpPermissions=[rule])
+    given = {"FileSystemType": "LUSTRE", "StorageCapacity": 1200, "SubnetIds": [subnet], "SecurityGroupIds": groups[:1]}
+    new, old = (
+        fsx.create_file_system(
+            **given, FileSystemTypeVersion=version, LustreConfiguration={"DeploymentType": "SCRATCH_2"}
+        )
+        for version in ("2.15", "2.10")
+    )
+    lustre, old_lustre = (one["FileSystem"]["FileSystemId"] for one in (new, old))
+    url = "s3://bucket-of-tests/linked/"
+    fsx.create_data_repository_association(FileSystemId=lustre, FileSystemPath="/data/linked", DataRepositoryPath=url)
+    return {
+        "lustre": lustre,
+        "old_lustre": old_lustre,
+        "lustre_subnet": subnet,
+        "lustre_group": groups[0],
+        "no_lustre_group": groups[1],
     }
 
 

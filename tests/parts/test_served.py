@@ -22,6 +22,7 @@ SERVICES |= {
     "ssm": "ssm",
     "sts": "sts",
     "emr": "elasticmapreduce",
+    "fsx": "fsx",
 }
 # botocore does not sign the first two, signs the next two for another service, and has a newer name for the others.
 OTHERS = {"AssumeRoleWithSAML", "AssumeRoleWithWebIdentity", "ListDirectoryBuckets", "WriteGetObjectResponse"}

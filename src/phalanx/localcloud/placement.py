@@ -17,7 +17,11 @@ from moto.ec2.utils import filter_iam_instance_profiles
 from moto.efs.models import efs_backends
 from moto.iam.models import InstanceProfile
 
-from phalanx.localcloud import partitions, placement_groups
+from phalanx.localcloud import (
+    fsx,
+    partitions,
+    placement_groups,
+)
 from phalanx.localcloud.moto_setup import FULL_IMAGES
 from phalanx.localcloud.nodes import Machine
 
@@ -369,10 +373,11 @@ def zones_offering(instance_type: str, region: str) -> tuple[str, ...]:
 
 
 def _file_systems(account: str, region: str, vpc_id: str, zone: str) -> dict[str, str]:
-    """Return the file systems with a mount target in this zone, and its address.
+    """Return the file systems with a mount target in this zone, and its address; Lustre's have "@" and a mount name.
 
     Only in the mount target's zone its name resolves (docs/aws-behaviour.md 4.5).
     """
     targets = list(efs_backends[account][region].mount_targets_by_id.values())
     there = [t for t in targets if t.vpc_id == vpc_id and t.availability_zone_name == zone]
-    return {target.file_system_id: target.ip_address for target in there}
+    lustre = {one.file_system_id: f"{one.interface.address}@{one.mount_name}" for one in fsx.in_vpc(vpc_id)}
+    return {target.file_system_id: target.ip_address for target in there} | lustre

@@ -116,6 +116,16 @@ _CALLS: Mapping[str, tuple[str, str, str]] = {
         "events:DeleteRule events:DescribeRule events:RemoveTargets events:ListTargetsByRule",
         "rule/{name}",
     ),
+    "AWS::FSx::DataRepositoryAssociation": (
+        "fsx:CreateDataRepositoryAssociation fsx:DescribeDataRepositoryAssociations fsx:TagResource",
+        "fsx:DeleteDataRepositoryAssociation fsx:DescribeDataRepositoryAssociations",
+        "association/fs-1/dra-1",
+    ),
+    "AWS::FSx::FileSystem": (
+        "fsx:CreateFileSystem fsx:DescribeFileSystems fsx:TagResource",
+        "fsx:DeleteFileSystem fsx:DescribeFileSystems",
+        "file-system/1",
+    ),
     "AWS::IAM::InstanceProfile": (
         "iam:CreateInstanceProfile iam:AddRoleToInstanceProfile iam:GetInstanceProfile iam:PassRole",
         "iam:RemoveRoleFromInstanceProfile iam:DeleteInstanceProfile iam:GetInstanceProfile",
@@ -198,6 +208,9 @@ _UPDATES: Mapping[str, str] = {
     "elasticfilesystem:TagResource elasticfilesystem:UntagResource",
     "AWS::Events::Rule": "events:PutRule events:DescribeRule events:PutTargets events:RemoveTargets events:TagResource "
     "events:UntagResource",
+    "AWS::FSx::DataRepositoryAssociation": "fsx:UpdateDataRepositoryAssociation "
+    "fsx:DescribeDataRepositoryAssociations fsx:TagResource fsx:UntagResource",
+    "AWS::FSx::FileSystem": "fsx:UpdateFileSystem fsx:DescribeFileSystems fsx:TagResource fsx:UntagResource",
     "AWS::IAM::Policy": "iam:PutRolePolicy iam:DeleteRolePolicy",
     "AWS::IAM::Role": "iam:UpdateRole iam:UpdateRoleDescription iam:UpdateAssumeRolePolicy iam:PutRolePolicy "
     "iam:DeleteRolePolicy iam:PutRolePermissionsBoundary iam:DeleteRolePermissionsBoundary iam:TagRole iam:UntagRole",

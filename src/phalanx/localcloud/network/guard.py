@@ -1,4 +1,4 @@
-"""Keeps each VPC's packet filter as the records of EC2 and EFS require, whichever API changes them."""
+"""Keeps each VPC's packet filter as the records of EC2, EFS and FSx require, whichever API changes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _SETTLE_TIMEOUT_S = 30.0
-_SERVICES = ("ec2", "elasticfilesystem")
+_SERVICES = ("ec2", "elasticfilesystem", "fsx")
 _READS = ("Describe", "Get", "GET ")
 
 
@@ -100,7 +100,7 @@ class Guard:
         try:
             network = self._read(vpc_id)
             if network is not None and vpc_id in self._loaded:
-                self._targets.follow(vpc_id, [target.address for target in network.mount_targets])
+                self._targets.follow(vpc_id, {target.address: target.port for target in network.mount_targets})
                 self._load(vpc_id, ruleset.text(network))
                 self._networks[vpc_id] = network
         except CannotFilter as problem:

@@ -1,11 +1,11 @@
-"""Mount targets: addresses in a VPC that accept connections to NFS's port, so that its filter decides about them."""
+"""Mount targets: addresses that accept connections to NFS's port or Lustre's; its filter decides about them."""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from phalanx.localcloud.nodes import NodeRunner
 
@@ -15,22 +15,22 @@ NFS_PORT = 2049
 
 
 class MountTargets:
-    """The mount targets of all VPCs. What a node mounts is a directory: /sbin/mount.efs only tries a connection."""
+    """The mount targets of all VPCs. What a node mounts is a directory: its programs for that only try a connection."""
 
     def __init__(self, runner: NodeRunner) -> None:
         self._runner = runner
         self._listeners: dict[tuple[str, str], socket.socket] = {}
 
-    def follow(self, vpc_id: str, addresses: Collection[str]) -> None:
-        """Have the VPC answer at exactly these addresses."""
+    def follow(self, vpc_id: str, ports: Mapping[str, int]) -> None:
+        """Have the VPC answer at exactly these addresses, each at its port."""
         present = {address for vpc, address in self._listeners if vpc == vpc_id}
-        for address in present.difference(addresses):
+        for address in present.difference(ports):
             self._remove(vpc_id, address)
             self._runner.remove_address(vpc_id, address)
-        for address in set(addresses) - present:
+        for address in set(ports) - present:
             self._runner.add_address(vpc_id, address)
-            listener = self._listeners[vpc_id, address] = self._runner.listen(vpc_id, address, NFS_PORT)
-            threading.Thread(target=_accept, args=(listener,), name=f"nfs-{address}", daemon=True).start()
+            listener = self._listeners[vpc_id, address] = self._runner.listen(vpc_id, address, ports[address])
+            threading.Thread(target=_accept, args=(listener,), name=f"files-{address}", daemon=True).start()
 
     def close(self, vpc_id: str) -> None:
         """Forget the mount targets of a VPC whose network is removed."""

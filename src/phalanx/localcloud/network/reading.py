@@ -1,4 +1,4 @@
-"""Reads a VPC's network from moto's EC2 and EFS."""
+"""Reads a VPC's network from moto's EC2 and EFS, and from FSx's file systems."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from moto.ec2.models.instances import Instance
 from moto.ec2.models.route_tables import RouteTable
 from moto.efs.models import efs_backends
 
+from phalanx.localcloud import fsx
+from phalanx.localcloud.fsx.records import LUSTRE_PORT
+from phalanx.localcloud.network.mount_targets import NFS_PORT
 from phalanx.localcloud.network.records import ALL, Acl, Endpoint, Entry, Group, Interface, Network, Route, Rule
 
 # nftables' names and numbers of protocols: nothing else may get into its input.
@@ -147,8 +150,17 @@ def _endpoints(backend: EC2Backend, vpc_id: str) -> Iterable[Endpoint]:
 
 
 def _mount_targets(account: str, region: str, backend: EC2Backend, vpc_id: str) -> tuple[Interface, ...]:
-    found = [t for t in list(efs_backends[account][region].mount_targets_by_id.values()) if t.vpc_id == vpc_id]
-    return tuple(Interface(t.ip_address, _groups_of(backend, t), acl=_acl(backend, t.subnet_id)) for t in found)
+    every = list(efs_backends[account][region].mount_targets_by_id.values())
+    efs = (
+        Interface(t.ip_address, _groups_of(backend, t), acl=_acl(backend, t.subnet_id), port=NFS_PORT)
+        for t in every
+        if t.vpc_id == vpc_id
+    )
+    lustre = (
+        Interface(one.interface.address, one.interface.groups, acl=_acl(backend, one.subnet_id), port=LUSTRE_PORT)
+        for one in fsx.in_vpc(vpc_id)
+    )
+    return (*efs, *lustre)
 
 
 def _groups_of(backend: EC2Backend, target: Any) -> tuple[str, ...]:

@@ -72,6 +72,8 @@ class Interface:
     public: bool = False
     acl: Acl | None = None
     table: str = ""
+    port: int = 0
+    """Where a mount target accepts connections."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ _FILES = {
     # Without its mode, and so not found: cloud-init 22.4 fails on an eth0 that exists, and waits minutes for an answer.
     "usr/sbin/dhclient": "",
 }
-_PROGRAMS = {"usr/sbin/mount.efs": programs.PROGRAMS["sbin"]["mount.efs"]}
+_PROGRAMS = {f"usr/sbin/{name}": programs.PROGRAMS["sbin"][name] for name in ("mount.efs", "mount.lustre")}
 
 
 def build(site: Site) -> None:

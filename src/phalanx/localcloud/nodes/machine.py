@@ -35,7 +35,7 @@ class NodeError(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    """An instance to boot. `address` is in `vpc_cidr`; `file_systems`: EFS's ids → mount targets' addresses.
+    """An instance to boot. `address` is in `vpc_cidr`; `file_systems`: ids → addresses (placement.machine).
 
     Without a way out, its packets to addresses outside of the VPC are dropped until `NodeRunner.give_way_out`.
     """

@@ -118,6 +118,24 @@ timeout @TIMEOUT_S@ bash -c ': < "/dev/tcp/$0/2049"' "$(cat "@ROOT@/$id.address"
 case ,$options, in *,ro,*) /bin/mount -o remount,bind,ro "$dir" || exit 32 ;; esac
 """.replace("@ROOT@", EFS_ROOT).replace("@TIMEOUT_S@", str(_NFS_TIMEOUT_S))
 
+# The messages are those of Lustre's client (docs/aws-behaviour.md 4.16).
+_MOUNT_LUSTRE = """\
+#!/bin/sh
+# mount.lustre SERVER@tcp:/NAME DIR [-o OPTIONS]: what Lustre's client does on EC2, with a directory of this machine
+die() { printf 'mount.lustre: %s\\n' "$1" >&2; exit "$2"; }
+device=$1; dir=$2; server=${device%%@*}; id=${server%%.*}; name=${device##*@tcp:/}
+served=@ROOT@/lustre/$id
+case $id in fs-*) ;; *) die "Can't parse NID '$device'" 22 ;; esac
+[ "$server" = "$id.fsx.$(cat @ROOT@/domain)" ] && [ -d "$served" ] || die "Can't parse NID '$device'" 22
+timeout @TIMEOUT_S@ bash -c ': < "/dev/tcp/$0/988"' "$(cat "$served.address")" 2>/dev/null ||
+  die "mount $device at $dir failed: Connection timed out" 110
+[ "$name" = "$(cat "$served.name")" ] || die "mount $device at $dir failed: No such file or directory
+Is the MGS specification correct?
+Is the filesystem name correct?" 2
+[ -d "$dir" ] || die "$dir is not a directory" 20
+/bin/mount --bind "$served" "$dir" && /bin/mount -o remount,bind,nosuid,nodev "$dir" || exit 32
+""".replace("@ROOT@", EFS_ROOT).replace("@TIMEOUT_S@", str(_NFS_TIMEOUT_S))
+
 # What a node exports is a directory that all nodes of its VPC see; a bind mount plays NFS, without a connection.
 _EXPORTFS = """\
 #!/bin/sh
@@ -199,6 +217,7 @@ PROGRAMS = {
         "service": _SERVICE,
         "cloud-init": _CLOUD_INIT,
         "mount.efs": _MOUNT_EFS,
+        "mount.lustre": _MOUNT_LUSTRE,
         "mount.nfs4": _MOUNT_NFS,
     },
     # first in PATH, before the host's own

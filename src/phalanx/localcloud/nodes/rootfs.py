@@ -192,19 +192,22 @@ def show_cpus(vcpus: int) -> None:
 
 
 def mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
-    """Bind what /sbin/mount.efs and mount.nfs4 may mount into a directory that only root can enter."""
+    """Bind what /sbin/mount.efs, mount.lustre and mount.nfs4 may mount into a directory that only root can enter."""
     shelf = Path(f"{root}{EFS_ROOT}")
     (shelf / "domain").write_text(machine.domain)
     (shelf / "address").write_text(machine.address)
     if (exports := site.exports(machine.vpc_id)).is_dir():
         (shelf / "exports").mkdir()
         kernel.bind(exports, shelf / "exports")
-    for name, address in machine.file_systems.items():
-        source = site.file_systems / name
+    (shelf / "lustre").mkdir()
+    for name, place in machine.file_systems.items():
+        source, (address, _, mount_name) = site.file_systems / name, place.partition("@")
         if source.is_dir():
-            (shelf / f"{name}.address").write_text(address)
-            (shelf / name).mkdir()
-            kernel.bind(source, shelf / name)
+            here = shelf / "lustre" if mount_name else shelf
+            (here / f"{name}.address").write_text(address)
+            (here / f"{name}.name").write_text(mount_name)
+            (here / name).mkdir()
+            kernel.bind(source, here / name)
 
 
 def mount_local_disks(site: Site, machine: Machine, root: Path) -> None:

@@ -50,6 +50,9 @@ SERVED = {
         Describe* Get* List* AddJobFlowSteps AddTags CancelSteps ModifyInstanceGroups PutBlockPublicAccessConfiguration
         RemoveTags RunJobFlow SetTerminationProtection TerminateJobFlows""",
     "events": "Describe* List*",
+    "fsx": """
+        CreateDataRepositoryAssociation CreateFileSystem DeleteDataRepositoryAssociation DeleteFileSystem
+        DescribeDataRepositoryAssociations DescribeFileSystems ListTagsForResource TagResource UntagResource""",
     "iam": """
         Get* List* Simulate* AddRoleToInstanceProfile AttachGroupPolicy AttachRolePolicy AttachUserPolicy
         AddUserToGroup CreateGroup CreateInstanceProfile CreatePolicy CreatePolicyVersion CreateRole

@@ -11,6 +11,7 @@ from phalanx.localcloud.cloudformation.resources import (  # noqa: F401 - import
     functions,
     imagebuilder,
     instances,
+    lustre,
     messaging,
     network,
     security,

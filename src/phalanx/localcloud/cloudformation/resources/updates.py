@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from phalanx.localcloud import autoscaling
+from phalanx.localcloud import autoscaling, fsx
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
 from phalanx.localcloud.cloudformation.resources import access, fleet, functions, messaging, network, security, storage
 from phalanx.localcloud.cloudformation.resources.network import ec2, truth
@@ -251,6 +251,18 @@ def _file_system(request: Request, before: Request, physical_id: str) -> None:
     found = storage.efs(request).file_systems_by_id[physical_id]
     found.throughput_mode = request.properties.get("ThroughputMode", "bursting")
     _retag(_tag_file_system, request, before, physical_id, "FileSystemTags")
+
+
+def _tag_lustre(_request: Request, physical_id: str, changed: dict[str, str], gone: list[str]) -> None:
+    tags = fsx.running().named(physical_id).tags
+    tags.update(changed)
+    for name in gone:
+        tags.pop(name, None)
+
+
+@updates("AWS::FSx::FileSystem")
+def _lustre(request: Request, before: Request, physical_id: str) -> None:
+    _retag(_tag_lustre, request, before, physical_id)
 
 
 def _tag_table(request: Request, physical_id: str, changed: dict[str, str], gone: list[str]) -> None:
