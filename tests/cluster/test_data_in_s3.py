@@ -1,4 +1,7 @@
-"""Data in S3 on real nodes: staged with the rights of the role of jobs, and nothing beyond what phalanx.yaml names."""
+"""Data in S3 on real nodes: staged with the rights of the role of jobs, and nothing beyond what phalanx.yaml names.
+
+The shared directory is a file system of FSx for Lustre that is linked to two other prefixes.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,15 @@ from conftest import Terminal
 
 pytestmark = pytest.mark.cluster
 
-SPEC = "name: data\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\n"
+SPEC = "name: data\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: ask\nstorage: lustre\n"
 DATA = """data:
   pets: s3://my-bucket/pets
   runs: s3://my-bucket/runs rw
   bad: s3://my-bucket/bad
   none: s3://my-bucket/none
+  sets: s3://my-bucket/sets
+  out: s3://my-bucket/out rw
+lustre: {data: [sets, out]}
 """
 LARGE = os.urandom(20 << 20)
 OBJECTS = {
@@ -34,6 +40,9 @@ OBJECTS = {
     "bad/b": b"",
     "bad/b/c": b"",
     "secret": b"s",
+    "sets/large": LARGE,
+    "sets/sub/one": b"one",
+    "out/earlier": b"earlier",
 }
 
 
@@ -50,14 +59,15 @@ def pets(cluster) -> Iterator[Terminal]:
     (directory / "phalanx.yaml").write_text(SPEC + DATA)
     terminal = type(cluster)(directory, cluster.state)
     refused = terminal.phalanx("up", check=False)
-    assert "phalanx.yaml:8: data: there is no bucket my-bucket (pets)" in refused.stderr
+    assert "phalanx.yaml:9: data: there is no bucket my-bucket (pets)" in refused.stderr
     s3 = api(terminal, "s3")
     s3.create_bucket(Bucket="my-bucket")
     for key, content in OBJECTS.items():
         s3.upload_fileobj(io.BytesIO(content), "my-bucket", key)
     terminal.phalanx("up")
     yield terminal
-    terminal.phalanx("down", "--yes")
+    terminal.phalanx("down", "--yes", "--keep", "no")
+    assert api(terminal, "fsx").describe_file_systems()["FileSystems"] == []
 
 
 def test_a_prefix_is_staged_once_and_changed_objects_again(pets, bucket):
@@ -202,3 +212,62 @@ def test_a_job_that_may_not_write_its_checkpoints_begins_nothing(pets, tmp_path)
         refused = pets.phalanx(*job, "--checkpoint", url, "--", "echo", "began", check=False)
         assert refused.returncode == 1 and f"--checkpoint {url}/: {reason}" in refused.stderr
         assert "began" not in refused.stdout
+
+
+LINKED = """
+import hashlib, os
+print(hashlib.md5(open("/efs/data/sets/large", "rb").read()).hexdigest(), open("/efs/data/out/earlier").read())
+open("/efs/data/out/of-a-job", "w").write("42")
+for name in ("sets/of-a-job", "sets/large"):
+    try:
+        open("/efs/data/" + name, "w")
+    except PermissionError:
+        print("refused")
+"""
+
+
+def test_a_job_reads_the_prefixes_that_lustre_is_linked_to_and_writes_to_s3(pets, bucket, tmp_path):
+    (tmp_path / "job.py").write_text(LINKED)
+    words = ("--directory", str(tmp_path), "--launcher", "exec", "-n", "1", "--", "python3", "job.py")
+    shown = [line.removeprefix("[0] ") for line in pets.phalanx("run", *words).stdout.splitlines()]
+    assert shown == [f"{hashlib.md5(LARGE).hexdigest()} earlier", "refused", "refused"]
+    bucket.put_object(Bucket="my-bucket", Key="sets/new", Body=b"new")
+    wait = "for _ in $(seq 300); do [ ! -e /efs/data/sets/new ] || break; sleep 0.1; done; cat /efs/data/sets/new"
+    assert pets.on("deeplearning-worker2", wait) == "new"
+    # Both sides are looked at in turn, so that what was written before is there, too.
+    assert bucket.get_object(Bucket="my-bucket", Key="out/of-a-job")["Body"].read() == b"42"
+
+
+def test_what_is_linked_needs_no_staging(pets):
+    refused = pets.phalanx("data", "stage", "sets", check=False)
+    assert "error: sets: linked to the file system, which imports the objects itself" in refused.stderr
+
+
+def test_lustre_is_mounted_as_aws_s_client_would_and_only_where_its_port_is_let_in(pets):
+    table = pets.on("deeplearning-worker2", "grep lustre /etc/fstab; grep ' /efs ' /proc/mounts")
+    place = table.split()[0]
+    assert re.fullmatch(r"fs-[0-9a-f]{17}\.fsx\.us-east-1\.amazonaws\.com@tcp:/[a-z2-7]{8}", place)
+    assert f"{place} /efs lustre _netdev,relatime,flock,nosuid,nodev 0 0" in table
+    assert "nosuid,nodev" in table.splitlines()[1]
+    again = "cd /mnt; sudo mkdir -p again; sudo mount -t lustre -o flock {}{} again 2>&1; sudo umount again 2>&1"
+
+    def mounted(wrong: str = "") -> str:
+        return pets.phalanx("ssh", "--admin", "worker2", "--", again.format(place, wrong), check=False).stdout
+
+    assert mounted() == ""
+    assert "failed: No such file or directory\nIs the MGS specification correct?" in mounted("x")
+    ec2 = api(pets, "ec2")
+    (group,) = ec2.describe_security_groups(
+        Filters=[{"Name": "group-name", "Values": ["data-StorageSecurityGroup-*"]}]
+    )["SecurityGroups"]
+    rules = [one for one in group["IpPermissions"] if one["FromPort"] == 988]
+    ec2.revoke_security_group_ingress(GroupId=group["GroupId"], IpPermissions=rules)
+    assert "failed: Connection timed out" in mounted()
+    ec2.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=rules)
+
+
+def test_down_deletes_nothing_of_a_cluster_whose_data_shall_stay(pets):
+    """Its file system is in the network that would go with it."""
+    refused = pets.phalanx("down", "--yes", check=False)
+    assert "error: nothing was deleted: the data of data are in fs-" in refused.stderr
+    assert pets.on("deeplearning-worker2", "cat /efs/data/out/earlier") == "earlier"

@@ -239,7 +239,7 @@ class FakeCloud:
     def delete_file_system(self, file_system):
         self.deleted_file_systems.append(file_system)
 
-    def file_system_place(self, file_system):
+    def file_system_place(self, file_system, is_lustre=False):
         return "EFS in us-east-1", f"aws efs delete-file-system {file_system}"
 
     def remove_policies(self, role):

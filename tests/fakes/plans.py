@@ -47,6 +47,11 @@ PLANS = {
         aws_spec(network={"access": "private"}, ssh_from="", image="dlami-base", metrics="yes"),
         replace(FACTS, cloud="aws"),
     ),
+    "lustre": plan(
+        storage="lustre",
+        data={"a": "s3://my-bucket/a", "my-runs": "s3://my-bucket/runs rw"},
+        lustre={"type": "persistent_2", "throughput": 500, "data": ["a", "my-runs"]},
+    ),
     "worst": WORST,
 }
 

@@ -231,7 +231,7 @@ class TestMount:
         (tmp_path / "efs/data").mkdir(parents=True)
         for _ in range(2):
             self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
-            assert self.owned == [f"{tmp_path}/efs/.phalanx"]
+            assert self.owned == []
 
     def test_a_link_that_a_job_left_is_not_followed(self, commands, tmp_path, monkeypatch):
         (tmp_path / "efs").mkdir()
@@ -243,6 +243,58 @@ class TestMount:
         self.failures += [CommandError("mount", 32, "Failed to resolve server fs-1.efs: Name or service not known")] * 3
         self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
         assert len(commands) == 4
+
+    PLACE = "fs-1.fsx.us-east-1.amazonaws.com@tcp:/abcdefgh"
+
+    def lustre(self, tmp_path, linked: str = "") -> None:
+        mount.mount(mount.of_lustre(self.PLACE), str(tmp_path / "efs"), 2000, 240, lambda _: None, linked)
+
+    def test_lustre_is_mounted_by_its_client_now_and_at_each_boot(self, commands, tmp_path):
+        self.lustre(tmp_path)
+        assert commands == [f"mount -t lustre -o relatime,flock,nosuid,nodev {self.PLACE} {tmp_path}/efs"]
+        line = f"{self.PLACE} {tmp_path}/efs lustre _netdev,relatime,flock,nosuid,nodev 0 0"
+        assert line in self.written[0][1].splitlines()
+
+    @pytest.mark.parametrize(
+        ("trouble", "tries"),
+        [
+            (f"mount.lustre: Can't parse NID '{PLACE}'", 3),
+            ("mount.lustre: mount x at /efs failed: Connection timed out", 3),
+            ("mount.lustre: mount x at /efs failed: Input/output error Is the MGS running?", 3),
+            ("time is up after 200.0 s", 3),
+            ("mount.lustre: mount x at /efs failed: No such file or directory", 1),
+            ("mount.lustre: mount x at /efs failed: No such device\nAre the lustre modules loaded?", 1),
+        ],
+    )
+    def test_servers_of_lustre_that_do_not_answer_yet_are_tried_again(self, commands, tmp_path, trouble, tries):
+        self.failures += [CommandError("mount", 1, trouble)] * 2
+        if tries == 1:
+            with pytest.raises(CommandError, match="failed:"):
+                self.lustre(tmp_path)
+        else:
+            self.lustre(tmp_path)
+        assert len(commands) == tries
+
+    def test_a_security_group_without_lustre_s_port_fails_the_boot_with_that_reason(
+        self, commands, tmp_path, monkeypatch
+    ):
+        self.failures += [CommandError("mount", 110, "mount.lustre: mount x failed: Connection timed out")] * 1000
+        clock = iter(range(0, 1_000_000, 130))
+        monkeypatch.setattr(command.time, "monotonic", lambda: next(clock))
+        with pytest.raises(CommandError, match="Connection timed out"):
+            self.lustre(tmp_path)
+
+    def test_jobs_may_write_only_where_a_linked_prefix_is_theirs(self, commands, tmp_path):
+        for name in ("data/read", "data/runs"):
+            (tmp_path / "efs" / name).mkdir(parents=True)
+        self.lustre(tmp_path, "read,runs+")
+        assert self.owned == [f"{tmp_path}/efs/{name}".rstrip("/") for name in ("data/runs", "data", "")]
+
+    def test_a_used_file_system_with_links_keeps_its_owners(self, commands, tmp_path, monkeypatch):
+        (tmp_path / "efs/data/runs").mkdir(parents=True)
+        (tmp_path / "efs/.phalanx").mkdir()
+        self.lustre(tmp_path, "runs+")
+        assert self.owned == []
 
     def test_a_permanent_error_fails_at_once(self, commands, tmp_path, monkeypatch):
         self.failures += [CommandError("mount", 32, "access denied by server")]
@@ -312,6 +364,35 @@ class TestPackages:
         packages.install(["nfs-common", "openmpi-bin"], 240, shown.append)
         assert len(commands) == 4 and commands[0].endswith("install -y --no-install-recommends nfs-common openmpi-bin")
         assert shown[0] == "installing nfs-common openmpi-bin" and trouble in shown[1]
+
+    def test_lustre_s_client_comes_from_the_image_or_from_fsx_or_from_amazon_linux(self, commands, tmp_path):
+        root = str(tmp_path)
+        packages.install_lustre(240, lambda _: None, root)
+        self.image(tmp_path)
+        packages.install_lustre(240, lambda _: None, root)
+        self.image(tmp_path, "sbin/mount.lustre")
+        packages.install_lustre(240, lambda _: None, root)
+        by_dnf, by_apt = commands
+        assert by_dnf == "dnf -q -y install lustre-client"
+        assert by_apt.rstrip().endswith("--no-install-recommends lustre-client-modules-$(uname -r)")
+        assert "https://fsx-lustre-client-repo.s3.amazonaws.com/ubuntu $VERSION_CODENAME main" in by_apt
+
+    @pytest.mark.parametrize(
+        ("trouble", "tries"),
+        [
+            ("Reading lists...\nE: Unable to locate package lustre-client-modules-6.17.0-1007-aws\n", 1),
+            ("Error: Unable to find a match: lustre-client", 1),
+            ("curl: (6) Could not resolve host", 2),
+        ],
+    )
+    def test_a_kernel_without_a_client_fails_at_once(self, commands, tmp_path, trouble, tries):
+        self.failures += [CommandError("sh", 100, trouble)]
+        if tries == 1:
+            with pytest.raises(CommandError, match="Unable to"):
+                packages.install_lustre(240, lambda _: None, str(tmp_path))
+        else:
+            packages.install_lustre(240, lambda _: None, str(tmp_path))
+        assert len(commands) == tries
 
     def test_an_installation_that_keeps_failing_ends_with_its_reason(self, commands, monkeypatch):
         self.failures += [CommandError("sh", 100, "no mirror")] * 1000

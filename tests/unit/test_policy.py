@@ -27,7 +27,8 @@ STACK = {"cloudformation:CreateStack", "cloudformation:TagResource"}
 
 def made_calls() -> set[str]:
     """Return the IAM actions of the calls that the sources name."""
-    services = "s3|emr|ec2|autoscaling|efs|logs|sqs|dynamodb|sns|lambda|iam|ssm|service-quotas|cloudformation|pricing"
+    services = "s3|emr|ec2|autoscaling|efs|fsx|logs|sqs|dynamodb|sns|lambda|iam|ssm|service-quotas|cloudformation"
+    services += "|pricing"
     pattern = rf'"({services})",\s*"([a-z_]+)"'
     clouds = [file for file in (SOURCES / "clouds").glob("*.py") if file.name != "local.py"]
     files = [*clouds, *(SOURCES / "cluster").glob("*.py")]

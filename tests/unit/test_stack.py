@@ -6,8 +6,9 @@ import pytest
 from fake_cloud import HEAD_FAILED, MISSING, READY, STACK, FakeCloud, event, roster
 
 from phalanx.clouds.protocol import Resource, StackEvent
+from phalanx.cluster.deletion import Deletion
 from phalanx.cluster.foreign_resources import ForeignDeleted, named
-from phalanx.cluster.stack import Creation, Deletion, Leftovers, NodeAnswered, NodeMissing, Stack
+from phalanx.cluster.stack import Creation, Leftovers, NodeAnswered, NodeMissing, Stack
 from phalanx.errors import CloudError
 
 

@@ -49,7 +49,7 @@ def test_the_head_serves_a_directory_without_any_efs():
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"file_system": OWN}, "file_system: is for EFS, and storage is head"),
+        ({"file_system": OWN}, "file_system: is for EFS and FSx, and storage is head"),
         ({"throughput": "elastic"}, "throughput: is for EFS, and storage is head"),
         ({"keep": "yes"}, "keep: can't be yes: with `storage: head` the data are on the head's disk"),
     ],

@@ -189,13 +189,15 @@ def _cost_text(facts: dict[str, Any]) -> str:
     if is_local(facts["cloud"]):
         return "nothing"
     cost = facts["cost"]
-    stored = f"the data in EFS ${cost['storage_usd_per_month']:.2f} a month"
+    stored = f", and the data in EFS ${cost['storage_usd_per_month']:.2f} a month"
     network = "endpoints" if facts["head_address"].startswith("i-") else "NAT gateway and addresses"
+    if cost["lustre_usd_per_hour"]:
+        stored, network = "", f"Lustre, {network}"
     without = f"{network} ${cost['idle_usd_per_hour']:.3f} an hour"
     if cost["so_far_usd"] is None:
-        return f"the price of the nodes is not known; {without}, {stored}"
+        return f"the price of the nodes is not known; {without}{stored}"
     now = without if facts["stopped"] else f"${cost['now_usd_per_hour']:.2f} an hour, of which {without}"
-    return f"about ${cost['so_far_usd']:.2f} so far ({cost['source']}); now {now}, and {stored}"
+    return f"about ${cost['so_far_usd']:.2f} so far ({cost['source']}); now {now}{stored}"
 
 
 def _gpus(per_node: int | None, of_type: int) -> str:

@@ -36,9 +36,10 @@ class AwsCloud(ApiCloud):
         command = " ".join(shlex.quote(word).replace("%", "%%") for word in argv)
         return SshRoute((f"ProxyCommand {command} %h %p",))
 
-    def file_system_place(self, file_system: str) -> tuple[str, str]:
-        command = f"aws efs delete-file-system --region {self.region} --file-system-id {file_system}"
-        return f"EFS in {self.region}", command
+    def file_system_place(self, file_system: str, is_lustre: bool = False) -> tuple[str, str]:
+        service = "fsx" if is_lustre else "efs"
+        command = f"aws {service} delete-file-system --region {self.region} --file-system-id {file_system}"
+        return f"{'FSx' if is_lustre else 'EFS'} in {self.region}", command
 
     def accounts_separated(self) -> bool:
         return True

@@ -12,7 +12,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 
-from phalanx.clouds import change_sets, drift, foreign, price_list, remains, transcript
+from phalanx.clouds import change_sets, drift, foreign, lustre_file_systems, price_list, remains, transcript
 from phalanx.clouds.auto_scaling import AutoScaling
 from phalanx.clouds.instance_groups import InstanceGroups
 from phalanx.clouds.protocol import (
@@ -294,8 +294,17 @@ class ApiCloud(ABC):
     def delete_file_system(self, file_system: str) -> None:
         self.exists("efs", "delete_file_system", FileSystemId=file_system)
 
+    def delete_lustre(self, file_system: str) -> str:
+        return lustre_file_systems.delete(self, file_system)
+
+    def has_lustre(self, file_system: str) -> bool:
+        return lustre_file_systems.describe(self, file_system) is not None
+
+    def lustre_usd_per_hour(self, cluster: str, file_system: str) -> float:
+        return lustre_file_systems.usd_per_hour(self, cluster, file_system)
+
     @abstractmethod
-    def file_system_place(self, file_system: str) -> tuple[str, str]: ...
+    def file_system_place(self, file_system: str, is_lustre: bool = False) -> tuple[str, str]: ...
 
     def allow_ssh(self, group: str, network: str) -> bool:
         rule = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": network}]}

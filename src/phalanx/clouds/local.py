@@ -131,8 +131,11 @@ class LocalCloud(ApiCloud):
     def _directory(self) -> Path:
         return state_directory() / "local"
 
-    def file_system_place(self, file_system: str) -> tuple[str, str]:
-        return str(self._directory / "efs" / file_system), f"phalanx local delete {file_system}"
+    def file_system_place(self, file_system: str, is_lustre: bool = False) -> tuple[str, str]:
+        command = f"aws fsx delete-file-system --file-system-id {file_system}"
+        return str(
+            self._directory / "efs" / file_system
+        ), command if is_lustre else f"phalanx local delete {file_system}"
 
     def require_bucket(self, bucket: str, make: bool = False) -> None:
         """Require the bucket, or make it: a local cloud that has just started has none."""

@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from phalanx.clouds import emr_checks, file_systems, own_address, price_list, reservations, usage, vpcs
+from phalanx.clouds import (
+    emr_checks,
+    file_systems,
+    lustre_file_systems,
+    own_address,
+    price_list,
+    reservations,
+    usage,
+    vpcs,
+)
 from phalanx.clouds.buckets import require_buckets
 from phalanx.clouds.policies import require_policies
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan import money, network_cards, quotas
 from phalanx.plan.capacity import SPOT
 from phalanx.plan.machine_images import BASE_TAG, OF_RECIPE, RECIPE_TAG, VERSION_TAG, Image, ImageChoice, is_ami
+from phalanx.plan.mount_targets import MountTarget
 from phalanx.plan.plan import Facts, HeadFacts, unknown_type_hint
 from phalanx.spec.cloud_names import is_emr, is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import AUTO
 from phalanx.spec.spec_limits import OWN_GROUP
+from phalanx.spec.spec_storage import LUSTRE
 
 
 class Api(Protocol):
@@ -56,7 +67,8 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         gpus=gpus,
         memory_gib=described["MemoryInfo"]["SizeInMiB"] / 1024,
         architecture=architecture,
-        kept_file_system="" if spec.file_system else file_systems.kept(api, spec.name),
+        kept_file_system="" if spec.file_system or spec.storage == LUSTRE else file_systems.kept(api, spec.name),
+        lustre=lustre_file_systems.find(api, spec.file_system) if spec.storage == LUSTRE and spec.file_system else None,
         image_parameter_exists=bool(image_id),
         image=_require_image(api, image_id) if image_id else None,
         ssh_public_key=ssh_public_key,
@@ -66,7 +78,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         reservation=reservations.find(api, spec),
         vpc=vpcs.find(api, spec),
         node_role=node_role,
-        mount_targets=file_systems.mount_targets(api, spec.file_system, spec.name) if spec.file_system else (),
+        mount_targets=_mount_targets(api, spec),
         own_address=own_address.of(spec.cloud) if AUTO in spec.ssh_sources else "",
         head=head,
         quotas=asked,
@@ -81,6 +93,12 @@ def _prices(api: Api, spec: ClusterSpec, zones: tuple[str, ...]) -> money.Prices
         return money.TABLE
     first = next((zone for zone in spec.zones or () if zone in zones), next(iter(zones), ""))
     return price_list.ask(api, money.types_of(spec), first if spec.capacity == SPOT else "")
+
+
+def _mount_targets(api: Api, spec: ClusterSpec) -> tuple[MountTarget, ...]:
+    if not spec.file_system or spec.storage == LUSTRE:
+        return ()
+    return file_systems.mount_targets(api, spec.file_system, spec.name)
 
 
 def _require_placement_group(api: Api, spec: ClusterSpec) -> None:

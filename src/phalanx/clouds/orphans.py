@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from phalanx.clouds import remains, strays
+from phalanx.clouds import lustre_file_systems, remains, strays
 from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.protocol import CLUSTER_TAG
 from phalanx.spec.cloud_names import is_emr
@@ -38,6 +38,7 @@ def clusters(api: ApiCloud) -> set[str]:
         *(tag["Value"] for tag in api.pages("autoscaling", "describe_tags", "Tags", Filters=by_key)),
         *_in_names(_names(api)),
         *_of_emr(api),
+        *(cluster for _, cluster in lustre_file_systems.tagged(api)),
     }
 
 

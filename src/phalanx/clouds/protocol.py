@@ -347,7 +347,19 @@ class Cloud(Machines, Protocol):
         """Delete the file system with all its data; no error when it is gone."""
         ...
 
-    def file_system_place(self, file_system: str) -> tuple[str, str]:
+    def delete_lustre(self, file_system: str) -> str:
+        """Begin to delete a Lustre file system with all its data; return why FSx can't yet, or ""."""
+        ...
+
+    def has_lustre(self, file_system: str) -> bool:
+        """Whether the Lustre file system is there, if only to be deleted."""
+        ...
+
+    def lustre_usd_per_hour(self, cluster: str, file_system: str) -> float:
+        """Return what a Lustre file system costs; 0 for one that the cluster did not make."""
+        ...
+
+    def file_system_place(self, file_system: str, is_lustre: bool = False) -> tuple[str, str]:
         """Return where a file system's data is, and the command that deletes it, to be shown to the user."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from phalanx.clouds import strays
+from phalanx.clouds import lustre_file_systems, strays
 from phalanx.clouds.protocol import CLUSTER_TAG, Resource
 from phalanx.spec.cloud_names import is_emr
 
@@ -47,7 +47,7 @@ _BY_TAG: Mapping[str, Call] = {
     "describe_placement_groups": ("PlacementGroups", "GroupName", "placement group"),
     "describe_volumes": ("Volumes", "VolumeId", "volume"),
 }
-SERVICES = ("ec2", "autoscaling", "efs", "logs", "sqs", "dynamodb", "sns", "lambda", "iam")
+SERVICES = ("ec2", "autoscaling", "efs", "fsx", "logs", "sqs", "dynamodb", "sns", "lambda", "iam")
 """The services that `find` queries."""
 
 _ACTIVE = ("STARTING", "BOOTSTRAPPING", "RUNNING", "WAITING", "TERMINATING")
@@ -129,6 +129,9 @@ def _file_systems(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
         for entry in answer.get("FileSystems", []):
             if entry.get("LifeCycleState") not in _ENDED:
                 yield f"file system {file_system}"
+    for file_system in _physical(resources, "AWS::FSx::FileSystem"):
+        if found := lustre_file_systems.describe(api, file_system):
+            yield f"Lustre file system {file_system} ({found['Lifecycle']})"
 
 
 def _log_groups(api: Api, resources: Sequence[Resource]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from phalanx.clouds import lustre_file_systems
 from phalanx.clouds.protocol import CLUSTER_TAG
 
 # CloudFormation shortens a stack's name in longer names of functions, but never this much.
@@ -32,7 +33,7 @@ def find(api: Api, cluster: str) -> Iterator[str]:
     Roles and instance profiles belong to no region: another region's cluster of this name may own those with its name.
     Only the role that outlives a removed stack has its region in its path.
     """
-    for look in (_groups, _launch_templates, _functions, _named, _roles):
+    for look in (_groups, _launch_templates, _functions, _named, _roles, _lustre):
         yield from look(api, cluster)
 
 
@@ -81,6 +82,12 @@ def _named(api: Api, cluster: str) -> Iterator[str]:
     for kind, names in listings.items():
         made = re.compile(f"{re.escape(cluster)}-(?:{'|'.join(LOGICAL_IDS[kind])})-[A-Za-z0-9]{{8,}}")
         yield from (f"{kind} {name}" for name in names() if made.fullmatch(name))
+
+
+def _lustre(api: Api, cluster: str) -> Iterator[str]:
+    for found, name in lustre_file_systems.tagged(api):
+        if name == cluster:
+            yield f"Lustre file system {found['FileSystemId']} ({found['Lifecycle']})"
 
 
 def _last(names: Iterator[str], separator: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
+from phalanx.clouds import lustre_file_systems
 from phalanx.clouds.protocol import CLUSTER_TAG
 from phalanx.clouds.refusals import is_gone
 from phalanx.errors import CloudError
@@ -49,6 +50,8 @@ def _limit(api: Api, quota: Quota) -> int:
 def _used(api: Api, quota: Quota, cluster: str) -> int:
     if quota.unit == "vCPU":
         return _vcpus(api, quota, cluster)
+    if quota.service == "fsx":
+        return lustre_file_systems.used_gib(api, quota.code, cluster)
     operation, listed = _LISTINGS[quota.unit]
     return sum(_of_others(entry, cluster) for entry in api.pages("ec2", operation, listed))
 

@@ -13,9 +13,10 @@ from phalanx.clouds.protocol import Cloud, StackEvent, StackState
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster import emr_release
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.deletion import Deletion
 from phalanx.cluster.emr_nodes import USER, Nodes
 from phalanx.cluster.ready import record_ready
-from phalanx.cluster.stack import Creation, Deletion, Progress, Stack
+from phalanx.cluster.stack import Creation, Progress, Stack
 from phalanx.errors import ClusterError, PhalanxError, StackFailed
 from phalanx.node import outcome
 from phalanx.node.roster import Roster

@@ -11,17 +11,16 @@ from phalanx.clouds.protocol import Cloud, StackState
 from phalanx.cluster import boot_logs, causes, forgotten, shortage
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.deletion import Deletion, file_systems_of
 from phalanx.cluster.evidence import collect, keep
 from phalanx.cluster.ready import record_ready
 from phalanx.cluster.resume import Resumption, require_living
 from phalanx.cluster.spending import limits_now
 from phalanx.cluster.stack import (
     Creation,
-    Deletion,
     Progress,
     Stack,
     deploy,
-    file_systems_of,
     read_roster,
     require_ours,
 )

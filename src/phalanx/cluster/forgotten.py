@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from phalanx.clouds.protocol import Cloud, Running, StackState
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.cluster.stack import Deletion, Stack
+from phalanx.cluster.deletion import Deletion
+from phalanx.cluster.stack import Stack
 from phalanx.errors import ClusterError
 
 

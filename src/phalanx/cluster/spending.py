@@ -17,13 +17,15 @@ from phalanx.template.network import ENDPOINTS
 def cost(cloud: Cloud, state: StackState, head: Mapping[str, Any] | None) -> Cost:
     """Return the cost of a cluster, from its use until now; `head` is that of its spec. Raises CloudError."""
     now_s = time.time()
-    use = cloud.use(state.name, state.outputs.get("SharedFileSystem", ""), now_s)
+    file_system, is_lustre = state.outputs.get("SharedFileSystem", ""), "Lustre" in state.outputs
+    use = cloud.use(state.name, "" if is_lustre else file_system, now_s)
+    lustre = cloud.lustre_usd_per_hour(state.name, file_system) if is_lustre else 0.0
     worker_type = state.parameters.get("InstanceType", "")
     head_type = head["type"] if head else worker_type
     age_hours = (now_s - state.created_s) / 3600
     prices, endpoints = cloud.prices((head_type, worker_type)), _interface_endpoints(cloud, state)
     in_vpc = "Vpc" in state.parameters
-    return money.cost(cloud.name, head_type, worker_type, use, age_hours, in_vpc, endpoints, prices)
+    return money.cost(cloud.name, head_type, worker_type, use, age_hours, in_vpc, endpoints, prices, lustre)
 
 
 def _interface_endpoints(cloud: Cloud, state: StackState) -> int:

@@ -1,15 +1,14 @@
-"""A CloudFormation stack: create it, follow it, explain its failure, delete it and prove that nothing is left."""
+"""A CloudFormation stack: create it, follow it, and explain its failure."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from phalanx.clouds.protocol import Cloud, Resource, StackEvent, StackState
-from phalanx.cluster import foreign_resources
+from phalanx.clouds.protocol import Cloud, StackEvent, StackState
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.head_watch import HeadWatch
 from phalanx.errors import CloudError
@@ -21,13 +20,8 @@ if TYPE_CHECKING:
 
 # Longer than CloudFormation tries to create a stack and takes to roll everything back.
 UP_DEADLINE_S = 120 * 60.0
-DOWN_DEADLINE_S = 30 * 60.0
-# A deleted resource soon disappears from all answers; one that is still there after this does not go by itself.
-PROOF_DEADLINE_S = 5 * 60.0
-FILE_SYSTEM = "AWS::EFS::FileSystem"
 # What makes the head: its Auto Scaling group, or EMR.
 _HEAD_MAKERS = ("HeadGroup", "EmrCluster")
-ROLE, REMOVAL_ROLE = "AWS::IAM::Role", "RemovalRole"
 # How often a head reports its progress (node.progress).
 _QUIET_S = 2.0
 
@@ -297,103 +291,3 @@ def require_ours(found: StackState) -> None:
             f"the name {found.name} is in use by a stack that phalanx did not make ({found.status})",
             "Choose another `name` in phalanx.yaml.",
         )
-
-
-class Deletion:
-    """A stack being deleted. Iterate `steps()`, which ends when nothing is left or raises CloudError with what is.
-
-    A file system outlives its stack unless it is one of `file_systems`.
-    """
-
-    def __init__(
-        self,
-        stack: Stack,
-        file_systems: Sequence[str] = (),
-        deadline_s: float = DOWN_DEADLINE_S,
-        proof_s: float = PROOF_DEADLINE_S,
-    ) -> None:
-        self.stack, self._file_systems, self._proof_s = stack, file_systems, proof_s
-        self._deadline = Deadline.after(deadline_s, f"stack {stack.name} to be deleted")
-
-    def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed | ForeignDeleted]:
-        yield from self._until_updated()
-        resources = self._to_go(self.stack.cloud.resources(self.stack.stack_id))
-        follower = yield from self._delete()
-        if self._stuck(follower):
-            yield from self._free_roles(follower)
-            yield from foreign_resources.delete_guard_duty(self.stack.cloud, resources, self._deadline.at_s)
-            # A network interface in use by Lambda or EFS is often free at the second try (docs/aws-behaviour.md 1.22).
-            follower = yield from self._delete()
-        if self._stuck(follower):
-            raise CloudError(*self._why_stuck(follower, resources))
-        self.delete_evidence(resources)
-        yield from self._prove_gone(resources)
-
-    def _until_updated(self) -> Iterator[StackEvent]:
-        """Wait for an update in progress: CloudFormation deletes no stack meanwhile (docs/aws-behaviour.md 1.31)."""
-        state = self.stack.cloud.describe_stack(self.stack.stack_id)
-        if state is not None and state.updating:
-            seen = self.stack.cloud.events(self.stack.stack_id, None)
-            for events in Follower(self.stack, self._deadline, seen[-1].event_id if seen else None).polls():
-                yield from events
-
-    def _delete(self) -> Generator[StackEvent, None, Follower]:
-        cloud, stack_id = self.stack.cloud, self.stack.stack_id
-        before = cloud.events(stack_id, None)
-        cloud.delete_stack(stack_id)
-        follower = Follower(self.stack, self._deadline, after=before[-1].event_id if before else None)
-        for events in follower.polls():
-            yield from events
-        return follower
-
-    def _free_roles(self, follower: Follower) -> Iterator[RoleFreed]:
-        refused = {e.physical_id for e in follower.seen if e.status == "DELETE_FAILED" and e.resource_type == ROLE}
-        for role in sorted(refused):
-            removed = self.stack.cloud.remove_policies(role)
-            if removed:
-                yield RoleFreed(role, removed)
-
-    @staticmethod
-    def _stuck(follower: Follower) -> bool:
-        return follower.state is not None and follower.state.status != "DELETE_COMPLETE"
-
-    def _why_stuck(self, follower: Follower, resources: Sequence[Resource]) -> tuple[str, str]:
-        failed = [e for e in follower.seen if e.status == "DELETE_FAILED" and e.physical_id != self.stack.stack_id]
-        lines = [f"  {e.logical_id} ({e.physical_id}): {e.reason}" for e in failed]
-        others = foreign_resources.named(self.stack.cloud, self.stack.name, resources)
-        if others:
-            lines += ["Its VPC has resources that phalanx did not make:", *(f"  {line}" for line in others)]
-        message = "\n".join([f"stack {self.stack.name} could not be deleted:", *lines])
-        return message, "Remove what uses these resources, then run `phalanx down` again."
-
-    def delete_evidence(self, resources: Sequence[Resource]) -> None:
-        """Delete the file systems, and what the template retains: the log group, and the role of a removal."""
-        for resource in (one for one in resources if one.physical_id):
-            if resource.resource_type == "AWS::Logs::LogGroup":
-                self.stack.cloud.delete_log_group(resource.physical_id)
-            elif resource.logical_id == REMOVAL_ROLE:
-                self.stack.cloud.delete_role(resource.physical_id)
-        for file_system in self._file_systems:
-            self.stack.cloud.delete_file_system(file_system)
-
-    def _to_go(self, recorded: Sequence[Resource]) -> list[Resource]:
-        """Return all resources that must be gone in the end."""
-        others = [resource for resource in recorded if resource.resource_type != FILE_SYSTEM]
-        return others + [Resource("FileSystem", file_system, FILE_SYSTEM) for file_system in self._file_systems]
-
-    def _prove_gone(self, resources: Sequence[Resource]) -> Iterator[Leftovers]:
-        cloud = self.stack.cloud
-        deadline = Deadline.after(self._proof_s, f"all resources of {self.stack.name} to be deleted")
-        reported: list[str] = []
-        while left := cloud.leftovers(self.stack.name, resources):
-            if left != reported:
-                yield Leftovers(tuple(left))
-                reported = left
-            deadline.check("; ".join(left))
-            time.sleep(cloud.poll_interval_s)
-
-
-def file_systems_of(stack: Stack) -> tuple[str, ...]:
-    """Return the file systems that the stack created, including one that it keeps."""
-    resources = stack.cloud.resources(stack.stack_id)
-    return tuple(one.physical_id for one in resources if one.resource_type == FILE_SYSTEM)

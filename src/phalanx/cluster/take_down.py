@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from phalanx.clouds.protocol import Cloud, StackEvent, StackState
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.deletion import Deletion, file_systems_of
 from phalanx.cluster.foreign_resources import ForeignDeleted
-from phalanx.cluster.stack import Deletion, Leftovers, RoleFreed, Stack, file_systems_of, require_ours
+from phalanx.cluster.stack import Leftovers, RoleFreed, Stack, require_ours
 from phalanx.errors import ClusterError, PhalanxError
+from phalanx.spec import spec_lustre
 from phalanx.spec.spec_storage import HEAD
 
 if TYPE_CHECKING:
@@ -116,7 +118,15 @@ class TakeDown:
             self._let_go_of_the_head(state)
         if not file_system or self._must_delete_data():
             return (file_system,) if file_system else ()
-        self.kept = Kept(file_system, *self.cloud.file_system_place(file_system))
+        is_lustre = "Lustre" in state.outputs
+        if is_lustre and file_system in made:
+            raise ClusterError(
+                f"nothing was deleted: the data of {state.name} are in {file_system}, a Lustre file system in the "
+                "network that would be deleted with the cluster",
+                "Copy what you need (`phalanx get`, or jobs that write to a prefix linked to S3), then run `phalanx "
+                "down --keep no`.",
+            )
+        self.kept = Kept(file_system, *self.cloud.file_system_place(file_system, is_lustre))
         return ()
 
     def _let_go_of_the_head(self, state: StackState) -> None:
@@ -146,7 +156,8 @@ def _contents(record: Cluster | None) -> str:
     """Describe the contents of the shared directory; "" if it is empty. One that can't be read counts as data."""
     if record is None or not record.ready:
         return "data that can't be listed"
-    without = " ".join(f"-not -path {shlex.quote(f'./{path}/*')}" for path in _MADE_AGAIN)
+    again = [*_MADE_AGAIN, *(f"data/{name}" for name in _imported(record.spec))]
+    without = " ".join(f"-not -path {shlex.quote(f'./{path}/*')}" for path in again)
     find = f"find . -type f {without} -printf '%u\\t%p\\n' 2>&1 | head -n {_MOST_FILES}"
     look = f"cd {shlex.quote(record.shared)} && {find}"
     try:
@@ -161,6 +172,12 @@ def _contents(record: Cluster | None) -> str:
     whose = f", of {' and '.join(owners)}" if owners else ""
     first = lines[0].rpartition("\t")[2].removeprefix("./") if lines else ""
     return f"{count} in {record.shared}, such as {first}{whose}" if lines else ""
+
+
+def _imported(spec: Mapping[str, Any]) -> list[str]:
+    """Return the directories whose files FSx imports from S3, and where jobs can't write."""
+    linked = spec_lustre.linked(spec.get("lustre"), spec.get("data"))
+    return [place.name for place in linked if not place.is_writable]
 
 
 def forget(name: str) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from phalanx.clouds.protocol import ChangeSet, Cloud, StackChange, StackEvent, StackState
-from phalanx.cluster.stack import REMOVAL_ROLE, UP_DEADLINE_S, Deadline, Follower, Stack, describe_cause
+from phalanx.cluster.deletion import REMOVAL_ROLE
+from phalanx.cluster.stack import UP_DEADLINE_S, Deadline, Follower, Stack, describe_cause
 from phalanx.errors import ClusterError, SpecError, StackFailed
 from phalanx.plan.machine_images import is_ami
 from phalanx.plan.plan import Facts, Plan, known_sizes, make_plan
@@ -17,11 +18,14 @@ from phalanx.spec.spec_storage import EFS
 # They have an effect here or at the next `down` or `up`, and none on the stack.
 WITHOUT_STACK = frozenset({"nodes", "min", "keep", "lease_s", "budget", "other_types", "zones"})
 # What a node does once, with the first of its kind: another value would divide the cluster.
-_FIXED = frozenset({"cloud", "region", "network", "shared", "file_system", "boot"})
+_FIXED = frozenset({"cloud", "region", "network", "shared", "file_system", "lustre", "boot"})
 # `phalanx scale`, `extend` and the stack's own life decide about these, not the file.
 _KEPT = ("Workers", "MinNodes", "SshPublicKey", "FileSystemId", "LeaseEnd", "Zone")
 # No setting takes these from a cluster, and data or membership would go with them.
-_NEVER_REMOVED = ("AWS::EFS::FileSystem", "AWS::EFS::MountTarget", "AWS::DynamoDB::Table", "AWS::SQS::Queue")
+_NEVER_REMOVED = (
+    *("AWS::EFS::FileSystem", "AWS::EFS::MountTarget", "AWS::FSx::FileSystem"),
+    *("AWS::DynamoDB::Table", "AWS::SQS::Queue"),
+)
 _AGAIN = "Run `phalanx down`, then `phalanx up`; or choose another `name` for the new cluster."
 
 Settings = Mapping[str, tuple[object, object]]

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from phalanx.clouds.protocol import Cloud, StackEvent
 from phalanx.cluster.cluster_record import state_directory
-from phalanx.cluster.stack import Deadline, Deletion, Follower, Leftovers, Stack, describe_cause
+from phalanx.cluster.deletion import Deletion
+from phalanx.cluster.stack import Deadline, Follower, Leftovers, Stack, describe_cause
 from phalanx.errors import CloudError, StackFailed
 from phalanx.images import manifest, shelf
 from phalanx.images.image_stack import MANIFEST_TAG, Order, request

@@ -78,6 +78,8 @@ class Agent:
         settings = self.settings
         if settings.file_system == mount.HEAD:
             return mount.of_head(head_address, settings.shared)
+        if mount.LUSTRE in settings.file_system:
+            return mount.of_lustre(settings.file_system)
         return mount.of_efs(settings.file_system, f"efs.{settings.region}.{settings.domain}")
 
     def report(self, kind: str, **content: Any) -> None:

@@ -68,13 +68,15 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
             agent.log.say(f"not on the image, and no mirror can be reached: {' '.join(lacking)}")
         else:
             packages.install(lacking, patience_s, agent.log.say)
+        if mount.LUSTRE in settings.file_system and not settings.offline:
+            packages.install_lustre(patience_s, agent.log.say, root)
 
     def mount_shared() -> None:
         if serves:
             mount.serve(settings.shared, agent.job_uid(), settings.networks)
         else:
             source = agent.shared_from(agent.head_address)
-            mount.mount(source, settings.shared, agent.job_uid(), patience_s, agent.log.say)
+            mount.mount(source, settings.shared, agent.job_uid(), patience_s, agent.log.say, settings.linked)
 
     def make_keys() -> None:
         trust.make_key(root + HOST_KEY, agent.identity.instance_id)

@@ -1,6 +1,6 @@
-"""Mount the shared directory: EFS through its helper if the image has it, else by NFS 4.1; or a directory of the head.
+"""Mount the shared directory: EFS through its helper if the image has it, else by NFS 4.1; Lustre; or the head's.
 
-The head then serves it, and its data end with the head.
+A directory that the head serves ends with the head.
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ HEAD = "head"
 """In place of a file system's id: the head serves the directory."""
 # DNS may take a minute to resolve a new mount target (docs/aws-behaviour.md 4.5).
 _PASSING = "resolve|not known|name resolution|timed out|refused|unreachable|no route"
+LUSTRE = "@tcp:/"
+"""What the name of a file system of FSx for Lustre contains, between its server and its mount name."""
+# Unresolved names, and servers that do not answer; a wrong mount name or a missing module never passes (4.16).
+_PASSING_OF_LUSTRE = f"{_PASSING}|parse NID|MGS running|input/output error|time is up"
+# A client of Lustre gives up after two minutes or more.
+_WITHIN_S = 200
 
 
 @dataclass(frozen=True)
@@ -42,12 +48,19 @@ def of_efs(file_system: str, domain: str) -> Source:
     return Source("nfs4", _NFS + ",noresvport", f"{file_system}.{domain}:/")
 
 
+def of_lustre(place: str) -> Source:
+    """Return a file system of FSx for Lustre, such as fs-0123abcd.fsx.us-east-1.amazonaws.com@tcp:/abcdefgh."""
+    return Source("lustre", f"relatime,flock,{_NO_ROOT}", place, _PASSING_OF_LUSTRE)
+
+
 def of_head(address: str, directory: str) -> Source:
     """Return the directory that the head serves. It boots at the same time, so any failure may pass."""
     return Source("nfs4", _NFS, f"{address}:{directory}", "")
 
 
-def mount(source: Source, directory: str, owner: int, patience_s: float, say: Callable[[str], None]) -> None:
+def mount(
+    source: Source, directory: str, owner: int, patience_s: float, say: Callable[[str], None], linked: str = ""
+) -> None:
     """Mount the source at `directory`, now and at each boot, and let the job user write there.
 
     A failure that may pass is repeated for `patience_s`; then, or for another one, this raises CommandError.
@@ -55,9 +68,10 @@ def mount(source: Source, directory: str, owner: int, patience_s: float, say: Ca
     os.makedirs(directory, exist_ok=True)
     if not os.path.ismount(directory):
         kind, options, end = source.kind, source.options, time.monotonic() + patience_s
-        insist(["mount", "-t", kind, "-o", options, source.place, directory], 120, source.passing, end, say)
+        command = ["mount", "-t", kind, "-o", options, source.place, directory]
+        insist(command, _WITHIN_S, source.passing, end, say)
         files.add_to_block("/etc/fstab", f"{source.place} {directory} {kind} _netdev,{options} 0 0\n")
-    _let_write(directory, owner)
+    _let_write(directory, owner, linked)
 
 
 def serve(directory: str, owner: int, networks: str) -> None:
@@ -86,9 +100,19 @@ def follow(source: Source, directory: str, owner: int, patience_s: float, say: C
     mount(source, directory, owner, patience_s, say)
 
 
-def _let_write(directory: str, owner: int) -> None:
-    """Give the job user a new file system, and of one with data only .phalanx: its root is not ours to change."""
-    if not os.listdir(directory):
+def _let_write(directory: str, owner: int, linked: str = "") -> None:
+    """Give the job user a new file system, and of one with data only .phalanx: its root is not ours to change.
+
+    A new one that is linked to S3 has data/ already, where what jobs may only read stays root's.
+    """
+    if linked and os.listdir(directory) == ["data"]:
+        # The root last: until then, no job could put a link in the way.
+        for name in linked.split(","):
+            if name.endswith("+"):
+                files.chown(f"{directory}/data/{name[:-1]}", owner)
+        files.chown(f"{directory}/data", owner)
+        files.chown(directory, owner)
+    elif not os.listdir(directory):
         files.chown(directory, owner)
     elif os.stat(directory).st_uid != owner:
         with contextlib.suppress(FileExistsError):

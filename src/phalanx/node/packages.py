@@ -18,6 +18,18 @@ _INSTALL = (
 )
 
 
+# FSx's own repository has modules for exact kernels (docs/aws-behaviour.md 4.7).
+_FSX = "https://fsx-lustre-client-repo"
+_LUSTRE_BY_APT = f"""
+. /etc/os-release; key=/etc/apt/keyrings/fsx-lustre.asc
+mkdir -p /etc/apt/keyrings
+curl -fsS --retry 3 -o $key {_FSX}-public-keys.s3.amazonaws.com/fsx-ubuntu-public-key.asc || exit
+cd /etc/apt/sources.list.d
+echo "deb [signed-by=$key] {_FSX}.s3.amazonaws.com/ubuntu $VERSION_CODENAME main" > fsx-lustre.list
+{_INSTALL}lustre-client-modules-$(uname -r)
+"""
+
+
 def lacking(path: str, root: str = "", serves: bool = False) -> list[str]:
     """Return the packages to install; `path` is the image's PATH. `serves`: this machine is an NFS server.
 
@@ -46,3 +58,16 @@ def install(names: list[str], patience_s: float, say: Callable[[str], None]) -> 
     if names:
         say(f"installing {' '.join(names)}")
         insist(["sh", "-c", _INSTALL + " ".join(names)], 300, "", time.monotonic() + patience_s, say)
+
+
+def install_lustre(patience_s: float, say: Callable[[str], None], root: str = "") -> None:
+    """Install Lustre's client unless the image has it: from Amazon Linux, or for Ubuntu from FSx. Raises CommandError.
+
+    A kernel for which there is no module fails at once: no repetition changes that.
+    """
+    if os.path.exists(f"{root}/sbin/mount.lustre"):
+        return
+    say("installing Lustre's client")
+    script = _LUSTRE_BY_APT if os.access(root + _APT, os.X_OK) else "dnf -q -y install lustre-client"
+    passing = "(?s)^(?!.*(unable to locate|no match for argument|unable to find a match))"
+    insist(["sh", "-c", script], 300, passing, time.monotonic() + patience_s, say)

@@ -25,7 +25,7 @@ class Settings:
     node_timeout_s: int
     shared: str
     file_system: str
-    """The id of an EFS file system, or mount.HEAD."""
+    """The id of an EFS file system, where Lustre is mounted from, or mount.HEAD."""
     metrics: str
     """"1" if this node sends metrics of NFS, or ""."""
     slots: int
@@ -53,6 +53,8 @@ class Settings:
     """The EMR cluster that makes the machines (`j-…`); "" if Auto Scaling does."""
     fixed: str = ""
     """"1" if the EMR cluster is a user's own, whose size is not the head's to change."""
+    linked: str = ""
+    """The directories of Lustre's data/ that are prefixes of S3, with commas; "+" behind those where jobs may write."""
 
     @staticmethod
     def of(given: dict[str, str]) -> Settings:

@@ -193,6 +193,38 @@ class ImageChoice:
                 f"Write at least {self.image.size_gib}, or leave it out.",
             )
 
+    def refuse_without_lustre(self) -> None:
+        """Raise SpecError if no client of Lustre can be had for the image's system (docs/aws-behaviour.md 4.7)."""
+        if self.contents and not self._lustre_from:
+            raise SpecError(
+                f"storage: FSx has no client of Lustre for {self.contents['distribution']} ({self.alias})",
+                "Choose an `image` with Amazon Linux 2023 or Ubuntu, or another `storage`.",
+            )
+
+    def warnings_of_lustre(self) -> Iterator[str]:
+        """Yield what is not known of Lustre's client on the image."""
+        if self.contents is None:
+            yield f"it is not known whether {self.alias} has Lustre's client; if not, boot installs it with dnf or apt"
+        elif self._lustre_from == "FSx":
+            yield (
+                f"boot installs Lustre's client on {self.alias} from FSx's repository, which has it for some kernels "
+                f"only: the nodes fail to start if the image's is newer (surely with it: "
+                f"{', '.join(table('images')['lustre']['on_image'])})"
+            )
+
+    @property
+    def has_lustre(self) -> bool:
+        """Whether the image has Lustre's client, or is not known."""
+        return self.contents is None or self._lustre_from == "image"
+
+    @property
+    def _lustre_from(self) -> str:
+        """Where Lustre's client comes from: the image, its distribution, or FSx; "" from nowhere."""
+        rows, distribution = table("images")["lustre"], self.contents["distribution"] if self.contents else ""
+        if self.alias in rows["on_image"] or (self.image and self.image.base in rows["on_image"]):
+            return "image"
+        return next((name for name, systems in rows["from"].items() if distribution in systems), "")
+
     def warnings(self) -> Iterator[str]:
         """Yield what may be missing on the image, one sentence each."""
         if self.contents is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from phalanx.data import table
 from phalanx.errors import SpecError
-from phalanx.plan import private_access
+from phalanx.plan import lustre_storage, private_access
 from phalanx.spec.cloud_names import is_emr, is_local
 from phalanx.spec.spec import ClusterSpec
 
@@ -76,10 +76,10 @@ class Use:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a cluster has cost (nodes, NAT gateway, addresses) and costs now; None where a price is not known.
+    """What a cluster has cost (nodes, NAT gateway, addresses, Lustre) and costs now; None where a price is not known.
 
-    `idle_usd_per_hour` is what it costs without any node, `storage_usd_per_month` what its data costs. `source` says
-    where the prices are from.
+    `idle_usd_per_hour` is what it costs without any node, of which Lustre has a part; `storage_usd_per_month` is what
+    its data in EFS costs. `source` says where the prices are from.
     """
 
     so_far_usd: float | None
@@ -87,6 +87,7 @@ class Cost:
     idle_usd_per_hour: float
     storage_usd_per_month: float
     source: str = ""
+    lustre_usd_per_hour: float = 0.0
 
 
 def cost(
@@ -98,17 +99,20 @@ def cost(
     existing_vpc: bool = False,
     endpoints: int = 0,
     prices: Prices = TABLE,
+    lustre_usd_per_hour: float = 0.0,
 ) -> Cost:
     """Return the cost, on demand, of what a cluster has used since it was created."""
     if is_local(cloud):
         return Cost(0.0, 0.0, 0.0, 0.0)
     head, worker = prices.of(head_type), prices.of(worker_type)
     network = network_usd_per_hour(cloud, use.heads + use.workers, existing_vpc, endpoints)
+    network = round(network + lustre_usd_per_hour, 4)
     storage = round(use.stored_gib * table("efs")["usd_per_gib_month"], 2)
     if head is None or worker is None:
-        return Cost(None, None, network, storage, prices.source)
+        return Cost(None, None, network, storage, prices.source, lustre_usd_per_hour)
     so_far = round(use.head_hours * head + use.worker_hours * worker + age_hours * network, 2)
-    return Cost(so_far, round(use.heads * head + use.workers * worker + network, 4), network, storage, prices.source)
+    now = round(use.heads * head + use.workers * worker + network, 4)
+    return Cost(so_far, now, network, storage, prices.source, lustre_usd_per_hour)
 
 
 def network_usd_per_hour(cloud: str, nodes: int, existing_vpc: bool = False, endpoints: int = 0) -> float:
@@ -132,7 +136,7 @@ def types_of(spec: ClusterSpec) -> tuple[str, ...]:
 
 
 def usd_per_hour(spec: ClusterSpec, nodes: int, prices: Prices = TABLE) -> float | None:
-    """Return the price of so many nodes and the network, without storage and traffic; None if it is not known.
+    """Return the price of so many nodes, the network and Lustre, without EFS and traffic; None if it is not known.
 
     The first node is the head, which may be of a type of its own.
     """
@@ -143,6 +147,7 @@ def usd_per_hour(spec: ClusterSpec, nodes: int, prices: Prices = TABLE) -> float
         return None
     heads = min(nodes, 1)
     network = network_usd_per_hour(spec.cloud, nodes, bool(spec.subnets), len(private_access.interfaces(spec)))
+    network += lustre_storage.usd_per_hour(spec)
     return round(heads * head + (nodes - heads) * node + network, 4)
 
 

@@ -8,9 +8,19 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
-from phalanx.plan import capacity, existing_vpc, money, mount_targets, network_cards, private_access, subnets
+from phalanx.plan import (
+    capacity,
+    existing_vpc,
+    lustre_storage,
+    money,
+    mount_targets,
+    network_cards,
+    private_access,
+    subnets,
+)
 from phalanx.plan.capacity import Reservation
 from phalanx.plan.existing_vpc import ExistingVpc
+from phalanx.plan.lustre_storage import LustreFileSystem
 from phalanx.plan.machine_images import Image, ImageChoice
 from phalanx.plan.mount_targets import MountTarget
 from phalanx.plan.network_cards import Card
@@ -21,7 +31,7 @@ from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE, AUTO, EVERYWHERE
 from phalanx.spec.spec_emr import ROOT_GIB
-from phalanx.spec.spec_storage import EFS
+from phalanx.spec.spec_storage import EFS, LUSTRE
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,8 @@ class Facts:
     """Those of the file system that the spec names."""
     node_role: tuple[str, str] = ("", "")
     """The ARN and the unique id of the role that the spec names for EMR's nodes."""
+    lustre: LustreFileSystem | None = None
+    """The file system that the spec names, if it is one of FSx for Lustre."""
     vpc: ExistingVpc | None = None
     """The VPC of the subnets that the spec names."""
     own_address: str = ""
@@ -115,12 +127,20 @@ class Plan:
 
     @property
     def storage(self) -> str:
-        """What serves the shared directory: efs, or the head."""
+        """What serves the shared directory: efs, lustre, or the head."""
         return self.spec.storage or EFS
 
     @property
     def uses_efs(self) -> bool:
         return self.storage == EFS
+
+    @property
+    def uses_lustre(self) -> bool:
+        return self.storage == LUSTRE
+
+    @property
+    def makes_lustre(self) -> bool:
+        return lustre_storage.is_made(self.spec)
 
     @property
     def file_system(self) -> str:
@@ -269,6 +289,8 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
         )
     if not is_local(spec.cloud):
         image.refuse_unsuited()
+        if spec.storage == LUSTRE:
+            image.refuse_without_lustre()
     image.refuse_unknown_recipe()
     image.refuse_small_disk()
     private_access.refuse_unsuited(spec, image)
@@ -279,6 +301,7 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
     _refuse_network(spec, facts)
     vpc = facts.vpc.vpc if facts.vpc else ""
     mount_targets.refuse_unreachable(spec, facts.mount_targets, vpc, _zone(spec, facts))
+    lustre_storage.refuse_unreachable(spec, facts.lustre, vpc)
     if AUTO in spec.ssh_sources and not facts.own_address:
         raise SpecError("ssh_from: nobody was asked for this machine's address", "Write your network in place of auto.")
     refuse_exceeded(facts.quotas, spec)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from phalanx.data import table
-from phalanx.plan import capacity, existing_vpc, money, private_access, quotas
+from phalanx.plan import capacity, existing_vpc, lustre_storage, money, private_access, quotas
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
 from phalanx.spec.cloud_names import is_emr, is_local
@@ -140,6 +140,10 @@ def _network(plan: Plan) -> str:
 def _file_system(plan: Plan) -> str:
     if plan.storage == HEAD:
         return "served by the head over NFS, from its root disk"
+    if plan.makes_lustre:
+        return lustre_storage.described(plan.spec)
+    if plan.uses_lustre:
+        return f"your FSx for Lustre file system {plan.spec.file_system}"
     if plan.spec.file_system:
         target = "and its mount target" if plan.mount_target else "with a new mount target"
         return f"your EFS file system {plan.spec.file_system} {target} in {plan.zone}"
@@ -229,7 +233,8 @@ def _sizes(plan: Plan) -> str:
 def _cost(plan: Plan) -> str:
     if is_local(plan.spec.cloud):
         return "nothing"
-    storage = f"and EFS at about ${table('efs')['usd_per_gib_month']:.2f} a GiB and month, disks, traffic"
+    efs = f"EFS at about ${table('efs')['usd_per_gib_month']:.2f} a GiB and month, "
+    storage = f"and {efs if plan.uses_efs else ''}disks, traffic"
     if plan.cost_usd_per_hour is None:
         return f"unknown for {plan.spec.type}, {storage}"
     rate = f"about ${plan.cost_usd_per_hour:.2f} an hour (nodes, {_paid_network(plan)}; {plan.facts.prices.source})"
@@ -253,10 +258,13 @@ def _spot(plan: Plan) -> str:
 def _paid_network(plan: Plan) -> str:
     if plan.spec.emr:
         return "public addresses, without EMR's own price"
+    paid = "the head's address" if plan.facts.vpc else "NAT gateway, public addresses"
     if plan.spec.is_private:
         number = len(private_access.interfaces(plan.spec))
-        return f"{number} endpoints at ${table('instance_types')['network_usd_per_hour']['interface_endpoint']} each"
-    return "the head's address" if plan.facts.vpc else "NAT gateway, public addresses"
+        paid = f"{number} endpoints at ${table('instance_types')['network_usd_per_hour']['interface_endpoint']} each"
+    if usd := lustre_storage.usd_per_hour(plan.spec):
+        return f"{paid}, Lustre at ${usd:.2f} an hour until `down`"
+    return paid
 
 
 def _cost_of_lease(plan: Plan) -> float | None:
@@ -317,6 +325,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
         yield "ssh to the head is open to the whole internet"
     if plan.storage == HEAD:
         yield "the shared directory ends with the head: when it is stopped (lease, idle), replaced or taken down"
+    yield from lustre_storage.warnings(spec, image_choice(spec, facts))
     if spec.throughput and plan.file_system:
         yield f"throughput is for a new file system: {plan.file_system} keeps its mode"
     if not is_local(spec.cloud):

@@ -8,7 +8,7 @@ from phalanx.errors import SpecError
 from phalanx.plan.machine_images import ImageChoice
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
-from phalanx.spec.spec_storage import HEAD
+from phalanx.spec.spec_storage import HEAD, LUSTRE
 
 GATEWAYS = ("dynamodb", "s3")
 """The services that have gateway endpoints, which cost nothing."""
@@ -40,6 +40,11 @@ def refuse_unsuited(spec: ClusterSpec, image: ImageChoice) -> None:
     if image.packages:
         lacks = ", ".join(image.packages)
         raise SpecError(f"image: {image.alias} lacks {lacks}, and no node can reach its distribution's mirrors", able)
+    if spec.storage == LUSTRE and not image.has_lustre:
+        raise SpecError(
+            f"storage: {image.alias} lacks Lustre's client, and no node can reach a mirror that has it",
+            "Choose `image: dlami-base`, which has it, or an image of yours.",
+        )
     if spec.storage == HEAD and image.has_apt:
         raise SpecError(
             "storage: the head would need nfs-kernel-server, and no node can reach its distribution's mirrors",

@@ -9,7 +9,9 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
+from phalanx.plan import lustre_storage
 from phalanx.plan.capacity import ON_DEMAND, SPOT, bought
+from phalanx.spec import spec_lustre
 from phalanx.spec.cloud_names import is_emr
 from phalanx.spec.spec import ClusterSpec
 
@@ -57,6 +59,9 @@ def of(spec: ClusterSpec, vcpus: int, head_vcpus: int | None = None) -> list[Quo
                 rows.append((row, "nodes", "vCPU", whole, least, each))
     place = _place(spec)
     rows += [(row, "", row["unit"], row[place], row[place], 0) for row in table("quotas")["network"] if row[place]]
+    if lustre_storage.is_made(spec):
+        size, row = spec_lustre.size_gib(spec.lustre), table("quotas")["lustre"][spec_lustre.deployment(spec.lustre)]
+        rows.append((row, "lustre", "GiB", size, size, 0))
     return [
         Quota(key, unit, row["service"], row["code"], row["name"], row.get("default"), needed, least, each)
         for row, key, unit, needed, least, each in rows
@@ -123,7 +128,7 @@ def warning(quota: Quota, region: str) -> str:
 
 
 def amount(number: int, unit: str) -> str:
-    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+    return f"{number} {unit}" if number == 1 or unit == "GiB" else f"{number} {unit}s"
 
 
 def _family(instance_type: str) -> str:

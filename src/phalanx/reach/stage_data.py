@@ -13,6 +13,7 @@ from phalanx.errors import JobError
 from phalanx.jobs.job_model import JobSpec
 from phalanx.objects.staging import TASKS
 from phalanx.reach.own_code import write_package
+from phalanx.spec import spec_lustre
 from phalanx.spec.spec_data import Place, places
 
 DIRECTORY = "data"
@@ -20,7 +21,7 @@ DIRECTORY = "data"
 
 
 def named(cluster: Cluster, names: Sequence[str]) -> list[Place]:
-    """Return these entries of the cluster's `data`, or all of them. Raises JobError for an unknown name."""
+    """Return these entries of the cluster's `data`, or all that are not linked. Raises JobError for any other name."""
     known = {place.name: place for place in places(cluster.spec.get("data"))}
     if not known:
         raise JobError(
@@ -32,7 +33,13 @@ def named(cluster: Cluster, names: Sequence[str]) -> list[Place]:
             near = difflib.get_close_matches(name, known, 1)
             meant = f"; did you mean '{near[0]}'?" if near else ""
             raise JobError(f"`data` has no entry '{name}'{meant}", f"It has {', '.join(known)}.")
-    return [known[name] for name in names or known]
+    linked = [place.name for place in spec_lustre.linked(cluster.spec.get("lustre"), cluster.spec.get("data"))]
+    if there := [name for name in names or known if name in linked and (names or len(linked) == len(known))]:
+        raise JobError(
+            f"{', '.join(there)}: linked to the file system, which imports the objects itself",
+            f"The files are in {posixpath.join(cluster.shared, DIRECTORY)}.",
+        )
+    return [known[name] for name in names or known if name not in linked]
 
 
 def stage_job(cluster: Cluster, wanted: Iterable[Place], endpoint: str, code: Path) -> JobSpec:

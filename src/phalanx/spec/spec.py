@@ -9,7 +9,7 @@ from typing import Any
 from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.spec import spec_checks as checks
-from phalanx.spec import spec_emr
+from phalanx.spec import spec_emr, spec_lustre
 from phalanx.spec import spec_limits as limits
 from phalanx.spec.cloud_names import CLOUDS
 from phalanx.spec.spec_checks import WrongError
@@ -30,7 +30,7 @@ from phalanx.spec.spec_rules import (
     word,
     words,
 )
-from phalanx.spec.spec_storage import EFS_ID, STORAGE, keepable, of_efs
+from phalanx.spec.spec_storage import FILE_SYSTEM_ID, STORAGE, keepable, of_efs, of_service, on_service
 from phalanx.spec.spec_texts import BOUNDARY, KEY_PAIR, MAIL, NAME, PLACEMENT
 
 
@@ -187,21 +187,22 @@ class ClusterSpec:
         default=600,
     )
     storage: str | None = key(
-        "What serves the shared directory. `efs` is a file system that outlives the cluster; with `head`, the head "
-        "serves a directory of its own disk over NFS, at no further cost, and its data end with the head.",
+        "What serves the shared directory. `efs` outlives the cluster; `lustre` is a fast file system of FSx, which "
+        "the key `lustre` describes; `head` is a directory of the head's disk, at no further cost, which ends with it.",
         STORAGE,
         "efs",
         unset="efs",
+        beside=on_service,
         default=None,
     )
     file_system: str | None = key(
-        "An EFS file system of yours for the shared directory; its mount targets are used, if it has any in the VPC of "
-        "`network`. If it contains data, its root keeps its owner and mode: jobs can write only where you let uid 2000 "
-        "write.",
-        EFS_ID,
+        "An EFS file system of yours for the shared directory, or with `storage: lustre` one of FSx for Lustre; mount "
+        "targets are used, if it has any in the VPC of `network`. If it contains data, its root keeps its owner and "
+        "mode: jobs can write only where you let uid 2000 write.",
+        FILE_SYSTEM_ID,
         "fs-0123456789abcdef0",
         unset="a new one",
-        beside=of_efs,
+        beside=of_service,
         default=None,
     )
     throughput: str | None = key(
@@ -262,6 +263,7 @@ class ClusterSpec:
         {"imagenet": "s3://my-bucket/imagenet", "runs": "s3://my-bucket/runs rw"},
         default=None,
     )
+    lustre: Mapping[str, Any] | None = spec_lustre.KEY
     permissions_boundary: str | None = key(
         "Permissions boundary of all roles that the stack makes, by ARN, for accounts that require one.",
         BOUNDARY,

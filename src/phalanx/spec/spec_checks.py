@@ -119,6 +119,8 @@ def spot_workers(value: str, above: Mapping[str, Any]) -> str:
 
 def down_after(value: int, above: Mapping[str, Any]) -> int:
     """Check that a cluster at AWS is not removed as soon as it is stopped, which it may be by mistake."""
+    if value and above.get("storage") == "lustre":
+        raise WrongError("can't be with `storage: lustre`: the file system keeps the network", "remove the line")
     if 0 < value < 3600 and not is_local(above.get("cloud", "local")):
         raise WrongError(
             f"is {value} s, and at AWS must be 1h or more: nodes are also stopped by mistake", "such as 7d"

@@ -17,7 +17,9 @@ def init_text(name: str, cloud: str = "local") -> str:
     given = {"name": name, "cloud": cloud} | ({"ssh_from": ""} if not is_local(cloud) else {})
     if is_emr(cloud):
         given |= {"type": "m5.xlarge", "emr": KEYS["emr"].example}
-    lines = [_lines(key, given.get(key.name)) for key in KEYS.values() if suits(key.field, cloud)]
+    # `lustre` goes with another `storage` than the one beside it.
+    keys = [key for key in KEYS.values() if suits(key.field, cloud) and key.field != "lustre"]
+    lines = [_lines(key, given.get(key.name)) for key in keys]
     return "\n".join([_OPENING, *lines, ""])
 
 

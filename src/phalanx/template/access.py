@@ -7,6 +7,7 @@ from typing import Any
 
 from troposphere import GetAtt, If, Ref, Split, Sub, Template, ec2, iam
 
+from phalanx.plan.lustre_storage import PORTS
 from phalanx.plan.plan import Plan
 from phalanx.spec.spec_data import Place, places
 from phalanx.template.naming import CLUSTER_TAG, REMOVAL_ROLE, arn
@@ -36,6 +37,7 @@ def security_groups(plan: Plan) -> tuple[ec2.SecurityGroup, ...]:
         _security_group("NodeSecurityGroup", "Nodes among themselves", SecurityGroupEgress=[out]),
         *([] if plan.spec.is_private else [_head_group(plan)]),
         *([_storage_group()] if plan.uses_efs and not plan.mount_target else []),
+        *([_lustre_group(plan)] if plan.makes_lustre else []),
     )
 
 
@@ -57,8 +59,20 @@ def _storage_group() -> ec2.SecurityGroup:
     )
 
 
-def _tcp(port: int, what: str, **source: Any) -> ec2.SecurityGroupRule:
-    return ec2.SecurityGroupRule(IpProtocol="tcp", FromPort=port, ToPort=port, Description=what, **source)
+def _lustre_group(plan: Plan) -> ec2.SecurityGroup:
+    """Make the group of Lustre's servers, which answer the nodes and each other (docs/aws-behaviour.md 4.12)."""
+    nodes = {"SourceSecurityGroupId": Ref("NodeSecurityGroup")}
+    to = [{"CidrIp": network} for network in plan.networks]
+    return _security_group(
+        "StorageSecurityGroup",
+        "Lustre",
+        SecurityGroupIngress=[_tcp(first, "Lustre", last, **nodes) for first, last in PORTS],
+        SecurityGroupEgress=[_tcp(first, "Lustre", last, **one) for one in to for first, last in PORTS],
+    )
+
+
+def _tcp(port: int, what: str, last: int = 0, **peer: Any) -> ec2.SecurityGroupRule:
+    return ec2.SecurityGroupRule(IpProtocol="tcp", FromPort=port, ToPort=last or port, Description=what, **peer)
 
 
 def _security_group(title: str, description: str, **rules: Any) -> ec2.SecurityGroup:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from phalanx.plan.lustre_storage import PORTS
 from phalanx.plan.plan import Plan, image_choice
 from phalanx.spec.cloud_names import is_local
 from phalanx.template.document import build
@@ -67,9 +68,13 @@ def _actions(properties: Mapping[str, Any]) -> Iterator[str]:
 
 def _inside(plan: Plan) -> Iterator[Egress]:
     """Yield the file system's place; nodes reach each other on all ports, beside it."""
+    block = plan.facts.vpc.workers.cidr if plan.facts.vpc else plan.network.private
+    if plan.uses_lustre:
+        for first, last in PORTS:
+            for port in range(first, last + 1):
+                yield Egress(block, port, "the shared directory's servers (Lustre)", EVERY_BOOT)
     if not plan.uses_efs:
         return
-    block = plan.facts.vpc.workers.cidr if plan.facts.vpc else plan.network.private
     yield Egress(block, _NFS, "the shared directory's mount target", EVERY_BOOT)
 
 
@@ -104,6 +109,9 @@ def _packages(plan: Plan, domain: str) -> Iterator[Egress]:
         hosts = ("ec2.ports", "ports.ubuntu.com") if arm else ("ec2.archive", "security.ubuntu.com")
         for host in (f"{region}.{hosts[0]}.ubuntu.com", hosts[1]):
             yield Egress(host, _HTTP, "Ubuntu's packages", PACKAGES)
+        if plan.uses_lustre:
+            for host in ("fsx-lustre-client-repo", "fsx-lustre-client-repo-public-keys"):
+                yield Egress(f"{host}.s3.amazonaws.com", _HTTPS, "Lustre's client", PACKAGES)
     elif system.startswith("Amazon Linux 2023"):
         host = f"al2023-repos-{region}-de612dc2.s3.dualstack.{region}.{domain}"
         yield Egress(host, _HTTPS, "Amazon Linux's packages", PACKAGES)

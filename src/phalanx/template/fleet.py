@@ -12,7 +12,7 @@ from phalanx.plan.capacity import RESERVED, SPOT, bought
 from phalanx.plan.network_cards import PLAIN
 from phalanx.plan.plan import Plan
 from phalanx.spec.spec_limits import OWN_GROUP
-from phalanx.template import interfaces, userdata
+from phalanx.template import interfaces, lustre, userdata
 from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, name_tag, own_tags
 from phalanx.template.network import dependencies, head_subnet
 from phalanx.template.rendezvous import handle_name, node_dependencies
@@ -221,11 +221,12 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "gpus": f"{plan.spec.type}={plan.facts.gpus}" if plan.gpus else "",
         "block": _block(plan),
         "shared": Ref("SharedDirectory"),
-        "file_system": FILE_SYSTEM if plan.uses_efs else plan.storage,
+        "file_system": FILE_SYSTEM if plan.uses_efs else lustre.place(plan) or plan.storage,
         "ssh_public_key": Ref("SshPublicKey"),
         "wait_handle": Ref(handle_name(plan)) if role == "head" else "",
         "networks": Ref("Networks") if plan.facts.vpc else ",".join(plan.networks),
         "worker_role": GetAtt("WorkerRole", "RoleId") if role == "head" else "",
         "address": GetAtt("HeadAddress", "AllocationId") if role == "head" and not plan.spec.is_private else "",
         **({"offline": "1"} if plan.spec.is_private else {}),
+        **({"linked": lustre.linked(plan)} if plan.makes_lustre else {}),
     }

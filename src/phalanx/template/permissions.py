@@ -47,6 +47,10 @@ _OF_TYPES: Mapping[str, str] = {
     "elasticmapreduce:TerminateJobFlows iam:PassRole",
     "AWS::Events::Rule": "events:PutRule events:DescribeRule events:PutTargets events:TagResource events:DeleteRule "
     "events:RemoveTargets events:ListTargetsByRule",
+    "AWS::FSx::DataRepositoryAssociation": "fsx:CreateDataRepositoryAssociation fsx:DeleteDataRepositoryAssociation "
+    "fsx:DescribeDataRepositoryAssociations fsx:TagResource",
+    "AWS::FSx::FileSystem": "fsx:CreateFileSystem fsx:DescribeFileSystems fsx:TagResource ec2:DescribeSecurityGroups "
+    "ec2:DescribeSubnets",
     "AWS::IAM::InstanceProfile": "iam:CreateInstanceProfile iam:DeleteInstanceProfile iam:GetInstanceProfile "
     "iam:AddRoleToInstanceProfile iam:RemoveRoleFromInstanceProfile iam:PassRole",
     "AWS::IAM::Policy": "iam:PutRolePolicy iam:GetRolePolicy iam:DeleteRolePolicy",
@@ -71,6 +75,8 @@ _OF_CHANGES: Mapping[str, str] = {
     "AWS::EC2::VPC": "ec2:DeleteTags",
     "AWS::EFS::FileSystem": "elasticfilesystem:UpdateFileSystem elasticfilesystem:UntagResource",
     "AWS::Events::Rule": "events:UntagResource",
+    "AWS::FSx::DataRepositoryAssociation": "fsx:UpdateDataRepositoryAssociation fsx:UntagResource",
+    "AWS::FSx::FileSystem": "fsx:UpdateFileSystem fsx:UntagResource",
     "AWS::IAM::Role": "iam:UpdateRole iam:UpdateRoleDescription iam:UpdateAssumeRolePolicy "
     "iam:PutRolePermissionsBoundary iam:DeleteRolePermissionsBoundary iam:UntagRole",
     "AWS::Lambda::Function": "lambda:UpdateFunctionCode lambda:UpdateFunctionConfiguration lambda:UntagResource",
@@ -107,6 +113,7 @@ _OWN = """
     servicequotas:GetServiceQuota s3:ListBucket sns:GetTopicAttributes sns:ListTopics sqs:GetQueueAttributes
     sqs:ListQueues sqs:SendMessage ssm:GetParameter autoscaling:DeleteScheduledAction autoscaling:DescribeTags
     ec2:DescribeTags cloudformation:ListChangeSets
+    fsx:DeleteFileSystem fsx:DescribeFileSystems
 """
 
 OWN = tuple(_OWN.split())
@@ -125,6 +132,7 @@ OWN_OF_EMR = (
 )
 """Those that it makes for a cluster of EMR, too."""
 
+_LUSTRE_TYPES = frozenset({"AWS::FSx::DataRepositoryAssociation", "AWS::FSx::FileSystem"})
 # They support no resource-level permissions, or act on what has no name of the cluster's (docs/aws-behaviour.md 6).
 _ANYWHERE = frozenset(
     {
@@ -135,7 +143,15 @@ _ANYWHERE = frozenset(
 # Of the service behind logins to a head without a public address.
 _SESSIONS = ".ssmmessages"
 # Of EC2, only what changes or removes something that exists can be bound to the cluster's tag.
-_CHANGES = ("ec2:Delete", "ec2:Detach", "ec2:Disassociate", "ec2:Release", "ec2:Revoke", "elasticfilesystem:Delete")
+_CHANGES = (
+    "ec2:Delete",
+    "ec2:Detach",
+    "ec2:Disassociate",
+    "ec2:Release",
+    "ec2:Revoke",
+    "elasticfilesystem:Delete",
+    "fsx:Delete",
+)
 _NAMED: Mapping[str, tuple[str, ...]] = {
     "autoscaling": ("autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/{name}-*",),
     "cloudformation": ("cloudformation:*:*:stack/{name}/*",),
@@ -160,7 +176,8 @@ def policy(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
         statements.setdefault(label, {"Sid": label, "Effect": "Allow", "Action": [], **scope})["Action"].append(action)
     logins = _logins(cluster) if _SESSIONS in str(document["Resources"]) else []
     prices = {"Sid": "OptionalPrices", "Effect": "Allow", "Action": [*OPTIONAL], "Resource": "*"}
-    return {"Version": "2012-10-17", "Statement": [*statements.values(), *logins, _guard_duty(), prices]}
+    others = [*logins, *_of_lustre(document), _guard_duty(), prices]
+    return {"Version": "2012-10-17", "Statement": [*statements.values(), *others]}
 
 
 def needed(document: Mapping[str, Any]) -> Iterator[str]:
@@ -198,6 +215,22 @@ def _logins(cluster: str) -> list[dict[str, Any]]:
         {"Sid": "LoginBySsh", **start, "Resource": [document]},
         {"Sid": "OwnLogins", "Effect": "Allow", "Action": ["ssm:TerminateSession"], "Resource": mine},
     ]
+
+
+def _of_lustre(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Allow what FSx does with its caller's rights: make its own roles, and read a linked bucket's policy (4.13)."""
+    kinds = _LUSTRE_TYPES.intersection(one["Type"] for one in document["Resources"].values())
+    if kinds:
+        roles = ["iam:AttachRolePolicy", "iam:CreateServiceLinkedRole", "iam:PutRolePolicy"]
+        where = "arn:*:iam::*:role/aws-service-role/*fsx.amazonaws.com/*"
+        yield {"Sid": "RolesOfFsx", "Effect": "Allow", "Action": roles, "Resource": where}
+    properties = (one.get("Properties", {}) for one in document["Resources"].values())
+    urls = (one["DataRepositoryPath"] for one in properties if "DataRepositoryPath" in one)
+    buckets = sorted({url.removeprefix("s3://").partition("/")[0] for url in urls})
+    if buckets:
+        actions = ["s3:GetBucketPolicy", "s3:ListBucket", "s3:PutBucketPolicy"]
+        arns = [f"arn:*:s3:::{bucket}" for bucket in buckets]
+        yield {"Sid": "LinkedBuckets", "Effect": "Allow", "Action": actions, "Resource": arns}
 
 
 def _guard_duty() -> dict[str, Any]:

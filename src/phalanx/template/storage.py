@@ -6,6 +6,7 @@ from troposphere import AWSObject, Ref, Template, ec2, efs, logs
 
 from phalanx.plan.plan import Plan
 from phalanx.spec.cloud_names import is_emr
+from phalanx.template import lustre
 from phalanx.template.access import NFS_PORT
 from phalanx.template.naming import FILE_SYSTEM, RETAIN, RETAIN_EXCEPT_ON_CREATE, name_tag, own_tags
 
@@ -13,13 +14,13 @@ LOG_RETENTION_DAYS = 14
 
 
 def add_to(template: Template, plan: Plan) -> None:
-    for resource in (*_of_efs(plan), log_group()):
+    for resource in (*_of_efs(plan), *lustre.of(plan), log_group()):
         template.add_resource(resource)
 
 
 def reached_by(plan: Plan) -> tuple[str, ...]:
     """Return what a node needs before it mounts the shared directory, and does not refer to."""
-    return tuple(str(resource.title) for resource in _of_efs(plan)[1:])
+    return (*(str(resource.title) for resource in _of_efs(plan)[1:]), *lustre.reached_by(plan))
 
 
 def _of_efs(plan: Plan) -> tuple[AWSObject, ...]:
