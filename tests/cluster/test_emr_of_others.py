@@ -225,6 +225,12 @@ def test_a_cluster_is_adopted_runs_jobs_and_is_given_back_as_it_was(others, thei
 
 def test_what_keeps_a_cluster_from_being_adopted_is_named_and_nothing_is_left(others, theirs):
     assert "there is no EMR cluster j-0 in us-east-1" in adopt(others, "j-0", "--yes", check=False).stderr
+    assert "there is no terminal to confirm this on: add --yes" in adopt(others, theirs, check=False).stderr
+    from_here = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "CidrIp": "203.0.113.1/32"}
+    others.ec2.revoke_security_group_ingress(GroupId=others.nodes_group, **from_here)
+    shut = adopt(others, theirs, "--yes", check=False).stderr
+    others.allow_ssh(theirs)
+    assert f"Let this machine in: `aws ec2 authorize-security-group-ingress --group-id {others.nodes_group}" in shut
     other = others.terminal.directory / "other"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True, timeout=30)
     refused = adopt(others, theirs, "--yes", "-i", str(other), check=False).stderr

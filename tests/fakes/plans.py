@@ -7,9 +7,11 @@ from typing import Any
 
 from clusters import FACTS, GPU_FACTS, aws_spec, plan, spec
 
+from phalanx.plan.emr_cluster import EmrCluster, Instance
 from phalanx.plan.network_cards import Card
 from phalanx.plan.plan import HeadFacts, make_plan
 from phalanx.template import synthesize
+from phalanx.template.emr_adopted import Terms
 
 NOISE = "".join(f"{n * 2654435761 % 2**32:08x}" for n in range(420))
 P5 = tuple(Card(index, 2, "efa-only") for index in range(32))
@@ -38,6 +40,25 @@ EMR = make_plan(
     spec(cloud="emr", type="m5.xlarge", ssh_from="203.0.113.0/24", emr={"logs": "s3://bucket/logs/"}),
     replace(FACTS, cloud="emr"),
 )
+FOUND = EmrCluster(
+    cluster_id="j-1",
+    name="theirs",
+    instances=(Instance("i-1", "10.0.0.1", True), Instance("i-2", "10.0.0.2", False)),
+    master_address="203.0.113.9",
+    master_type="m5.xlarge",
+    type="g5.xlarge",
+    gpus=1,
+    image="ami-1",
+    network="10.0.0.0/24",
+    group="sg-1",
+    key_pair="mine",
+    role="EMR_EC2_DefaultRole",
+    role_arn="arn:aws:iam::1:role/EMR_EC2_DefaultRole",
+    role_id="AROA1",
+    task_instances=0,
+    ends_itself=False,
+)
+ADOPTED = Terms(FOUND, "demo", 2, 600, "/efs", served_by_head=False)
 PLANS = {
     "local": plan(),
     "alone": plan(nodes=1, min=1),

@@ -8,31 +8,11 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from plans import ADOPTED
 
 from phalanx.clouds import emr_found
 from phalanx.errors import CloudError, ClusterError
-from phalanx.plan.emr_cluster import EmrCluster, Instance
 from phalanx.template import emr_adopted
-from phalanx.template.emr_adopted import Terms
-
-FOUND = EmrCluster(
-    cluster_id="j-1",
-    name="theirs",
-    instances=(Instance("i-1", "10.0.0.1", True), Instance("i-2", "10.0.0.2", False)),
-    master_address="203.0.113.9",
-    master_type="m5.xlarge",
-    type="g5.xlarge",
-    gpus=1,
-    image="ami-1",
-    network="10.0.0.0/24",
-    group="sg-1",
-    key_pair="mine",
-    role="EMR_EC2_DefaultRole",
-    role_arn="arn:aws:iam::1:role/EMR_EC2_DefaultRole",
-    role_id="AROA1",
-    task_instances=0,
-    ends_itself=False,
-)
 
 
 class FakeEmr:
@@ -91,12 +71,8 @@ def test_all_reasons_are_given_at_once():
     assert said.count("EMR cluster j-1 has") == 2
 
 
-def terms(**given: Any) -> Terms:
-    return Terms(FOUND, "demo", 2, 600, "/efs", served_by_head=False, **given)
-
-
 def test_the_document_makes_no_machine_and_fits_into_a_request():
-    document, parameters = emr_adopted.request(terms())
+    document, parameters = emr_adopted.request(ADOPTED)
     kinds = {one["Type"] for one in json.loads(document)["Resources"].values()}
     assert not {kind for kind in kinds if kind.startswith(("AWS::EC2", "AWS::EMR", "AWS::EFS", "AWS::AutoScaling"))}
     assert len(document.encode()) <= 51_200
@@ -104,7 +80,7 @@ def test_the_document_makes_no_machine_and_fits_into_a_request():
 
 
 def test_the_policy_is_on_the_nodes_role_under_the_cluster_s_name_and_changes_no_group():
-    resources = json.loads(emr_adopted.request(terms())[0])["Resources"]
+    resources = json.loads(emr_adopted.request(ADOPTED)[0])["Resources"]
     policy = resources["NodePolicy"]["Properties"]
     assert (policy["PolicyName"], policy["Roles"]) == ("phalanx-demo", [{"Ref": "NodeRole"}])
     actions = {action for one in policy["PolicyDocument"]["Statement"] for action in one["Action"]}
@@ -116,7 +92,9 @@ def test_the_policy_is_on_the_nodes_role_under_the_cluster_s_name_and_changes_no
 
 def test_a_master_of_another_type_than_the_core_nodes_runs_no_processes_of_jobs():
     made = {"HeadQueue": "q", "RosterTable": "t", "LogGroup": "l", emr_adopted.HANDLE: "https://handle"}
-    master, core = (emr_adopted.boot(terms(), one, "id", "d", made, "job").decode() for one in FOUND.instances)
+    master, core = (
+        emr_adopted.boot(ADOPTED, one, "id", "d", made, "job").decode() for one in ADOPTED.cluster.instances
+    )
     assert "slots=-1" in master
     assert "slots=0" in core
     assert "gpus=g5.xlarge=1" in core
