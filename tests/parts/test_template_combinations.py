@@ -36,6 +36,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "budget": ("$50",),
     "capacity": ("spot", "cr-0123abcd"),
     "data": ({"imagenet": "s3://my-bucket/imagenet", "runs": "s3://other-bucket/runs/ rw"},),
+    "down_after_s": (7 * 24 * 3600,),
     "disk": ({"size_gib": 100}, {"type": "io2", "iops": 9000}),
     "efa": ("yes",),
     "file_system": ("fs-0123456789abcdef0",),
