@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import pytest
 from aws_here import AwsHere
@@ -30,6 +31,44 @@ def local(tmp_path_factory) -> Iterator[Stacks]:
 def aws(local) -> AwsHere:
     faults.apply(local.context, {"vcpu_limit": None, "address_limit": None, "vpc_limit": None})
     return AwsHere(local.client)
+
+
+class FewEndpoints(AwsHere):
+    """AWS, where a service has no endpoint in some zones."""
+
+    without: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+    def pages(self, service, operation, key, **arguments):
+        for one in super().pages(service, operation, key, **arguments):
+            if operation == "describe_vpc_endpoint_services":
+                gone = self.without.get(one["ServiceName"].rpartition(".")[2], ())
+                one["AvailabilityZones"] = [zone for zone in one["AvailabilityZones"] if zone not in gone]
+            yield one
+
+
+def private_spec(**fields):
+    return aws_spec(network={"access": "private"}, ssh_from="", image="dlami-base", type="c5.large", **fields)
+
+
+def test_a_private_cluster_is_in_a_zone_with_all_of_its_endpoints(local):
+    aws = FewEndpoints(local.client)
+    everywhere = lookups.facts(aws, private_spec(), "").zones
+    assert everywhere == lookups.facts(aws, aws_spec(type="c5.large"), "").zones
+    aws.without = {"sns": everywhere[:1], "ssmmessages": everywhere[:2]}
+    assert lookups.facts(aws, private_spec(), "").zones == everywhere[2:]
+    assert lookups.facts(aws, aws_spec(type="c5.large"), "").zones == everywhere
+
+
+def test_a_zone_without_an_endpoint_is_refused_and_those_with_all_are_named(local):
+    aws = FewEndpoints(local.client)
+    zones = lookups.facts(aws, private_spec(), "").zones
+    aws.without = {"sns": zones[:1], "ssmmessages": zones[:2]}
+    with pytest.raises(
+        SpecError, match=f"private in {zones[0]}, which has no endpoint for sns, ssmmessages"
+    ) as refused:
+        lookups.facts(aws, private_spec(zones=[zones[0], zones[1]]), "")
+    assert refused.value.hint == f"These zones have all: {', '.join(zones[2:])}."
+    assert lookups.facts(aws, private_spec(zones=[zones[0], zones[2]]), "").zones == zones[2:]
 
 
 def test_an_opted_in_local_zone_is_never_chosen(local, aws):

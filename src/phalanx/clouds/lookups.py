@@ -151,7 +151,9 @@ def _describe_type(api: Api, instance_type: str, key: str = "type") -> dict[str,
 def _zones_of_all(api: Api, spec: ClusterSpec) -> tuple[str, ...]:
     """Return the ordinary zones that offer the types of all nodes."""
     found = _zones(api, spec.type)
-    return tuple(sorted({*found} & {*_zones(api, spec.head["type"])})) if spec.head else found
+    if spec.head:
+        found = tuple(sorted({*found} & {*_zones(api, spec.head["type"])}))
+    return vpcs.with_endpoints(api, spec, found)
 
 
 def _zones(api: Api, instance_type: str) -> tuple[str, ...]:

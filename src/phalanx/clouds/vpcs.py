@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from phalanx.errors import SpecError
+from phalanx.plan import private_access
 from phalanx.plan.existing_vpc import INTERNET, NAT, OTHER, ExistingVpc, Subnet
 from phalanx.spec.spec import ClusterSpec
 
@@ -28,6 +29,33 @@ def find(api: Api, spec: ClusterSpec) -> ExistingVpc | None:
     return ExistingVpc(
         head.vpc, _has(api, head.vpc, "EnableDnsSupport"), _has(api, head.vpc, "EnableDnsHostnames"), head, workers
     )
+
+
+def with_endpoints(api: Api, spec: ClusterSpec, zones: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of the zones in which a private cluster can have all of its endpoints; all for another one.
+
+    Raises SpecError if there is none among those that the spec prefers.
+    """
+    if not spec.is_private:
+        return zones
+    lacking = _lacking(api, spec, zones)
+    able = tuple(zone for zone in zones if not lacking[zone])
+    wanted = [zone for zone in spec.zones or zones if zone in lacking]
+    if wanted and not set(wanted) & set(able):
+        services = ", ".join(lacking[wanted[0]])
+        raise SpecError(
+            f"network: access can't be private in {wanted[0]}, which has no endpoint for {services}",
+            f"These zones have all: {', '.join(able)}." if able else "Choose another `region`, or public access.",
+        )
+    return able
+
+
+def _lacking(api: Api, spec: ClusterSpec, zones: tuple[str, ...]) -> dict[str, list[str]]:
+    """Return the services without an interface endpoint, for each of the zones."""
+    names = {f"com.amazonaws.{api.region}.{service}": service for service in private_access.interfaces(spec)}
+    services = api.pages("ec2", "describe_vpc_endpoint_services", "ServiceDetails")
+    found = {one["ServiceName"]: one["AvailabilityZones"] for one in services}
+    return {zone: [names[name] for name in names if zone not in found.get(name, ())] for zone in zones}
 
 
 def _described(api: Api, names: Iterable[str]) -> dict[str, dict[str, Any]]:

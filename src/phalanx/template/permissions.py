@@ -104,7 +104,8 @@ _OWN = """
     ec2:DescribeInternetGateways ec2:DescribeKeyPairs ec2:DescribeLaunchTemplateVersions ec2:DescribeLaunchTemplates
     ec2:DescribeNatGateways ec2:DescribeNetworkAcls ec2:DescribeNetworkInterfaces ec2:DescribePlacementGroups
     ec2:DescribeRouteTables ec2:DescribeSecurityGroups ec2:DescribeSubnets ec2:DescribeVolumes
-    ec2:DescribeVpcAttribute ec2:DescribeVpcEndpoints ec2:DescribeVpcs elasticfilesystem:DeleteFileSystem
+    ec2:DescribeVpcAttribute ec2:DescribeVpcEndpoints ec2:DescribeVpcEndpointServices ec2:DescribeVpcs
+    elasticfilesystem:DeleteFileSystem
     elasticfilesystem:DescribeFileSystems elasticfilesystem:DescribeMountTargets
     elasticfilesystem:DescribeMountTargetSecurityGroups iam:DeleteRole iam:DeleteRolePolicy iam:DetachRolePolicy
     iam:GetInstanceProfile iam:GetPolicy iam:GetRole iam:ListAttachedRolePolicies iam:ListRolePolicies iam:ListRoles
