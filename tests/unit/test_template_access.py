@@ -1,14 +1,17 @@
 """Access: least privilege of the roles, and the security groups."""
 
+import importlib.util
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from clusters import FACTS, plan
-from plans import default_document, resources
+from plans import EMR, PLANS, default_document, resources
 
 from phalanx.errors import SpecError
+from phalanx.localcloud.iam.policy import like
 from phalanx.plan.plan_text import explain
 from phalanx.template import synthesize
 
@@ -19,6 +22,12 @@ WITHOUT_RESOURCES = {
     "autoscaling:DescribeScalingActivities",
     "autoscaling:DescribeScheduledActions",
     "ec2:DescribeInstances",
+}
+# On all resources although the reference names some.
+ON_ALL = {
+    "cloudwatch:putmetricdata": "a data set is not a metric; the namespace is what can be bound",
+    "sns:unsubscribe": "a subscription's name is known when it is made",
+    "sns:getsubscriptionattributes": "the same",
 }
 
 
@@ -43,6 +52,35 @@ def test_no_role_may_do_everything(document, role):
         assert not [action for action in statement["Action"] if "*" in action]
         if statement["Resource"] == "*":
             assert set(statement["Action"]) <= WITHOUT_RESOURCES
+
+
+def judged_without_resources() -> set[str]:
+    """Return the actions on all resources in the roles of all documents."""
+    found = set()
+    for plan_ in (*PLANS.values(), EMR):
+        document = json.loads(synthesize(plan_))
+        for kind in ("AWS::IAM::Role", "AWS::IAM::Policy"):
+            for properties in resources(document, kind).values():
+                policies = [one["PolicyDocument"] for one in properties.get("Policies", ())]
+                policies += [properties["PolicyDocument"]] if "PolicyDocument" in properties else []
+                given = [one for policy in policies for one in policy["Statement"]]
+                found |= {action for one in given if one["Resource"] == "*" for action in one["Action"]}
+    return found
+
+
+def test_no_role_may_act_on_all_resources_where_iam_knows_single_ones():
+    """By AWS's authorization reference, as cfn-lint ships it."""
+    found = importlib.util.find_spec("cfnlint")
+    assert found is not None and found.origin is not None
+    known = json.loads((Path(found.origin).parent / "data" / "AdditionalSpecs" / "Policies.json").read_text())
+    single = [
+        action
+        for service, _, name in (one.partition(":") for one in sorted(judged_without_resources()))
+        if name != "Describe*"  # of the role that deletes the stack: it only reads
+        for action, facts in known[service]["Actions"].items()
+        if like(name.lower(), action) and facts.get("Resources") and f"{service}:{action}" not in ON_ALL
+    ]
+    assert single == []
 
 
 def test_a_worker_can_only_say_hello_read_log_and_end_a_lost_head(document):
