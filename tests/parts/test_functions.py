@@ -13,6 +13,7 @@ import pytest
 from fleet_fakes import Cloud, cloud, name, until
 
 from phalanx.localcloud import functions
+from phalanx.localcloud.iam import usage
 
 
 @pytest.fixture
@@ -26,7 +27,8 @@ def function(local: Cloud, source: str, *statements: dict, **settings) -> str:
     code = io.BytesIO()
     with zipfile.ZipFile(code, "w") as archive:
         archive.writestr("index.py", textwrap.dedent(source))
-    role = local.role("lambda.amazonaws.com", *statements)
+    logs = {"Effect": "Allow", "Action": ["logs:CreateLogStream", "logs:PutLogEvents"], "Resource": "*"}
+    role = local.role("lambda.amazonaws.com", logs, *statements)
     made = name("function")
     local.client("lambda").create_function(
         FunctionName=made,
@@ -200,7 +202,16 @@ def test_stopping_the_cloud_leaves_no_process_and_no_file(local):
     pid = result(local, function(local, "import os\ndef handler(event, context): return os.getpid()"))
     local.context.stop()
     assert not alive(pid)
-    assert list(local.context.state.iterdir()) == []
+    assert [left.name for left in local.context.state.iterdir()] == [usage.NAME]
+
+
+def test_a_function_logs_with_the_rights_of_its_role(local):
+    made = function(local, "def handler(event, context): print('here')")
+    group = f"/aws/lambda/{made}"
+    role = local.client("lambda").get_function(FunctionName=made)["Configuration"]["Role"].rpartition("/")[2]
+    local.client("iam").delete_role_policy(RoleName=role, PolicyName="inline")
+    result(local, made)
+    assert local.client("logs").describe_log_groups(logGroupNamePrefix=group)["logGroups"] == []
 
 
 @pytest.mark.cluster

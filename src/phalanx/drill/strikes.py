@@ -173,7 +173,9 @@ def fill_disk(cluster: LocalCluster, scenario: Scenario) -> Struck:
     """Fill the root disk of a node with small files, until no file more can be made there."""
     node = "head" if scenario.victim == HEAD else "worker2"
     on_node = ("exec", "--sudo", "--node", node, "--")
-    cluster.phalanx(*on_node, _FILL)
+    filled = cluster.phalanx(*on_node, _FILL)
+    if "No space left" not in filled.stdout:
+        raise NotYetError(f"the disk of {node} is not full: {filled.stdout}{filled.stderr}")
     return Struck(f"filled the disk of {node}", lift=lambda: _phalanx(cluster, *on_node, "rm -rf /var/full"))
 
 

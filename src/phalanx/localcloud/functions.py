@@ -18,7 +18,7 @@ from moto.awslambda.utils import get_backend
 
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.environment import DIRECTORY, Environment, Outcome
-from phalanx.localcloud.iam import credentials
+from phalanx.localcloud.iam import credentials, middleware
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +105,16 @@ class Functions:
             outcome = environment.invoke(request_id, event, float(function.timeout))
         finally:
             self._give_back(environment)
-        _write_log(function, environment.log_stream, request_id, outcome, time.monotonic() - started)
+        if self._may_log(function, environment.log_stream):
+            _write_log(function, environment.log_stream, request_id, outcome, time.monotonic() - started)
         return outcome
+
+    def _may_log(self, function: LambdaFunction, stream: str) -> bool:
+        """Whether the function's role may write its log: Lambda does that with the role's rights."""
+        session = credentials.for_function(self.context, function.role, function.function_name)
+        place = f"{function.region}:{function.account_id}:log-group:{function.logs_group_name}:log-stream:{stream}"
+        actions = ("logs:CreateLogStream", "logs:PutLogEvents")
+        return all(middleware.may(self.context, session, one, f"arn:aws:logs:{place}") for one in actions)
 
     def _take(self, function: LambdaFunction) -> Environment:
         with self._lock:

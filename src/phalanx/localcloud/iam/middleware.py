@@ -124,6 +124,11 @@ def judge(context: Context, session: Session, call: Call) -> str:
     return next(filter(None, (_denial(context, session, rights, ask) for ask in asked)), "")
 
 
+def may(context: Context, session: Session, action: str, arn: str) -> bool:
+    """Judge what AWS's services do in the name of a role, without a call of the role's."""
+    return not _denial(context, session, rights_of(context, session.role), policy.Ask(action, arn))
+
+
 def _denial(context: Context, session: Session, rights: policy.Rights, ask: policy.Ask) -> str:
     decision = rights.decide(ask)
     if decision is not policy.Decision.ALLOWED:
