@@ -16,6 +16,7 @@ AWAY_S = 15.0
 _NOTICED_AFTER_S = 10.0
 _NOTICE_S = 3.0
 _TYPE = "c5.large"
+_POLICIES = 2
 # Inodes rather than bytes: the disk is this machine's memory.
 _FILL = """mkdir -p /var/full && cd /var/full && python3 -c '
 import itertools, os
@@ -120,14 +121,14 @@ def nothing(_cluster: LocalCluster, _scenario: Scenario) -> Struck:
 
 
 def detach_policy(cluster: LocalCluster, scenario: Scenario) -> Struck:
-    """Delete the policy that the nodes' roles share from the victim's role."""
+    """Delete a policy of the victim's role: its own, or the one that the nodes' roles share."""
     role = _made(cluster, "HeadRole" if scenario.victim == HEAD else "WorkerRole")
     _made(cluster, "NodePolicy")
     api = cluster.api()
-    names = api.call("iam", "list_role_policies", RoleName=role)["PolicyNames"]
-    name = next((one for one in names if one != "phalanx"), "")
-    if not name:
-        raise NotYetError(f"{role} has no policy of nodes yet")
+    names = sorted(api.call("iam", "list_role_policies", RoleName=role)["PolicyNames"])
+    if len(names) < _POLICIES:
+        raise NotYetError(f"{role} has only {names} yet")
+    name = names[scenario.number % _POLICIES]
     chosen = {"RoleName": role, "PolicyName": name}
     document = json.dumps(api.call("iam", "get_role_policy", **chosen)["PolicyDocument"])
     api.call("iam", "delete_role_policy", **chosen)
