@@ -68,6 +68,8 @@ NOT_HERE = {
     "network-interface/*": "EC2's reference names instances and interfaces for AssociateAddress; not tried on AWS",
     "ec2:AssociateAddress": "the same: there is a statement for each",
     "ec2:DescribeCapacityReservations": "with a reservation, which the local cloud can't hold",
+    "ec2:DescribeSpotPriceHistory": "prices are AWS's; without it, they come from a table",
+    "pricing:GetProducts": "the same",
     "cloudformation:TagResource": "AWS judges a stack's tags beside CreateStack",
     "lambda:ListTags": "asked about functions that a deletion left",
     "iam:ListRoleTags": "the same of roles",

@@ -94,3 +94,17 @@ def test_workers_are_reported_as_they_say_hello():
     steps = Creation(Stack(cloud, "demo", cloud.create_stack("demo", "{}", {"Workers": "3"}))).steps()
     reported = [next(step for step in steps if isinstance(step, NodeAnswered)) for _ in range(2)]
     assert reported == [NodeAnswered("i-2", "10.0.16.5", 2, 4), NodeAnswered("i-3", "10.0.16.6", 3, 4)]
+
+
+def test_what_somebody_removed_is_reported_when_two_looks_have_missed_it(clock):
+    cloud = FakeCloud()
+    stack = cloud.put("demo", "CREATE_IN_PROGRESS")
+    lost = "PublicRouteTable (rtb-1) has lost its route to 0.0.0.0/0"
+    looks = iter([[], [lost], [lost]])
+    cloud.drift = lambda _resources: next(looks)
+    watch, shown = HeadWatch(cloud), []
+    for _ in range(3):
+        clock.now += head_watch.COMPARE_S
+        shown.append(watch.lost(stack))
+    assert shown == ["", "", lost]
+    assert watch.lost(stack) == "", "and not at each poll"

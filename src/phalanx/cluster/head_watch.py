@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from phalanx.clouds.protocol import Cloud, Heads
 
 LOOK_S = 5.0
+COMPARE_S = 30.0
 MOST_LAUNCHES = 3
 """One machine may fail by accident; three in a row do not."""
 _SILENCE_MOST_S = 60.0
@@ -24,7 +25,8 @@ class HeadWatch:
         self._cloud = cloud
         self._progress: Mapping[str, str] = {}
         self._last_seen: Heads | None = None
-        self._heard_at = self._looked_at = time.monotonic()
+        self._lost: set[str] = set()
+        self._heard_at = self._looked_at = self._compared_at = time.monotonic()
 
     def hear(self, progress: Mapping[str, str]) -> None:
         """Take the item `progress`: a change shows that the head is alive. (Its clock may differ from ours.)"""
@@ -45,6 +47,15 @@ class HeadWatch:
             self._last_seen = heads
             return ""
         return self._silence(heads, now - self._heard_at, node_timeout_s)
+
+    def lost(self, stack_id: str) -> str:
+        """Return what somebody has removed by hand and nodes need, once two looks have missed it; "" before."""
+        now = time.monotonic()
+        if now - self._compared_at < COMPARE_S:
+            return ""
+        self._compared_at = now
+        before, self._lost = self._lost, set(self._cloud.drift(self._cloud.resources(stack_id)))
+        return "; ".join(sorted(before & self._lost))
 
     def _each_ended(self, heads: Heads) -> str:
         # The newest may have only just started: its step is not where the others ended.

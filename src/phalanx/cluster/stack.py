@@ -219,7 +219,8 @@ class Creation:
         maker = self._physical_id(*_HEAD_MAKERS)
         if not maker or self._roster or self.state is None or not self.state.creating:
             return ""
-        return self._watch.verdict(maker, float(self.state.parameters.get("NodeTimeout", 600)))
+        verdict = self._watch.verdict(maker, float(self.state.parameters.get("NodeTimeout", 600)))
+        return verdict or self._watch.lost(self.stack.stack_id)
 
     def _is_new(self, name: str) -> bool:
         new = name not in self._known
