@@ -151,16 +151,19 @@ def _worker() -> tuple[int, int]:
 
 def _samples(file: BinaryIO, part: Part) -> Iterator[dict[str, Any]]:
     """Yield samples from a tar file as this version of phalanx writes it: two members for each sample."""
+    header = _content(file, _BLOCK)
     for _ in range(2 * part.first):
-        _, size = _header(file)
+        size = int(header[124:135], 8)
         file.seek(size + -size % _BLOCK, os.SEEK_CUR)
+        header = _content(file, _BLOCK)
     for _ in range(part.first, part.last):
         sample: dict[str, Any] = {"__url__": part.path}
         for _ in range(2):
-            name, size = _header(file)
-            sample["__key__"], _, extension = name.partition(".")
-            sample[extension] = _content(file, size)
-            file.seek(-size % _BLOCK, os.SEEK_CUR)
+            sample["__key__"], _, extension = header[: header.index(0)].decode().partition(".")
+            size = int(header[124:135], 8)
+            # The next header as well, because one call for both takes less time; blocks of zeros end the file.
+            content = _content(file, size + -size % _BLOCK + _BLOCK)
+            sample[extension], header = content[:size], content[-_BLOCK:]
         yield sample
 
 
@@ -169,11 +172,6 @@ def _read_ahead(part: Part) -> None:
     with open(part.path, "rb") as file:
         if hasattr(os, "posix_fadvise"):  # not on macOS
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
-
-
-def _header(file: BinaryIO) -> tuple[str, int]:
-    header = _content(file, _BLOCK)
-    return header[:100].rstrip(b"\0").decode(), int(header[124:135], 8)
 
 
 def _content(file: BinaryIO, size: int) -> bytes:

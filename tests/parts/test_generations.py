@@ -20,7 +20,7 @@ from phalanx.objects.snapshot import Home
 from phalanx.runner.verbs.copier import Copier
 
 JOBS = ("261121-075500-abcdef", "261121-075501-abcdef")
-LARGE = os.urandom(20 << 20)
+LARGE = os.urandom((8 << 20) + 1)  # two parts
 KEYS = Credentials("key", "secret")
 
 
@@ -117,7 +117,7 @@ def test_a_copy_that_is_cut_short_leaves_the_last_one(s3, bucket, tmp_path, monk
 
     def broken(self: Client, method: str, key: str, *more: Any, **named: Any) -> Any:
         calls.append(method)
-        if calls.count("PUT") == 3:
+        if method == "PUT" and calls.count("PUT") >= 3:
             raise S3Error("the network is gone")
         return own(self, method, key, *more, **named)
 
