@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -21,6 +22,7 @@ from phalanx.plan.mount_targets import MountTarget
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.plan_text import explain
 from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec_limits import LONGEST_NODE_TIMEOUT_S
 from phalanx.template import LIMIT_BYTES, emr_bootstrap, request, synthesize, uploads, userdata
 from phalanx.template.permissions import policy
 
@@ -253,6 +255,19 @@ class TestOwn:
 
 
 class TestBootstrapAction:
+    def test_emrs_limits_hold_for_the_longest_values(self):
+        """An argument has at most 10,280 characters, and an action 60 minutes (docs/aws-behaviour.md 7.14, 7.36)."""
+        document = emr_document(boot="b" * 1000)
+        (action,) = cluster(document)["BootstrapActions"]
+        limits = {name: one.get("MaxLength", 4096) for name, one in document["Parameters"].items()}
+        for argument in action["ScriptBootstrapAction"]["Args"]:
+            text = json.dumps(argument)
+            names = re.findall(r"\$\{([\w:.]+)\}", text)
+            # A role's ARN and a queue's URL are the longest that are not a parameter's.
+            assert len(text) + sum(limits.get(name, 2048) for name in names) < 10_280, text
+        assert len(action["Name"]) <= 256
+        assert LONGEST_NODE_TIMEOUT_S < 3600
+
     def test_its_name_changes_with_its_text(self):
         ((url, text),) = uploads(emr_plan()).items()
         assert url.startswith("s3://bucket/logs/phalanx/agent-") and url.endswith(".sh")
