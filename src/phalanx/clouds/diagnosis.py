@@ -6,7 +6,6 @@ from phalanx import clouds
 from phalanx.clouds import ssh_access
 from phalanx.clouds.protocol import StackState
 from phalanx.cluster.cluster_record import Cluster, write_authority
-from phalanx.cluster.ready import follow_head
 from phalanx.cluster.resume import require_living
 from phalanx.cluster.stack import read_authority
 from phalanx.errors import ClusterError
@@ -32,8 +31,15 @@ def repair(cluster: Cluster, error: ClusterError) -> bool:
     if isinstance(error, ConnectionLost):
         require_stack(cluster)
         require_running(cluster)
-        return cluster.by_session and follow_head(clouds.get(cluster.cloud, cluster.region), cluster)
+        return cluster.by_session and _follow_head(cluster)
     return False
+
+
+def _follow_head(cluster: Cluster) -> bool:
+    # Here, because it needs the reader of YAML, and most failures have other causes.
+    from phalanx.cluster.ready import follow_head
+
+    return follow_head(clouds.get(cluster.cloud, cluster.region), cluster)
 
 
 def require_local_cloud(cluster: Cluster) -> None:
