@@ -8,7 +8,7 @@ import time
 import pytest
 from local_clouds import api
 
-from conftest import a_cluster, a_terminal, assert_nothing_is_left
+from conftest import a_cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -50,8 +50,9 @@ def test_a_cluster_in_use_goes_on_and_an_unused_one_stops_and_starts_again(termi
 def test_a_lease_ends_whatever_the_nodes_do_and_up_gives_a_new_start(terminal):
     if status(terminal)["stopped"]:
         terminal.phalanx("up")
-    assert "ends in" in terminal.phalanx("extend", "8s").stdout
+    # At once: a slow machine would take the cluster for an unused one.
     busy = terminal.start("ssh", "head", "--", "sleep 60")
+    assert "ends in" in terminal.phalanx("extend", "8s").stdout
     wait_until_stopped(terminal)
     busy.communicate(timeout=180)
     assert busy.returncode != 0
@@ -59,69 +60,3 @@ def test_a_lease_ends_whatever_the_nodes_do_and_up_gives_a_new_start(terminal):
     terminal.phalanx("up")
     shown = status(terminal)
     assert (len(shown["nodes"]), shown["lease_left_s"]) == (2, None)
-
-
-FORGOTTEN = "name: forgotten\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nkeep: no\ndown_after: 20s\n"
-# A rule looks every minute, divided by the weather's speed, which divides all of AWS's own waits.
-HURRY = ("local", "weather", "1", "--only", "packages", "--speed", "20")
-REMOVED_S = 180.0
-
-
-def test_a_forgotten_cluster_is_removed_without_its_data_and_one_started_in_time_is_not():
-    """Nothing here asks for the deletion: the stack's own rule and function do, as on AWS."""
-    with a_terminal(FORGOTTEN) as terminal:
-        terminal.phalanx(*HURRY)
-        terminal.phalanx("up")
-        first = cluster_stack(terminal)
-        terminal.on("worker2", "echo kept > /efs/kept")
-        terminal.phalanx("extend", "2s")
-        wait_until_stopped(terminal)
-        assert "removal   in " in terminal.phalanx("status").stdout
-        assert "is deleted in" in terminal.phalanx("extend", "1h").stdout
-        time.sleep(30)
-        assert cluster_stack(terminal)["StackStatus"] == "CREATE_COMPLETE", "extended"
-        terminal.phalanx("up")
-        assert cluster_stack(terminal)["StackId"] == first["StackId"], "started in time"
-        forget_extension(terminal)
-        terminal.phalanx("extend", "2s")
-        wait_until_removed(terminal, first["StackId"])
-        (role,) = removal_roles(terminal)
-        assert "was deleted since; making it again" in terminal.phalanx("up").stderr
-        assert cluster_stack(terminal)["StackId"] != first["StackId"]
-        assert role not in removal_roles(terminal) != []
-        assert terminal.on("worker2", "cat /efs/kept") == "kept\n"
-        pids = terminal.local_cloud_pids()
-        terminal.phalanx("down", "--yes")
-        assert_nothing_is_left(terminal, pids)
-
-
-def cluster_stack(terminal) -> dict:
-    (stack,) = api(terminal, "cloudformation").describe_stacks(StackName="forgotten")["Stacks"]
-    return stack
-
-
-def removal_roles(terminal) -> list[str]:
-    found = api(terminal, "iam").list_roles(PathPrefix="/phalanx/us-east-1/")["Roles"]
-    return [role["RoleName"] for role in found]
-
-
-def forget_extension(terminal) -> None:
-    tag = {"ResourceId": "forgotten-head", "ResourceType": "auto-scaling-group", "Key": "phalanx:keep-until"}
-    api(terminal, "autoscaling").delete_tags(Tags=[tag])
-
-
-def wait_until_removed(terminal, stack_id: str) -> None:
-    deadline = time.monotonic() + REMOVED_S
-    cloudformation = api(terminal, "cloudformation")
-    while (found := cloudformation.describe_stacks(StackName=stack_id)["Stacks"][0])[
-        "StackStatus"
-    ] != "DELETE_COMPLETE":
-        assert time.monotonic() < deadline and found["StackStatus"] != "DELETE_FAILED", events_of(
-            cloudformation, stack_id
-        )
-        time.sleep(1)
-
-
-def events_of(cloudformation, stack_id: str) -> list[tuple[str, str, str]]:
-    events = cloudformation.describe_stack_events(StackName=stack_id)["StackEvents"]
-    return [(e["LogicalResourceId"], e["ResourceStatus"], e.get("ResourceStatusReason", "")) for e in events]
