@@ -113,7 +113,7 @@ def evidence(aws: AwsCli, instance: str, last: str) -> list[str]:
 
 
 def it_sets_itself_up(aws: AwsCli, stack: str) -> None:
-    found = evidence(aws, outputs(aws, stack)["Machine"], "is not allowed to call")
+    found = evidence(aws, outputs(aws, stack)["Machine"], '"base"')
     assert found[:3] == [
         "640 robot readers from base64",
         '{"zone": "us-east-1", "sizes": [1, 2]}',
@@ -125,6 +125,7 @@ def it_sets_itself_up(aws: AwsCli, stack: str) -> None:
     assert found[4].endswith(" cfn-hup.service robot.service")
     assert found[5:7] == ["started", '[ "accounts" ]']
     assert "AccessDenied: Instance i-" in found[7] and found[7].endswith("DescribeStackResource for another")
+    assert json.loads(found[8])["base"] == ["accounts"]
 
 
 def it_waits_for_what_the_machine_reports(aws: AwsCli, stack: str) -> None:
@@ -162,6 +163,63 @@ def test_it_is_deployed_does_what_it_says_and_is_deleted(aws, template):
     if template.stem in CHECKS:
         CHECKS[template.stem](aws, template.stem)
     delete(aws, template.stem)
+
+
+def test_an_instance_needs_no_more_than_an_image_and_a_type(aws, tmp_path):
+    """It gets a subnet and the group of the default VPC; its key pair is installed, and served by its metadata."""
+    script = tmp_path / "script"
+    script.write_text(
+        "#!/bin/bash\nmine() { python3 - <<END\nimport urllib.request as http\nat = 'http://169.254.169.254/latest/'\n"
+        "ask = http.Request(at + 'api/token', method='PUT', headers={'X-aws-ec2-metadata-token-ttl-seconds': '60'})\n"
+        "token = {'X-aws-ec2-metadata-token': http.urlopen(ask).read().decode()}\n"
+        "key = at + 'meta-data/public-keys/0/openssh-key'\n"
+        "print(http.urlopen(http.Request(key, headers=token)).read().decode())\nEND\n}\n"
+        'echo "evidence: $(mine)"\necho "evidence: $(cat /home/*/.ssh/authorized_keys)"\n'
+    )
+    image = "resolve:ssm:/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+    options = ["--instance-type", "t3.micro", "--key-name", "mine", "--user-data", f"file://{script}"]
+    name = image.removeprefix("resolve:ssm:")
+    found = aws("ssm", "get-parameter", "--name", name, "--query", "Parameter.Value", "--output", "text").strip()
+    (made,) = aws("ec2", "run-instances", "--image-id", found, *options)["Instances"]
+    aws("ec2", "wait", "instance-running", "--instance-ids", made["InstanceId"])
+    subnet = aws("ec2", "describe-subnets", "--subnet-ids", made["SubnetId"])["Subnets"][0]
+    assert subnet["DefaultForAz"]
+    assert [group["GroupName"] for group in made["SecurityGroups"]] == ["default"]
+    until(lambda: len(evidence(aws, made["InstanceId"], "")) == 2)
+    assert evidence(aws, made["InstanceId"], "") == [account.PUBLIC_KEY, account.PUBLIC_KEY]
+    aws("ec2", "terminate-instances", "--instance-ids", made["InstanceId"])
+    aws("ec2", "wait", "instance-terminated", "--instance-ids", made["InstanceId"])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ec2 stop-instances --instance-ids i-0123456789abcdef0",
+        "ssm send-command --document-name AWS-RunShellScript --instance-ids i-0123456789abcdef0",
+        "rds create-db-instance --db-instance-identifier a --db-instance-class b --engine c",
+        "elbv2 create-load-balancer --name a",
+        "route53 create-hosted-zone --name a --caller-reference b",
+        "cloudformation create-stack-set --stack-set-name a",
+    ],
+)
+def test_what_is_not_served_says_so_by_name(aws, command):
+    service, operation = command.split()[:2]
+    with pytest.raises(RefusedByCliError, match=r"\(UnsupportedOperation\).*does not serve \w+:") as refused:
+        aws(*command.split())
+    words = operation.replace("-", "")
+    assert words in str(refused.value).lower().replace("-", ""), service
+
+
+def test_a_template_with_types_that_are_not_served_makes_nothing(aws, tmp_path):
+    kinds = ("AWS::RDS::DBInstance", "AWS::ElasticLoadBalancingV2::LoadBalancer")
+    resources = {f"Other{number}": {"Type": kind, "Properties": {}} for number, kind in enumerate(kinds)}
+    template = tmp_path / "template.json"
+    template.write_text(json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}, **resources}}))
+    named = r"does not support the resource types: \[AWS::ElasticLoad\S+, AWS::RDS::DBInstance\]"
+    with pytest.raises(RefusedByCliError, match=named):
+        aws("cloudformation", "deploy", "--template-file", str(template), "--stack-name", "unserved")
+    with pytest.raises(RefusedByCliError, match="does not exist"):
+        aws("cloudformation", "describe-stacks", "--stack-name", "unserved")
 
 
 def test_there_are_more_than_thirty():

@@ -169,6 +169,32 @@ def test_attached_policies_count_too(local):
     local.client("sqs", issued).send_message(QueueUrl=url, MessageBody="hello")
 
 
+def test_a_policy_without_a_version_has_no_variables(local):
+    """Its version is 2008-10-17, in which `${aws:PrincipalAccount}` is a text like any other."""
+    (url, _), (role, issued) = local.queue(), as_role(local)
+    queue = url.rpartition("/")[2]
+    for version, is_allowed in ({}, False), ({"Version": "2012-10-17"}, True):
+        statement = allow(Action="sqs:SendMessage", Resource=f"arn:aws:sqs:{REGION}:${{aws:PrincipalAccount}}:{queue}")
+        text = json.dumps({**version, "Statement": statement})
+        local.client("iam").put_role_policy(RoleName=role, PolicyName="mine", PolicyDocument=text)
+        sqs = local.client("sqs", issued)
+        if is_allowed:
+            sqs.send_message(QueueUrl=url, MessageBody="hello")
+        else:
+            assert refusal(sqs.send_message, QueueUrl=url, MessageBody="hello")["Code"].startswith("AccessDenied")
+    plain = json.dumps({"Statement": allow(Action="sqs:SendMessage")})
+    local.client("iam").put_role_policy(RoleName=role, PolicyName="mine", PolicyDocument=plain)
+    sqs.send_message(QueueUrl=url, MessageBody="hello")
+
+
+def test_the_policies_of_aws_s_own_allow_what_they_say(local):
+    (url, _), (role, issued) = local.queue(), as_role(local)
+    local.client("iam").attach_role_policy(RoleName=role, PolicyArn="arn:aws:iam::aws:policy/AmazonSQSReadOnlyAccess")
+    sqs = local.client("sqs", issued)
+    assert sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]
+    assert refusal(sqs.send_message, QueueUrl=url, MessageBody="x")["Code"].startswith("AccessDenied")
+
+
 def test_an_action_without_a_rule_is_judged_as_one_on_all_resources(local):
     _, issued = as_role(local, allow(Action="sqs:*", Resource="*"))
     assert local.client("sqs", issued).list_queues()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -169,6 +170,7 @@ def test_a_region_is_read_when_it_is_asked_for():
     ec2 = ec2_backends["123456789012"]["ap-south-1"]
     families = ("IMAGES", "FULL_IMAGES", "AMAZON_LINUX", "AMAZON_LINUX_FOR_TRAINING")
     assert set(ec2.amis) == {image for family in families for image in getattr(moto_setup, family).values()}
+    assert all(re.fullmatch("ami-[0-9a-f]{17}", image) for image in ec2.amis), "RunInstances refuses other ids"
     offers = ec2.describe_instance_type_offerings("availability-zone", {"instance-type": ["c5.large"]})
     assert {offer["Location"] for offer in offers} >= {"ap-south-1a", "ap-south-1b"}
     assert "ap-south-1" in list(offerings)

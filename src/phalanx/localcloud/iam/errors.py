@@ -14,6 +14,8 @@ from phalanx.localcloud.iam.policy import Decision
 
 NOT_SERVED = "UnsupportedOperation"
 """The error code of everything that the local cloud does not serve."""
+# Beside S3, whose errors have a form of their own.
+_REST_IN_XML = ("cloudfront", "route53")
 INVALID_TOKEN = "The security token included in the request is invalid."
 EXPIRED_TOKEN = "The security token included in the request is expired"
 WRONG_SIGNATURE = (
@@ -89,7 +91,7 @@ def refused(call: Call, code: str, message: str, start_response: Any, status: in
     """Answer a call that is allowed, and refused by its service."""
     if call.service.startswith("s3"):
         return _s3(code, message, start_response, status)
-    if call.protocol in ("json", "rest"):
+    if _speaks_json(call):
         return _json(code, message, start_response, status)
     return _xml(call, code, message, start_response, status)
 
@@ -98,9 +100,13 @@ def _refused(call: Call, json_code: str, xml_code: str, message: str, start_resp
     """Refuse in the call's protocol: JSON and XML protocols have different codes for the same refusal."""
     if call.service.startswith("s3"):
         return _s3(xml_code, message, start_response, 403)
-    if call.protocol in ("json", "rest"):
+    if _speaks_json(call):
         return _json(json_code, message, start_response, 400 if call.protocol == "json" else 403)
     return _xml(call, xml_code, message, start_response)
+
+
+def _speaks_json(call: Call) -> bool:
+    return call.protocol == "json" or (call.protocol == "rest" and call.service not in _REST_IN_XML)
 
 
 def _json(

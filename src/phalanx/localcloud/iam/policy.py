@@ -14,6 +14,9 @@ Statement = Mapping[str, Any]
 Keys = Mapping[str, Sequence[str]]
 
 
+_WITH_VARIABLES = "2012-10-17"
+
+
 class Decision(Enum):
     """The result of an evaluation. A call that no statement matches is not allowed."""
 
@@ -75,7 +78,17 @@ def decide(statements: Iterable[Statement], ask: Ask) -> Decision:
 
 def statements_of(document: Mapping[str, Any]) -> list[Statement]:
     """Return the statements of a policy document; a single one needs no list."""
-    return list(as_list(document.get("Statement")))
+    statements = as_list(document.get("Statement"))
+    return list(statements) if document.get("Version") == _WITH_VARIABLES else [_literal(one) for one in statements]
+
+
+def _literal(value: Any) -> Any:
+    """Return a part of a policy of 2008, or without a version, in which `${…}` is a text (docs/aws-behaviour.md 6)."""
+    if isinstance(value, dict):
+        return {key: _literal(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_literal(item) for item in value]
+    return value.replace("${", "${$}{") if isinstance(value, str) else value
 
 
 def names_resources(statement: Statement) -> bool:
