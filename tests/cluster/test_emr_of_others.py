@@ -23,6 +23,7 @@ from phalanx.template.emr_scripts import texts
 pytestmark = pytest.mark.cluster
 EFS_SCRIPT, METADATA_SCRIPT = texts()
 REGION = "us-east-1"
+FROM_HERE = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "CidrIp": "203.0.113.1/32"}
 # What `yarn node -list` prints on the master (Hadoop 3's NodeCLI); the local cloud has no YARN.
 YARN = """yarn() {{ printf '%s\\n' 'Total Nodes:{count}' \
 '         Node-Id	     Node-State	Node-Http-Address	Number-of-Running-Containers' {lines}; }}
@@ -40,6 +41,7 @@ class Others(Emr):
         nfs = {"IpProtocol": "tcp", "FromPort": 2049, "ToPort": 2049}
         rule = {**nfs, "UserIdGroupPairs": [{"GroupId": self.efs_group}]}
         self.ec2.authorize_security_group_ingress(GroupId=self.efs_group, IpPermissions=[rule])
+        self.ec2.authorize_security_group_ingress(GroupId=self.nodes_group, **FROM_HERE)
         self.file_system = self.efs.create_file_system(CreationToken="theirs")["FileSystemId"]
         for subnet in default:
             self.efs.create_mount_target(
@@ -132,7 +134,6 @@ def theirs(others: Others) -> str:
     made = others.create(2, f"s3://{BUCKET}/{EFS_SCRIPT}", others.file_system, REGION)
     others.reaches(made, "WAITING", "TERMINATED_WITH_ERRORS")
     assert others.describe(made)["Status"]["State"] == "WAITING", others.describe(made)["Status"]
-    others.allow_ssh(made)
     others.step(made, "sh", "-c", "echo shared > /efs/file")
     return made
 
@@ -226,10 +227,9 @@ def test_a_cluster_is_adopted_runs_jobs_and_is_given_back_as_it_was(others, thei
 def test_what_keeps_a_cluster_from_being_adopted_is_named_and_nothing_is_left(others, theirs):
     assert "there is no EMR cluster j-0 in us-east-1" in adopt(others, "j-0", "--yes", check=False).stderr
     assert "there is no terminal to confirm this on: add --yes" in adopt(others, theirs, check=False).stderr
-    from_here = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "CidrIp": "203.0.113.1/32"}
-    others.ec2.revoke_security_group_ingress(GroupId=others.nodes_group, **from_here)
+    others.ec2.revoke_security_group_ingress(GroupId=others.nodes_group, **FROM_HERE)
     shut = adopt(others, theirs, "--yes", check=False).stderr
-    others.allow_ssh(theirs)
+    others.ec2.authorize_security_group_ingress(GroupId=others.nodes_group, **FROM_HERE)
     assert f"Let this machine in: `aws ec2 authorize-security-group-ingress --group-id {others.nodes_group}" in shut
     other = others.terminal.directory / "other"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True, timeout=30)
@@ -289,3 +289,15 @@ def test_one_that_another_machine_adopted_is_taken_over_by_its_name(others, thei
     assert (
         f"Cluster shared-one is given back; its EMR cluster {theirs} goes on" in terminal.phalanx("down", "-y").stdout
     )
+
+
+def test_when_its_user_ends_an_adopted_cluster_it_is_said_and_down_removes_the_rest(others):
+    terminal, made = others.terminal, others.create(1)
+    others.reaches(made, "WAITING")
+    assert "1 of 1 nodes" in adopt(others, made, "brief", "--yes").stdout
+    others.api.terminate_job_flows(JobFlowIds=[made])
+    others.reaches(made, "TERMINATED")
+    assert "EMR has ended the cluster (Terminated by user request)" in terminal.phalanx("status", check=False).stdout
+    terminal.phalanx("down", "--yes")
+    assert json.loads(terminal.phalanx("ls", "--json").stdout) == []
+    assert api(terminal, "iam").list_role_policies(RoleName="EMR_EC2_DefaultRole")["PolicyNames"] == ["allow"]
