@@ -63,7 +63,7 @@ def test_a_service_left_behind_does_not_hold_the_boot(tmp_path):
 
 
 def test_a_node_that_needs_efa_first_proves_that_libfabric_offers_it(tmp_path):
-    settings = SimpleNamespace(efa="1", head=False, node_timeout_s=600)
+    settings = SimpleNamespace(efa="1", head=False, address="", node_timeout_s=600)
     agent = cast("Any", SimpleNamespace(settings=settings, root=str(tmp_path)))
     (step, check), *others = boot.steps(agent)
     assert step == "fabric"
@@ -231,7 +231,7 @@ class TestMount:
         (tmp_path / "efs/data").mkdir(parents=True)
         for _ in range(2):
             self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
-            assert self.owned == []
+            assert self.owned == [f"{tmp_path}/efs/.phalanx"]
 
     def test_a_link_that_a_job_left_is_not_followed(self, commands, tmp_path, monkeypatch):
         (tmp_path / "efs").mkdir()
