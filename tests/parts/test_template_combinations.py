@@ -88,7 +88,9 @@ def planned(fields: dict[str, Any]) -> Plan | None:
         facts = replace(FACTS_BY_TYPE[spec.type], cloud="aws", reservation=reservation, vpc=vpc)
         return make_plan(spec, replace(facts, head=HeadFacts(2, 8, "x86_64") if spec.head else None))
     except SpecError as refusal:
-        assert refusal.message.partition(":")[0] in (*OPTIONS, "type"), refusal.message
+        assert refusal.message.partition(":")[0] in {*(key.removesuffix("_s") for key in OPTIONS), "type"}, (
+            refusal.message
+        )
         return None
 
 
