@@ -78,13 +78,17 @@ def main() -> None:
     results = read(arguments.record)
     done = {(one["scenario"]["seed"], one["scenario"]["number"]) for one in results}
     left = [one for one in plan(arguments.count, arguments.seed, possible()) if (one.seed, one.number) not in done]
-    with ThreadPoolExecutor(arguments.at_once) as pool:
+    pool = ThreadPoolExecutor(arguments.at_once)
+    try:
         for ended in as_completed([pool.submit(_one, one, arguments.logs) for one in left]):
             result = ended.result()
             print(f"{result.scenario.number:>4}  {result.scenario}: {result.verdict}", flush=True)
             results.append({**result.to_json(), "commit": str(machine()["commit"])[:12]})
             with arguments.record.open("a") as file:
                 file.write(json.dumps(results[-1]) + "\n")
+    finally:
+        # After Ctrl-C, those that run come to their end, and leave nothing; the others don't begin.
+        pool.shutdown(cancel_futures=True)
     print("\n" + (text := report(results)), end="")
     _result("txt").write_text(text)
     raise SystemExit(any(one["failed"] for one in results))
