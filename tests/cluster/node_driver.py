@@ -11,7 +11,7 @@ from pathlib import Path
 
 from phalanx.localcloud.dialer import Dialer
 from phalanx.localcloud.imds import Imds, InstanceFacts
-from phalanx.localcloud.network.mount_targets import MountTargets
+from phalanx.localcloud.network.mount_targets import NFS_PORT, MountTargets
 from phalanx.localcloud.nodes import IMDS_ADDRESS, IMDS_PORT, Machine, start_supervisor
 
 
@@ -43,7 +43,7 @@ class Driver:
         machine = Machine.from_json(machine)
         if machine.vpc_id not in {known.vpc_id for known in self.machines.values()}:
             self.imds.attach(machine.vpc_id, self.runner.listen(machine.vpc_id, IMDS_ADDRESS, IMDS_PORT))
-            self.mount_targets.follow(machine.vpc_id, machine.file_systems.values())
+            self.mount_targets.follow(machine.vpc_id, dict.fromkeys(machine.file_systems.values(), NFS_PORT))
         self.machines[machine.instance_id] = machine
         self.runner.boot(machine)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 
@@ -79,7 +80,8 @@ def test_a_worker_that_reboots_stays_a_member_and_its_jobs_end_is_reported(termi
     job = begin(terminal, "--", "sh", "-c", f"echo ready; exec sleep {LONG_S}")
     reboot(terminal, before[1][1]["instance_id"])
     code, output = end(job)
-    assert code and "failed after" in output and ": deeplearning-worker2 rebooted" in output, output
+    # A machine that goes down may accept one more login, which then answers in the same boot.
+    assert code and re.search(r"failed after .*: deeplearning-worker2 (rebooted|was lost: )", output), output
     terminal.on("head", f"timeout {BACK_S:.0f} sh -c 'until ssh deeplearning-worker2 true; do sleep 0.2; done'")
     assert_all_run_and_none_is_left(terminal)
     assert status(terminal) == before
