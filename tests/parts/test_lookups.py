@@ -129,15 +129,15 @@ def vcpus_of_instances(local: Stacks) -> int:
 
 def test_what_the_account_may_have_and_has_is_asked(local, aws):
     spec = aws_spec(nodes=4, min=2, type="c5.large")
-    faults.apply(local.context, {"vcpu_limit": 6, "address_limit": 50, "vpc_limit": 50})
+    vcpus_in_use = vcpus_of_instances(local)
+    faults.apply(local.context, {"vcpu_limit": vcpus_in_use + 6, "address_limit": 50, "vpc_limit": 50})
     address = local.client("ec2").allocate_address(Domain="vpc")
     in_use = len(local.client("ec2").describe_addresses()["Addresses"])
-    vcpus_in_use = vcpus_of_instances(local)
     facts = lookups.facts(aws, spec, "")
     local.client("ec2").release_address(AllocationId=address["AllocationId"])
     vcpus, addresses, vpcs = facts.quotas
     assert facts.quotas_unknown == ""
-    assert (vcpus.limit, vcpus.used) == (6, vcpus_in_use)
+    assert (vcpus.limit, vcpus.used) == (vcpus_in_use + 6, vcpus_in_use)
     assert (addresses.limit, addresses.used) == (50, in_use)
     assert (vpcs.limit, vpcs.used) == (50, len(local.client("ec2").describe_vpcs()["Vpcs"]))
     assert any("not all nodes can start" in warning for warning in warnings(make_plan(spec, facts)))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from phalanx.clouds.protocol import CLUSTER_TAG
 from phalanx.clouds.refusals import code
 from phalanx.data import table
 from phalanx.errors import CloudError, SpecError
-from phalanx.plan import lustre_storage
-from phalanx.plan.lustre_storage import LustreFileSystem
+
+# Imported where it is called, because `down` needs none of it, and no spec.
+if TYPE_CHECKING:
+    from phalanx.plan.lustre_storage import LustreFileSystem
 
 
 class Api(Protocol):
@@ -42,6 +44,8 @@ def tagged(api: PagedApi) -> Iterator[tuple[dict[str, Any], str]]:
 
 def find(api: FullApi, file_system: str) -> LustreFileSystem:
     """Return the file system that a spec names. Raises SpecError."""
+    from phalanx.plan.lustre_storage import LustreFileSystem
+
     found = describe(api, file_system)
     if not found or found["FileSystemType"] != "LUSTRE":
         raise SpecError(
@@ -69,6 +73,8 @@ def delete(api: FullApi, file_system: str) -> str:
 
 def usd_per_hour(api: Api, cluster: str, file_system: str) -> float:
     """Return what a file system costs; 0 for one that the cluster did not make."""
+    from phalanx.plan import lustre_storage
+
     found = describe(api, file_system)
     if not found or _cluster(found) != cluster:
         return 0.0

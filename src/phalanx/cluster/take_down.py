@@ -14,8 +14,6 @@ from phalanx.cluster.deletion import Deletion, file_systems_of
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Leftovers, RoleFreed, Stack, require_ours
 from phalanx.errors import ClusterError, PhalanxError
-from phalanx.spec import spec_lustre
-from phalanx.spec.spec_storage import HEAD
 
 if TYPE_CHECKING:
     from phalanx.cluster.emr_release import Released
@@ -131,6 +129,8 @@ class TakeDown:
 
     def _let_go_of_the_head(self, state: StackState) -> None:
         """Ask about data on the head's own disk, which end with it. Raises ClusterError unless they may."""
+        from phalanx.spec.spec_storage import HEAD  # here, because most of `down` needs no rules of the spec
+
         record, running = self._record(), self.cloud.running(state.name)
         if record is None or record.spec.get("storage") != HEAD or (running is not None and running.stopped):
             return
@@ -176,6 +176,8 @@ def _contents(record: Cluster | None) -> str:
 
 def _imported(spec: Mapping[str, Any]) -> list[str]:
     """Return the directories whose files FSx imports from S3, and where jobs can't write."""
+    from phalanx.spec import spec_lustre  # here, as above
+
     linked = spec_lustre.linked(spec.get("lustre"), spec.get("data"))
     return [place.name for place in linked if not place.is_writable]
 

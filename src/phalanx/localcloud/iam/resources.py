@@ -374,6 +374,7 @@ TABLE: dict[str, Finder] = {
     "cloudformation:DescribeChangeSet": stack,
     "cloudformation:ExecuteChangeSet": stack,
     "cloudformation:DeleteChangeSet": stack,
+    "cloudformation:ListChangeSets": stack,
     "cloudformation:SignalResource": stack,
     "cloudformation:DescribeStacks": stack,
     "cloudformation:DescribeStackResource": stack,
