@@ -296,6 +296,13 @@ class TestMount:
         self.lustre(tmp_path, "runs+")
         assert self.owned == []
 
+    def test_a_job_that_leaves_only_links_in_its_file_system_gets_nothing_that_they_lead_to(self, commands, tmp_path):
+        (tmp_path / "efs/data").mkdir(parents=True)
+        (tmp_path / "efs/data/runs").symlink_to("/etc")
+        place, itself = mount.of_lustre(self.PLACE), os.getuid()
+        mount.mount(place, str(tmp_path / "efs"), itself, 240, lambda _: None, "runs+")
+        assert self.owned == []
+
     def test_a_permanent_error_fails_at_once(self, commands, tmp_path, monkeypatch):
         self.failures += [CommandError("mount", 32, "access denied by server")]
         with pytest.raises(CommandError, match="access denied"):

@@ -105,16 +105,16 @@ def _let_write(directory: str, owner: int, linked: str = "") -> None:
 
     A new one that is linked to S3 has data/ already, where what jobs may only read stays root's.
     """
-    if linked and os.listdir(directory) == ["data"]:
-        # The root last: until then, no job could put a link in the way.
-        for name in linked.split(","):
-            if name.endswith("+"):
-                files.chown(f"{directory}/data/{name[:-1]}", owner)
-        files.chown(f"{directory}/data", owner)
+    is_ours = os.stat(directory).st_uid == owner
+    if linked and os.listdir(directory) == ["data"] and not is_ours:
+        # The root last: until then, no job could put a link in the way. Then one could: it is never done again.
+        places = [f"{directory}/data/{name[:-1]}" for name in linked.split(",") if name.endswith("+")]
+        for place in (*places, f"{directory}/data"):
+            os.chown(place, owner, owner, follow_symlinks=False)
         files.chown(directory, owner)
     elif not os.listdir(directory):
         files.chown(directory, owner)
-    elif os.stat(directory).st_uid != owner:
+    elif not is_ours:
         with contextlib.suppress(FileExistsError):
             os.mkdir(f"{directory}/.phalanx")
             # Never through a link that somebody may have put there since.
