@@ -8,6 +8,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import time
 
 USER = "phalanx"
 # The marks of node.files.
@@ -28,6 +29,8 @@ MADE = (
 )
 SHARED = ("/etc/hosts", "/etc/environment", "/etc/fstab")
 WORKERS = "/home/hadoop/worker_ip_file"
+# Less than whoever runs this waits for it.
+WITHIN_S = 60.0
 ACCOUNTS = ("passwd", "group", "shadow")
 # Those of node.firewall.
 RULES = (
@@ -80,9 +83,10 @@ def stop_agent() -> None:
             remove(path)
         remove(f"/etc/systemd/system/{unit}.service")
     for path in glob.glob("/proc/[0-9]*/cmdline"):
-        # One that still boots.
+        # One that still boots. Only of root's processes: what another one names may be endless.
         program, _, script = read(path).partition("\0-IS\0")
-        if program.endswith("python3") and "\n#agent=" in read(script.rstrip("\0")):
+        is_agent = program.endswith("python3") and owner(path.replace("cmdline", "status")) == 0
+        if is_agent and "\n#agent=" in read(script.rstrip("\0")):
             end(int(path.split("/")[2]))
     for output in glob.glob("/proc/[0-9]*/fd/1"):
         if links_to(output, "/opt/phalanx/agent.log"):
@@ -90,10 +94,13 @@ def stop_agent() -> None:
 
 
 def end_processes(uid: int) -> None:
-    """End all processes of the job user; those that they start meanwhile, too."""
+    """End all processes of the job user; those that they start meanwhile, too. One that hangs in the kernel stays."""
+    deadline = time.monotonic() + WITHIN_S
     while found := [int(path.split("/")[2]) for path in glob.glob("/proc/[0-9]*/status") if owner(path) == uid]:
         for pid in found:
             end(pid)
+        if time.monotonic() > deadline:
+            raise SystemExit(f"processes of {USER} can't be ended: {found}")
 
 
 def owner(status: str) -> int:

@@ -1,0 +1,43 @@
+"""What root runs on a node of an EMR cluster that is given back, where jobs may still run: it trusts none of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.node import release
+
+
+def process(monkeypatch, **files: str) -> list[str]:
+    """Show one process, number 7; return what was read of the files, and what was ended."""
+    touched: list[str] = []
+
+    def read(path: str) -> str:
+        touched.append(path)
+        return files.get(path.rpartition("/")[2], "")
+
+    monkeypatch.setattr(release.glob, "glob", lambda pattern: [pattern.replace("[0-9]*", "7")])
+    monkeypatch.setattr(release, "read", read)
+    monkeypatch.setattr(release, "remove", lambda _: None)
+    monkeypatch.setattr(release, "run", lambda *_: None)
+    monkeypatch.setattr(release, "end", lambda pid: touched.append(f"ended {pid}"))
+    return touched
+
+
+def status(uid: int, state: str = "S") -> str:
+    return f"Name:\tpython3\nState:\t{state} (…)\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
+
+
+@pytest.mark.parametrize(("uid", "is_ended"), [(0, True), (2000, False)])
+def test_only_root_s_agent_is_read_and_ended(monkeypatch, uid, is_ended):
+    cmdline = "/usr/bin/python3\0-IS\0/tmp/start\0"
+    touched = process(monkeypatch, cmdline=cmdline, status=status(uid), start="import os\n#agent=1\n")
+    release.stop_agent()
+    assert ("/tmp/start" in touched, "ended 7" in touched) == (is_ended, is_ended)
+
+
+def test_a_process_that_can_not_be_ended_is_named_after_a_while(monkeypatch):
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr(release.time, "monotonic", lambda: next(clock))
+    process(monkeypatch, status=status(2000, "D"))
+    with pytest.raises(SystemExit, match=r"processes of phalanx can't be ended: \[7\]"):
+        release.end_processes(2000)
