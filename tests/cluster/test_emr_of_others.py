@@ -247,10 +247,11 @@ def test_what_keeps_a_cluster_from_being_adopted_is_named_and_nothing_is_left(ot
 
 
 def test_an_adoption_that_fails_is_undone(others, theirs):
+    others.step(theirs, "sudo", "touch", "/blocked")
     before = others.state_of_nodes(theirs)
-    failed = adopt(others, theirs, "bad", "--yes", "--shared", "/proc/shared", check=False)
+    failed = adopt(others, theirs, "bad", "--yes", "--shared", "/blocked", check=False)
     assert f"EMR cluster {theirs} could not be adopted" in failed.stderr
-    assert "/proc/shared" in failed.stderr
+    assert "/blocked" in failed.stderr
     assert "the EMR cluster goes on as it was" in failed.stderr
     for is_now, was in zip(others.state_of_nodes(theirs), before, strict=True):
         assert not (set(is_now.splitlines()) ^ set(was.splitlines()))

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from plans import ADOPTED
+from click.testing import CliRunner
+from fake_cloud import FakeCloud
+from plans import ADOPTED, FOUND
 
+from phalanx import clouds
+from phalanx.cli.adopt import command
+from phalanx.cli.progress import Watch
 from phalanx.clouds import emr_found
+from phalanx.clouds.protocol import SshRoute
+from phalanx.cluster import adopt_emr
+from phalanx.cluster.emr_nodes import Nodes
 from phalanx.errors import CloudError, ClusterError
+from phalanx.ssh.remote import Completed
 from phalanx.template import emr_adopted
 
 
@@ -98,3 +108,50 @@ def test_a_master_of_another_type_than_the_core_nodes_runs_no_processes_of_jobs(
     assert "slots=-1" in master
     assert "slots=0" in core
     assert "gpus=g5.xlarge=1" in core
+
+
+@pytest.mark.parametrize("path", ["efs", "/", "/home", "/etc/x", "/a b"])
+def test_a_directory_of_the_system_can_not_be_shared(path):
+    refused = CliRunner().invoke(command, ["--emr", "j-1", "--yes", "--shared", path])
+    assert refused.exit_code == 2 and "--shared" in refused.output
+
+
+def test_the_answer_of_a_node_may_be_any_bytes(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
+    node = SimpleNamespace(connect=lambda: None, run=lambda *_, **__: Completed(0, b"sudo\n\xff\n", b""))
+    monkeypatch.setattr(Nodes, "remote", lambda *_: node)
+    found = Nodes(FOUND, "mine", SshRoute(), None).look("/efs")
+    assert [sorted(marks) for marks in found.values()] == [["sudo", "\ufffd"]] * 2
+
+
+class FakeNodes:
+    """Nodes that can be adopted, and take every command."""
+
+    def __init__(self, *_: Any) -> None:
+        self.remote = self.boot = lambda _: None
+
+    def look(self, _shared: str) -> dict[Any, set[str]]:
+        return {one: {"sudo", "python"} for one in FOUND.instances}
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_adoption_that_is_interrupted_is_undone(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
+    cloud, released = FakeCloud(), []
+    monkeypatch.setattr(clouds, "get", lambda *_: cloud)
+    monkeypatch.setattr(emr_found, "find", lambda *_: FOUND)
+    monkeypatch.setattr(adopt_emr, "Nodes", FakeNodes)
+    monkeypatch.setattr(adopt_emr.store, "make_key", lambda _: "ssh-ed25519 AAAA me")
+    monkeypatch.setattr(adopt_emr.emr_release, "release_node", lambda _, name: released.append(name))
+    interrupts = iter([KeyboardInterrupt()])
+
+    def show(*_: object) -> None:
+        for one in interrupts:
+            raise one
+
+    monkeypatch.setattr(Watch, "_show", show)
+    ended = CliRunner().invoke(command, ["mine", "--emr", "j-1", "--yes"])
+    assert "interrupted; what was added is removed again" in ended.output
+    assert released == ["i-2", "i-1"] and cloud.describe_stack("mine") is None

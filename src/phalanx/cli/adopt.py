@@ -13,12 +13,21 @@ from phalanx.cli.console import confirm, note, require_terminal, say
 from phalanx.cli.options import debug_option
 from phalanx.errors import SpecError
 from phalanx.spec.cloud_names import is_emr
+from phalanx.spec.spec_checks import WrongError
+from phalanx.spec.spec_checks import shared as shared_directory
 
 if TYPE_CHECKING:
     from phalanx.clouds.aws_api import ApiCloud
     from phalanx.cluster.adopt_emr import EmrAdoption, Wanted
     from phalanx.cluster.cluster_record import Cluster
     from phalanx.node.roster import Roster
+
+
+def _directory(_: click.Context, __: click.Parameter, value: str) -> str:
+    try:
+        return shared_directory(value)
+    except WrongError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command("adopt")
@@ -32,7 +41,14 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="The private key to the stack's SshPublicKey, or to the EMR cluster's key pair; default: those in ~/.ssh.",
 )
-@click.option("--shared", metavar="DIR", default="/efs", show_default=True, help="With --emr: the shared directory.")
+@click.option(
+    "--shared",
+    metavar="DIR",
+    default="/efs",
+    show_default=True,
+    callback=_directory,
+    help="With --emr: the shared directory.",
+)
 @click.option("--min", "least", type=click.IntRange(1), help="With --emr: the fewest nodes; default: all.")
 @click.option("-y", "--yes", is_flag=True, help="With --emr: don't ask for confirmation.")
 @debug_option
@@ -93,7 +109,12 @@ def _adopt_emr(cluster_id: str, cloud: str, region: str, wanted: Wanted, yes: bo
         if not yes:
             confirm(f"Adopt the EMR cluster {cluster_id} as {adoption.name}?")
         with Watch(f"adopting {cluster_id}", started_s) as watch:
-            watch.follow(adoption.steps())
+            try:
+                watch.follow(adoption.steps())
+            except KeyboardInterrupt:
+                note("interrupted; what was added is removed again")
+                watch.follow(adoption.undo())
+                raise
     finally:
         adoption.close()
     assert adoption.result is not None

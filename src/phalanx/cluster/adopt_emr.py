@@ -48,12 +48,13 @@ class EmrAdoption:
         self._nodes = Nodes(found, self.name, cloud.ssh_route(), wanted.identity)
         try:
             served = self._judge(self._nodes.look(wanted.shared), wanted.shared)
-        except PhalanxError:
+        except BaseException:
             self.close()
             raise
         least = wanted.least or len(found.instances)
         self.terms = Terms(found, self.name, least, NODE_TIMEOUT_S, wanted.shared, served)
         self.result: tuple[Cluster, Roster] | None = None
+        self._stack: Stack | None = None
         self._problem = ""
 
     def close(self) -> None:
@@ -69,6 +70,7 @@ class EmrAdoption:
         document, parameters = emr_adopted.request(self.terms)
         try:
             stack = Stack(self.cloud, self.name, self.cloud.create_stack(self.name, document, parameters))
+            self._stack = stack
         except PhalanxError:
             Cluster(self.name, "", "").forget()
             raise
@@ -103,13 +105,18 @@ class EmrAdoption:
     def _undo(self, creation: Creation) -> Iterator[Progress]:
         """Release the nodes, delete the stack, and raise StackFailed with the reason."""
         failure = creation.failure()
-        self._release()
-        yield from Deletion(creation.stack).steps()
-        Cluster(self.name, "", "").forget()
+        yield from self.undo()
         raise StackFailed(
             f"EMR cluster {self.found.cluster_id} could not be adopted:\n{failure}",
             "Everything that was added is removed again; the EMR cluster goes on as it was.",
         )
+
+    def undo(self) -> Iterator[Progress]:
+        """Remove what an adoption that failed or was interrupted has added."""
+        if self._stack is not None:
+            self._release()
+            yield from Deletion(self._stack).steps()
+        Cluster(self.name, "", "").forget()
 
     def _release(self) -> None:
         for one in reversed(self.found.instances):

@@ -60,7 +60,8 @@ class Nodes:
         except ClusterError as error:
             raise self._unreachable(error) from error
         done = self.on_all(
-            self.cluster.instances, lambda one: self.remote(one).run(command, timeout_s=_LOOK_S).stdout.decode()
+            self.cluster.instances,
+            lambda one: self.remote(one).run(command, timeout_s=_LOOK_S).stdout.decode(errors="replace"),
         )
         return {one: set(text.splitlines()) for one, text in done.items()}
 
