@@ -9,6 +9,7 @@ from phalanx.clouds.protocol import Heads
 from phalanx.cluster import head_watch
 from phalanx.cluster.head_watch import HeadWatch
 from phalanx.cluster.stack import Creation, NodeAnswered, Stack
+from phalanx.errors import CloudError
 
 GROUP = "demo-head"
 SAID = {"head": "i-1", "i-1": "boot script", "at": "7"}
@@ -108,3 +109,16 @@ def test_what_somebody_removed_is_reported_when_two_looks_have_missed_it(clock):
         shown.append(watch.lost(stack))
     assert shown == ["", "", lost]
     assert watch.lost(stack) == "", "and not at each poll"
+
+
+def test_a_look_that_aws_refuses_ends_no_creation(clock):
+    cloud = FakeCloud()
+    stack = cloud.put("demo", "CREATE_IN_PROGRESS")
+
+    def refused(_resources):
+        raise CloudError("not allowed: iam:ListRolePolicies")
+
+    cloud.drift = refused
+    watch = HeadWatch(cloud)
+    clock.now += head_watch.COMPARE_S
+    assert watch.lost(stack) == ""

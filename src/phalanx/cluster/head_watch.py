@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from phalanx.clouds.protocol import Cloud, Heads
+from phalanx.errors import CloudError
 
 LOOK_S = 5.0
 COMPARE_S = 30.0
@@ -54,8 +55,15 @@ class HeadWatch:
         if now - self._compared_at < COMPARE_S:
             return ""
         self._compared_at = now
-        before, self._lost = self._lost, set(self._cloud.drift(self._cloud.resources(stack_id)))
+        before, self._lost = self._lost, self._drift(stack_id)
         return "; ".join(sorted(before & self._lost))
+
+    def _drift(self, stack_id: str) -> set[str]:
+        """Return what is missing now; nothing if AWS does not say: the creation goes on without this look."""
+        try:
+            return set(self._cloud.drift(self._cloud.resources(stack_id)))
+        except CloudError:
+            return set()
 
     def _each_ended(self, heads: Heads) -> str:
         # The newest may have only just started: its step is not where the others ended.
