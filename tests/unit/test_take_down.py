@@ -161,6 +161,15 @@ def test_an_empty_directory_an_order_and_a_stopped_head_need_no_question(on_the_
     assert asked == [] and cloud.describe_stack("demo") is None
 
 
+@pytest.mark.parametrize("status", ["DELETE_FAILED", "DELETE_COMPLETE"])
+def test_a_deletion_that_was_interrupted_is_not_asked_about_again(on_the_head, monkeypatch, status):
+    cloud = on_the_head()
+    found = replace(cloud.describe_stack("demo"), status=status)
+    monkeypatch.setattr(Remote, "run", lambda *_, **__: (_ for _ in ()).throw(ConnectionLost("no way", "")))
+    monkeypatch.setattr(cloud, "describe_stack", lambda _: found)
+    assert TakeDown(cloud, "demo", keep="ask", loses=lambda contents: False).lost == ""
+
+
 def test_data_that_nobody_can_look_at_is_kept(with_data, monkeypatch):
     cloud = with_data(b"")
     monkeypatch.setattr(Remote, "run", lambda *_, **__: (_ for _ in ()).throw(ConnectionLost("no way", "")))

@@ -131,6 +131,8 @@ class TakeDown:
         """Ask about data on the head's own disk, which end with it. Raises ClusterError unless they may."""
         from phalanx.spec.spec_storage import HEAD  # here, because most of `down` needs no rules of the spec
 
+        if state.status.startswith("DELETE_"):
+            return  # an earlier `down` has asked
         record, running = self._record(), self.cloud.running(state.name)
         if record is None or record.spec.get("storage") != HEAD or (running is not None and running.stopped):
             return
