@@ -51,7 +51,7 @@ def test_ctrl_c_ends_a_drill_with_its_cluster(terminal):
     drilling.send_signal(signal.SIGINT)
     shown = drilling.communicate(timeout=120)[0]
     assert (drilling.returncode, "interrupted" in shown) == (130, True), shown
-    assert not wait_until_gone(started, timeout_s=20)
+    assert not wait_until_gone(started, timeout_s=60)
     assert list(temporary.iterdir()) == []
 
 

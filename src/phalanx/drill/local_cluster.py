@@ -67,7 +67,14 @@ class LocalCluster:
     def begin(self) -> None:
         """Start the local cloud before any cluster, so that a fault can wait for one."""
         program = "from phalanx.clouds import endpoint; endpoint.begin(); endpoint.wait()"
-        subprocess.run([sys.executable, "-c", program], env=self._environment(), timeout=_STOP_TIMEOUT_S, check=False)
+        # Not in the user's directory, whose modules Python would find first.
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=self.directory,
+            env=self._environment(),
+            timeout=_STOP_TIMEOUT_S,
+            check=False,
+        )
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "PHALANX_STATE_DIR": str(self.state)}
