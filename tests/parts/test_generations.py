@@ -97,6 +97,20 @@ def test_another_cluster_goes_on_from_the_newest_copy(s3, bucket, tmp_path):
     assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket.name)
 
 
+def test_links_that_lead_out_of_the_directory_keep_no_later_job_from_it(bucket, tmp_path):
+    first = Job(bucket, tmp_path / "one").begin()
+    first.write(sub__step5=b"5")
+    (first.files / "latest").symlink_to(first.files / "sub/step5")
+    (first.files / "dataset").symlink_to("/efs/dataset")
+    first.copy()
+    second = Job(bucket, tmp_path / "two", JOBS[1]).begin()
+    assert (second.files / "latest").readlink() == Path("sub/step5")
+    assert contents(second.files) == {"sub/step5": b"5", "latest": b"5"} and not (second.files / "dataset").is_symlink()
+    first_number = second.shelf.newest().number
+    second.copy()
+    assert second.shelf.newest().number == first_number, "nothing has changed"
+
+
 def test_the_same_directory_is_not_replaced_by_its_own_older_copy(bucket, tmp_path):
     first = Job(bucket, tmp_path / "one").begin()
     first.write(model=b"1")
@@ -160,6 +174,8 @@ def test_objects_of_the_user_below_the_prefix_stay(s3, bucket, tmp_path):
         {"files": {"x": {"key": "elsewhere/a", "size": 1, "etag": "e"}}},
         {"links": {"x": "/etc/passwd"}},
         {"links": {"sub/x": "../../y"}},
+        {"links": {"sub/here": "..", "x": "sub/here/../y"}},
+        {"job": "x/../../../../elsewhere"},
         {"files": []},
         {"number": "x"},
     ],

@@ -164,16 +164,30 @@ def _parsed(text: bytes, prefix: str, url: str) -> Tuple[str, Copy]:
         }
         links = {str(path): str(target) for path, target in document["links"].items()}
         keys_as_files.require_files([*files, *links])
-        if not all(one.key.startswith(prefix) for one in files.values()) or not all(map(_is_inside, links.items())):
+        copy = Copy(int(document["number"]), str(document["job"]), float(document["saved_at"]), files, links)
+        # The name becomes a directory's.
+        is_named = not copy.number or _GENERATION.fullmatch(f"{copy.name}/")
+        inside = all(_is_inside(path, target, links) for path, target in links.items())
+        if not (is_named and inside and all(one.key.startswith(prefix) for one in files.values())):
             raise ValueError("it leads elsewhere")
-        saved_at = float(document["saved_at"])
-        return str(document["owner"]), Copy(int(document["number"]), str(document["job"]), saved_at, files, links)
+        return str(document["owner"]), copy
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, keys_as_files.NamesError) as error:
         raise CopyError(f"{url} is not a list of checkpoints: {error}") from error
 
 
-def _is_inside(link: Tuple[str, str]) -> bool:
-    path, target = link
-    return not os.path.isabs(target) and not os.path.normpath(os.path.join(os.path.dirname(path), target)).startswith(
-        ".."
-    )
+def kept_links(links: Mapping[str, str]) -> Dict[str, str]:
+    """Return the links that can be kept: those that lead to something in the directory."""
+    return {path: target for path, target in links.items() if _is_inside(path, target, links)}
+
+
+def _is_inside(path: str, target: str, links: Mapping[str, str]) -> bool:
+    """Whether a link leads to something in the directory: the parent of another link is not known."""
+    here = path.split("/")[:-1]
+    for part in target.split("/"):
+        if part == "..":
+            if not here or "/".join(here) in links:
+                return False
+            here.pop()
+        elif part not in ("", "."):
+            here.append(part)
+    return not target.startswith("/")

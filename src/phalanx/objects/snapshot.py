@@ -88,8 +88,15 @@ class Home:
                         print_ = (status.st_ino, status.st_size, status.st_mtime_ns)
                         files[os.path.relpath(path, self.files)] = print_
                     elif stat.S_ISLNK(status.st_mode):
-                        links[os.path.relpath(path, self.files)] = os.readlink(path)
+                        links[os.path.relpath(path, self.files)] = self._target(path)
         return Seen(files, links)
+
+    def _target(self, link: str) -> str:
+        """Return where a link leads; relative if that is in `files`, whose place the next cluster may not have."""
+        target = os.readlink(link)
+        if target.startswith(f"{self.files}/"):
+            return os.path.relpath(target, os.path.dirname(link))
+        return target
 
     def snapshot(self, kept: Mapping[str, Print]) -> Optional[Tuple[Seen, Dict[str, str]]]:
         """Return one moment's files, and hard links to those that are not `kept`; None if names change all the time."""

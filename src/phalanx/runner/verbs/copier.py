@@ -13,7 +13,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from phalanx.objects.download import CopyError, size_text
-from phalanx.objects.generations import CHANGED, Copy, Shelf, TakenError
+from phalanx.objects.generations import CHANGED, Copy, Shelf, TakenError, kept_links
 from phalanx.objects.job_keys import OfJob
 from phalanx.objects.s3_client import Bucket, S3Error
 from phalanx.objects.snapshot import Home, Seen
@@ -103,7 +103,8 @@ class Copier:
     def copy_changes(self) -> bool:
         last, home = self._last, self._home
         kept = {path: own for path, own in home.kept().items() if path in last.files}
-        if home.look() == Seen(kept, last.links):
+        now = home.look()
+        if Seen(now.files, kept_links(now.links)) == Seen(kept, last.links):
             return True
         taken = home.snapshot(kept)
         if taken is None:
@@ -112,7 +113,7 @@ class Copier:
         try:
             same = {path: last.files[path] for path in seen.files if path not in changed}
             home.note((last.name, self._shelf.name_after(last)), kept)
-            self._last = copy = self._shelf.keep(last, changed, same, seen.links)
+            self._last = copy = self._shelf.keep(last, changed, same, kept_links(seen.links))
             home.note((copy.name,), seen.files)
         finally:
             home.forget_snapshot()
