@@ -197,7 +197,8 @@ def test_the_policy_of_users_lets_them_begin_and_end_logins():
     (start,) = (one for one in granted if "ssm:StartSession" in one["Action"] and "instance" in str(one["Resource"]))
     assert start["Condition"] == {"StringLike": {"ssm:resourceTag/phalanx:cluster": ["demo"]}}
     assert "AWS-StartSSHSession" in str(granted)
-    assert "ssm:TerminateSession" in str(granted)
+    (own,) = (one for one in granted if "ssm:TerminateSession" in one["Action"])
+    assert "ssmmessages:OpenDataChannel" in own["Action"] and "arn:*:ssm:*:*:session/${aws:userid}-*" in own["Resource"]
     assert "route53:AssociateVPCWithHostedZone" in str(granted)
     public = str(policy(document(plan()), "demo"))
     assert not [one for one in ("StartSession", "route53") if one in public]

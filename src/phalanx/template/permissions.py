@@ -206,15 +206,16 @@ def _scope(action: str, cluster: str) -> tuple[str, dict[str, Any]]:
 
 
 def _logins(cluster: str) -> list[dict[str, Any]]:
-    """Allow to log in to the head through Session Manager, and to end one's own logins (docs/aws-behaviour.md 2.54)."""
+    """Allow to log in to the head through Session Manager, and to use and end one's own logins (aws-behaviour 2.54)."""
     own = {"StringLike": {f"ssm:resourceTag/{CLUSTER_TAG}": [cluster]}}
     mine = [f"arn:*:ssm:*:*:session/${{aws:{who}}}-*" for who in ("username", "userid")]
     document = "arn:*:ssm:*:*:document/AWS-StartSSHSession"
     start = {"Effect": "Allow", "Action": ["ssm:StartSession"]}
+    own_ones = ["ssm:TerminateSession", "ssmmessages:OpenDataChannel"]
     return [
         {"Sid": "Login", **start, "Resource": ["arn:*:ec2:*:*:instance/*"], "Condition": own},
         {"Sid": "LoginBySsh", **start, "Resource": [document]},
-        {"Sid": "OwnLogins", "Effect": "Allow", "Action": ["ssm:TerminateSession"], "Resource": mine},
+        {"Sid": "OwnLogins", "Effect": "Allow", "Action": own_ones, "Resource": mine},
     ]
 
 
