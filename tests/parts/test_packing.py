@@ -149,6 +149,8 @@ def test_a_table_that_can_t_be_packed_is_refused_with_all_that_is_wrong(data, tm
 def test_what_is_no_source_is_refused(data, tmp_path):
     (tmp_path / "labels.lst").write_text("0\t1\ta.jpg\n1 1 b.jpg\n")
     assert "line 2: not an index" in data("shard", tmp_path / "labels.lst", tmp_path / "out").err
+    (tmp_path / "labels.lst").write_text("0\t1e39\ta.jpg\n")
+    assert "line 1: not an index" in data("shard", tmp_path / "labels.lst", tmp_path / "out").err
     (tmp_path / "labels.txt").write_text("")
     assert "is neither a folder nor a table" in data("shard", tmp_path / "labels.txt", tmp_path / "out").err
     assert "has no sub-folders with files" in data("shard", tmp_path, tmp_path / "out").err

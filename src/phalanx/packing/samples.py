@@ -12,6 +12,8 @@ PATH, LABEL = "path", "label"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # `cls` is the label's.
 _EXTENSION = re.compile(r"(?!cls$)[a-z0-9]{1,16}")
+# Labels are numbers of 32 bits, as MXNet has them.
+_LARGEST = 3.4e38
 _SHOWN = 3
 
 
@@ -129,7 +131,7 @@ def _samples(root: str, names: Sequence[str], labels: Iterable[tuple[float, ...]
 
 def _is_number(text: str) -> bool:
     try:
-        return abs(float(text)) < float("inf")
+        return abs(float(text)) <= _LARGEST
     except ValueError:
         return False
 
