@@ -29,7 +29,7 @@ def head_group(cloud: Cloud, cluster: Cluster) -> str:
     if cluster.by_session:
         raise ClusterError(
             f"the head of {cluster.name} has no public address: nobody reaches it from a network",
-            "Whom IAM allows ssm:StartSession reaches it; `phalanx policy` prints that policy.",
+            "People whom IAM allows ssm:StartSession reach it; `phalanx policy` prints that policy.",
         )
     found = [one.physical_id for one in cloud.resources(cluster.stack_id) if one.logical_id == _GROUP]
     state = None if found else cloud.describe_stack(cluster.stack_id)
