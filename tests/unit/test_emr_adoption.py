@@ -125,13 +125,15 @@ def test_the_answer_of_a_node_may_be_any_bytes(tmp_path, monkeypatch):
 
 
 class FakeNodes:
-    """Nodes that can be adopted, and take every command."""
+    """Nodes that can be adopted, and take every command; `agent` is that of a stack, if they have one."""
+
+    agent: frozenset[str] = frozenset()
 
     def __init__(self, *_: Any) -> None:
         self.remote = self.boot = lambda _: None
 
     def look(self, _shared: str) -> dict[Any, set[str]]:
-        return {one: {"sudo", "python"} for one in FOUND.instances}
+        return {one: {"sudo", "python", *self.agent} for one in FOUND.instances}
 
     def close(self) -> None:
         pass
@@ -155,3 +157,17 @@ def test_an_adoption_that_is_interrupted_is_undone(tmp_path, monkeypatch):
     ended = CliRunner().invoke(command, ["mine", "--emr", "j-1", "--yes"])
     assert "interrupted; what was added is removed again" in ended.output
     assert released == ["i-2", "i-1"] and cloud.describe_stack("mine") is None
+
+
+def test_an_agent_that_no_stack_has_any_more_is_removed_first_and_any_other_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
+    cloud, released = FakeCloud(), []
+    monkeypatch.setattr(adopt_emr, "Nodes", FakeNodes)
+    monkeypatch.setattr(FakeNodes, "agent", frozenset({"stack/earlier/0123"}))
+    monkeypatch.setattr(adopt_emr.emr_release, "release_node", lambda _, name: released.append(name) or name)
+    found = adopt_emr.EmrAdoption(cloud, "amazonaws.com", FOUND, adopt_emr.Wanted("mine"))
+    steps = iter(found.steps())
+    assert [next(steps), next(steps)] == released == ["i-1", "i-2"]
+    cloud.put("earlier", "CREATE_COMPLETE")
+    with pytest.raises(ClusterError, match="i-1 is a node of cluster earlier\ni-2 is a node"):
+        adopt_emr.EmrAdoption(cloud, "amazonaws.com", FOUND, adopt_emr.Wanted("mine"))

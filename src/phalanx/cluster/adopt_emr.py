@@ -15,6 +15,7 @@ from phalanx.cluster import emr_release
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.deletion import Deletion
 from phalanx.cluster.emr_nodes import USER, Nodes
+from phalanx.cluster.emr_release import Released
 from phalanx.cluster.ready import record_ready
 from phalanx.cluster.stack import Creation, Progress, Stack
 from phalanx.errors import ClusterError, PhalanxError, StackFailed
@@ -26,6 +27,7 @@ from phalanx.template.emr_adopted import Terms
 
 NODE_TIMEOUT_S = 600
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,26}")
+_STACK = re.compile(r"stack/([A-Za-z][A-Za-z0-9-]{0,127})/.*")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class EmrAdoption:
         self.cloud, self.found, self._domain = cloud, found, domain
         self.name = wanted.name or (found.name if _NAME.fullmatch(found.name) else found.cluster_id)
         self._refuse_another()
+        self._left: list[Instance] = []  # with the agent of a stack that is gone
         self._nodes = Nodes(found, self.name, cloud.ssh_route(), wanted.identity)
         try:
             served = self._judge(self._nodes.look(wanted.shared), wanted.shared)
@@ -64,8 +67,9 @@ class EmrAdoption:
         if directory.exists() and not any(directory.iterdir()):
             directory.rmdir()
 
-    def steps(self) -> Iterator[Progress]:
+    def steps(self) -> Iterator[Progress | Released]:
         """Yield progress. Raises StackFailed when it failed and was undone."""
+        yield from (emr_release.release_node(self._nodes.remote(one), one.instance_id) for one in self._left)
         self.terms = replace(self.terms, ssh_public_key=store.make_key(self.name))
         document, parameters = emr_adopted.request(self.terms)
         try:
@@ -134,8 +138,9 @@ class EmrAdoption:
         wrong: list[str] = []
         for one, marks in has.items():
             wrong += [f"{one.instance_id} has no {what}" for mark, what in _NEEDED.items() if mark not in marks]
-            agents = [mark.split("/")[1] for mark in marks if mark.startswith("stack/")]
-            wrong += [f"{one.instance_id} is a node of cluster {agent}" for agent in agents]
+            stacks = [found[1] for found in map(_STACK.fullmatch, marks) if found]
+            wrong += [f"{one.instance_id} is a node of cluster {name}" for name in stacks if self._exists(name)]
+            self._left += [one] if stacks else []
         without = [one.instance_id for one, marks in has.items() if "shared" not in marks]
         if without and len(without) < len(has):
             wrong.append(f"{shared} is mounted on the other nodes, and not on {', '.join(without)}")
@@ -143,6 +148,10 @@ class EmrAdoption:
             hint = f"Mount one file system at {shared} on all nodes, or choose another --shared." if without else ""
             raise ClusterError("\n".join(wrong), hint)
         return bool(without)
+
+    def _exists(self, name: str) -> bool:
+        """Whether a stack is there. The agent of another stays on a node that was not reached when that ended."""
+        return self.cloud.describe_stack(name) is not None
 
 
 _NEEDED = {"sudo": f"sudo for {USER}", "python": "Python 3.9 as /usr/bin/python3"}
