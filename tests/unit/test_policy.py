@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import phalanx
 from phalanx.localcloud.cloudformation import rights
 from phalanx.localcloud.iam.policy import Ask, Decision, decide
 from phalanx.template.document import build
-from phalanx.template.permissions import OPTIONAL, OWN, OWN_OF_EMR, needed, policy
+from phalanx.template.permissions import OPTIONAL, OWN, OWN_OF, OWN_OF_PRIVATE, needed, policy
 
 SOURCES = Path(phalanx.__file__).parent
 SERVICES = {"efs": "elasticfilesystem", "emr": "elasticmapreduce", "service-quotas": "servicequotas"}
@@ -66,7 +67,7 @@ def without(statements: list[dict], removed: str) -> list[dict]:
 
 
 def test_phalanx_makes_exactly_the_calls_that_the_policy_allows_it():
-    assert made_calls() | STACK == {*OWN, *OWN_OF_EMR, *OPTIONAL}
+    assert made_calls() | STACK == {*OWN, *chain(*OWN_OF.values()), *OWN_OF_PRIVATE, *OPTIONAL}
 
 
 def test_every_type_of_every_plan_has_its_calls():

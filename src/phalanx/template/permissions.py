@@ -7,6 +7,7 @@ permissions of the handlers in AWS's resource schemas, without those for propert
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from phalanx.template.naming import CLUSTER_TAG
@@ -104,7 +105,7 @@ _OWN = """
     ec2:DescribeInternetGateways ec2:DescribeKeyPairs ec2:DescribeLaunchTemplateVersions ec2:DescribeLaunchTemplates
     ec2:DescribeNatGateways ec2:DescribeNetworkAcls ec2:DescribeNetworkInterfaces ec2:DescribePlacementGroups
     ec2:DescribeRouteTables ec2:DescribeSecurityGroups ec2:DescribeSubnets ec2:DescribeVolumes
-    ec2:DescribeVpcAttribute ec2:DescribeVpcEndpoints ec2:DescribeVpcEndpointServices ec2:DescribeVpcs
+    ec2:DescribeVpcAttribute ec2:DescribeVpcEndpoints ec2:DescribeVpcs
     elasticfilesystem:DeleteFileSystem
     elasticfilesystem:DescribeFileSystems elasticfilesystem:DescribeMountTargets
     elasticfilesystem:DescribeMountTargetSecurityGroups iam:DeleteRole iam:DeleteRolePolicy iam:DetachRolePolicy
@@ -114,7 +115,7 @@ _OWN = """
     servicequotas:GetServiceQuota s3:ListBucket sns:GetTopicAttributes sns:ListTopics sqs:GetQueueAttributes
     sqs:ListQueues sqs:SendMessage ssm:GetParameter autoscaling:DeleteScheduledAction autoscaling:DescribeTags
     ec2:DescribeTags cloudformation:ListChangeSets
-    fsx:DeleteFileSystem fsx:DescribeFileSystems
+    fsx:DescribeFileSystems
 """
 
 OWN = tuple(_OWN.split())
@@ -132,6 +133,10 @@ OWN_OF_EMR = (
     *("elasticmapreduce:ListSupportedInstanceTypes", "s3:PutObject", "s3:ListBucket", "iam:GetRole"),
 )
 """Those that it makes for a cluster of EMR, too."""
+OWN_OF = {"AWS::EMR::Cluster": OWN_OF_EMR, "AWS::FSx::FileSystem": ("fsx:DeleteFileSystem",)}
+"""Those that it makes for a stack with a resource of this type, too."""
+OWN_OF_PRIVATE = ("ec2:DescribeVpcEndpointServices",)
+"""And for a cluster without public addresses."""
 
 _LUSTRE_TYPES = frozenset({"AWS::FSx::DataRepositoryAssociation", "AWS::FSx::FileSystem"})
 # They support no resource-level permissions, or act on what has no name of the cluster's (docs/aws-behaviour.md 6).
@@ -170,12 +175,14 @@ _NAMED: Mapping[str, tuple[str, ...]] = {
 def policy(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
     """Return the policy for clusters of this name that the document describes. Raises KeyError for an unknown type."""
     kinds = {resource["Type"] for resource in document["Resources"].values()}
-    actions = sorted({*OWN, *needed(document), *(OWN_OF_EMR if "AWS::EMR::Cluster" in kinds else ())})
+    is_private = _SESSIONS in str(document["Resources"])
+    more = [own for kind, own in OWN_OF.items() if kind in kinds] + [OWN_OF_PRIVATE] * is_private
+    actions = sorted({*OWN, *needed(document), *chain(*more)})
     statements: dict[str, dict[str, Any]] = {}
     for action in actions:
         label, scope = _scope(action, cluster)
         statements.setdefault(label, {"Sid": label, "Effect": "Allow", "Action": [], **scope})["Action"].append(action)
-    logins = _logins(cluster) if _SESSIONS in str(document["Resources"]) else []
+    logins = _logins(cluster) if is_private else []
     prices = {"Sid": "OptionalPrices", "Effect": "Allow", "Action": [*OPTIONAL], "Resource": "*"}
     others = [*logins, *_of_lustre(document), _guard_duty(), prices]
     return {"Version": "2012-10-17", "Statement": [*statements.values(), *others]}
