@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-np = pytest.importorskip("numpy")
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tensorflow_fashion_mnist" / "data.py"
 
 

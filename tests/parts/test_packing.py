@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import webdataset as wds
 
 import phalanx.shards as shards
 
@@ -101,7 +102,6 @@ def test_ranks_and_their_workers_read_every_sample_once_in_every_epoch(packed, p
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # WebDataset closes no file itself
 @pytest.mark.parametrize("workers", [0, 2])
 def test_webdatasets_own_reader_and_its_pipeline_read_them(packed, pets, tmp_path, workers):
-    wds = pytest.importorskip("webdataset")
     packed(pets, tmp_path / "out", "--shards", 3)
     urls = [str(path) for path in sorted((tmp_path / "out").glob("shard-*.tar"))]
     own = wds.WebDataset(urls, shardshuffle=False, empty_check=False).decode().to_tuple("cls", "__key__")

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jsonschema
 import pytest
 from clusters import FACTS, GPU_FACTS, aws_spec, plan, spec
 from plans import resources
@@ -184,7 +185,6 @@ def test_the_file_says_private_and_needs_no_network_for_ssh(tmp_path: Path):
 
 
 def test_the_schema_knows_that_a_private_head_has_no_ssh_from():
-    jsonschema = pytest.importorskip("jsonschema")
     given = {"name": "demo", "cloud": "aws", "nodes": 2, "network": PRIVATE}
     check = jsonschema.Draft202012Validator(json_schema())
     assert check.is_valid(given)
