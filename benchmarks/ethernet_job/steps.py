@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -120,6 +121,8 @@ def main() -> None:
     if dist.get_rank() == 0:
         print(json.dumps(answer), flush=True)
     dist.destroy_process_group()
+    # A thread of gloo that still has a hook of PowerSGD aborts an interpreter that ends.
+    os._exit(0)
 
 
 if __name__ == "__main__":
