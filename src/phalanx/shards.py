@@ -170,7 +170,7 @@ def _samples(file: BinaryIO, part: Part) -> Iterator[dict[str, Any]]:
 def _read_ahead(part: Part) -> None:
     """Have the system read a shard while others are in use."""
     with open(part.path, "rb") as file:
-        if hasattr(os, "posix_fadvise"):  # not on macOS
+        if sys.platform != "darwin":
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
 
 
