@@ -1,7 +1,6 @@
 """phalanx.yaml: what is read, and every mistake in plain words with its line."""
 
 import json
-import os
 import random
 from dataclasses import FrozenInstanceError, asdict, replace
 from pathlib import Path
@@ -359,30 +358,6 @@ def test_a_character_as_json_writes_it(write):
     text = json.dumps({"name": "demo", "nodes": 2, "boot": "echo 👍 ä"})
     assert "\\ud83d\\udc4d" in text
     assert load(write(text)).boot == "echo 👍 ä"
-
-
-def test_no_file(tmp_path):
-    with pytest.raises(SpecError, match="there is no such file") as caught:
-        load(tmp_path / "phalanx.yaml")
-    assert "phalanx init" in caught.value.hint
-
-
-def test_a_directory(tmp_path):
-    with pytest.raises(SpecError, match="is a directory"):
-        load(tmp_path)
-
-
-def test_a_fifo_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "phalanx.yaml")
-    with pytest.raises(SpecError, match="is not a regular file") as caught:
-        load(tmp_path / "phalanx.yaml")
-    assert "phalanx.yaml" in caught.value.message
-
-
-@pytest.mark.parametrize("name", ["a\0b", "a" * 300])
-def test_a_path_that_can_not_be(name):
-    with pytest.raises(SpecError, match="can't be read"):
-        load(name)
 
 
 def test_init_text_is_a_good_spec(write):

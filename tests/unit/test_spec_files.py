@@ -1,0 +1,32 @@
+"""A phalanx.yaml that can't be read is refused before anything waits for it."""
+
+import os
+
+import pytest
+
+from phalanx.errors import SpecError
+from phalanx.spec.spec_load import load
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(SpecError, match="there is no such file") as caught:
+        load(tmp_path / "phalanx.yaml")
+    assert "phalanx init" in caught.value.hint
+
+
+def test_a_directory(tmp_path):
+    with pytest.raises(SpecError, match="is a directory"):
+        load(tmp_path)
+
+
+def test_a_fifo_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "phalanx.yaml")
+    with pytest.raises(SpecError, match="is not a regular file") as caught:
+        load(tmp_path / "phalanx.yaml")
+    assert "phalanx.yaml" in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a" * 300])
+def test_a_path_that_can_not_be(name):
+    with pytest.raises(SpecError, match="can't be read"):
+        load(name)
