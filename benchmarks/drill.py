@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.__main__ import machine
-from benchmarks.measure import ROOT
+from benchmarks.measure import todays_result
 from phalanx.drill.faults import possible
 from phalanx.drill.scenarios import Scenario, plan
 from phalanx.drill.trial import Result, run
@@ -61,16 +61,14 @@ def _name(one: dict[str, Any]) -> str:
     return f"seed {told['seed']}, {told['number']} ({told['step']}: {told['fault']})"
 
 
-def _result(ending: str) -> Path:
-    return ROOT / "benchmarks" / "results" / f"drill-{datetime.date.today().isoformat()}.{ending}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=WHOLE, help="number of clusters")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=1, help="number of clusters at a time, which mostly wait")
-    parser.add_argument("--record", type=Path, default=_result("jsonl"), help="gets each result; what is in it is over")
+    parser.add_argument(
+        "--record", type=Path, default=todays_result("drill", "jsonl"), help="gets each result; what is in it is over"
+    )
     parser.add_argument("--logs", type=Path, help="a directory for the local cloud's logs of drills that failed")
     arguments = parser.parse_args()
     # In the background of a script SIGINT is ignored, and the command lines started here would inherit that.
@@ -90,7 +88,7 @@ def main() -> None:
         # After Ctrl-C, those that run come to their end, and leave nothing; the others don't begin.
         pool.shutdown(cancel_futures=True)
     print("\n" + (text := report(results)), end="")
-    _result("txt").write_text(text)
+    todays_result("drill", "txt").write_text(text)
     raise SystemExit(any(one["failed"] for one in results))
 
 

@@ -11,7 +11,6 @@ seconds, and the same command goes on. Once all are there, it writes the table (
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import re
 import statistics
@@ -23,9 +22,8 @@ from typing import Any
 
 from benchmarks.cluster import BenchCluster, bench_cluster
 from benchmarks.drawing import bars
-from benchmarks.measure import ROOT
+from benchmarks.measure import ROOT, todays_result
 
-RESULTS = ROOT / "benchmarks" / "results"
 STEPS = ROOT / "benchmarks" / "ethernet_job"
 TRAINING = ROOT / "examples" / "fashion_mnist"
 SEEDS = (1, 2, 3)
@@ -68,8 +66,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=5, help="of each case (%(default)s)")
     parser.add_argument("--within", type=float, default=float("inf"), help="begin no sample after so many seconds")
     parser.add_argument("--nodes", type=int, action="append", choices=NODES, help="only with so many nodes")
-    today = datetime.date.today().isoformat()
-    parser.add_argument("--record", type=Path, default=RESULTS / f"ethernet-{today}.jsonl", help="%(default)s")
+    parser.add_argument("--record", type=Path, default=todays_result("ethernet", "jsonl"), help="%(default)s")
     arguments = parser.parse_args()
     until_s = time.monotonic() + arguments.within
     if _complete(arguments.record, list(_wanted(arguments.samples, arguments.nodes or NODES)), until_s):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import statistics
 import subprocess
@@ -15,6 +16,11 @@ REPEATS = 5
 BIN = Path(sys.executable).parent
 PHALANX = str(BIN / "phalanx")
 ROOT = Path(__file__).parents[1]
+
+
+def todays_result(name: str, ending: str) -> Path:
+    """Return where a benchmark keeps what it found today."""
+    return ROOT / "benchmarks" / "results" / f"{name}-{datetime.date.today().isoformat()}.{ending}"
 
 
 @dataclass(frozen=True)

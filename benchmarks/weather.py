@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.__main__ import machine
-from benchmarks.measure import ROOT
+from benchmarks.measure import todays_result
 from phalanx.drill.life import Life, outcome
 from phalanx.drill.local_cluster import LocalCluster, local_cluster
 from phalanx.drill.trial import busy
@@ -165,10 +165,6 @@ def _slowest_s(trials: Sequence[Trial], step: str) -> float:
     return max((trial.took_s.get(step, 0.0) for trial in trials), default=0.0)
 
 
-def _result(ending: str) -> Path:
-    return ROOT / "benchmarks" / "results" / f"weather-{datetime.date.today().isoformat()}.{ending}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=WHOLE, help="number of clusters")
@@ -177,7 +173,10 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=1, help="number of clusters at a time, which mostly wait")
     parser.add_argument("--only", choices=KINDS, action="append", help="beside all kinds together, only these")
     parser.add_argument(
-        "--record", type=Path, default=_result("jsonl"), help="it gets each result; what is in it is over"
+        "--record",
+        type=Path,
+        default=todays_result("weather", "jsonl"),
+        help="it gets each result; what is in it is over",
     )
     parser.add_argument("--logs", type=Path, help="a directory for the local cloud's logs of trials that failed")
     arguments = parser.parse_args()
@@ -197,7 +196,7 @@ def main() -> None:
     text = report(trials)
     print("\n" + text, end="")
     if len(trials) >= WHOLE:
-        _result("txt").write_text(text)
+        todays_result("weather", "txt").write_text(text)
     raise SystemExit(any(trial.failed for trial in trials))
 
 

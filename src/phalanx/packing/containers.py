@@ -6,6 +6,7 @@ import hashlib
 import json
 import struct
 import tarfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import IO
 
@@ -35,7 +36,7 @@ class Writer:
         self.bytes += len(content)
 
 
-class Container:
+class Container(ABC):
     """Writes one shard: `add` each sample, then `end`. The first of EXTENSIONS is the shard's own."""
 
     EXTENSIONS: tuple[str, ...] = ()
@@ -53,11 +54,12 @@ class Container:
         labels = "\t".join(f"{label:f}" for label in sample.labels)
         self._writers["lst"].write(f"{number}\t{labels}\t{sample.name}\n".encode(errors="surrogateescape"))
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027 (only some kinds have an end)
         """Write what closes the shard."""
 
+    @abstractmethod
     def _write(self, number: int, sample: Sample, content: bytes) -> None:
-        raise NotImplementedError
+        """Write a sample's content and labels as this kind of shard has them."""
 
 
 class Tar(Container):
