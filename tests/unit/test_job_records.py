@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import JobError
+from phalanx.jobs.job import _new_id
 from phalanx.jobs.job_model import JobState, JobStatus
 from phalanx.node.validate import Invalid
 from phalanx.runner.files import state as states
@@ -24,6 +25,13 @@ STATE = {**states.initial(JOB, has_secrets=False), "runner": RUNNER}
 def job(tmp_path: Path) -> Path:
     (tmp_path / "J1").mkdir()
     return tmp_path / "J1"
+
+
+def test_ids_of_jobs_sort_by_the_time_of_their_submission():
+    times_ns = [1_763_876_482_000_000_000 + number * 1_000_000 for number in range(0, 2000, 7)]
+    ids = [_new_id(at_ns) for at_ns in times_ns]
+    assert ids == sorted(ids)
+    assert ids[0][:-3] == "251123-054122-000"
 
 
 def test_what_was_written_is_read(job):
