@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aws_here import AwsHere
-from fleet_fakes import IMAGE, name
+from fleet_fakes import IMAGE, name, until
 from plans import default_document
 from stack_fakes import Stacks, stacks
 
@@ -181,7 +181,9 @@ def test_a_leftover_is_named_until_it_is_gone(aws, plant, line):
     (found,) = remains.find(aws, "demo", [])
     assert found.startswith(line)
     remove()
-    assert remains.find(aws, "demo", []) == []
+    until(
+        lambda: remains.find(aws, "demo", []) == [], f"the end of {line}"
+    )  # Auto Scaling deletes later than it answers
     for remove in of_a_neighbour:
         remove()
 
@@ -204,4 +206,4 @@ def test_clusters_without_a_stack_are_found_whatever_is_left(aws, plant):
         assert found.stack == "" and len(found.lines) == 1
     finally:
         remove()
-    assert cluster not in [one.cluster for one in orphans.find(aws)]
+    until(lambda: cluster not in [one.cluster for one in orphans.find(aws)], f"the end of {cluster}")
