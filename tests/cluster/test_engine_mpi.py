@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import pytest
 
@@ -28,6 +29,11 @@ if MPI.COMM_WORLD.rank == 2:
     time.sleep(0.5)  # who is still in the barrier would fail there, and might be heard first
     os.kill(pid, signal.SIGKILL)
 time.sleep(600)
+"""
+THREADS = """
+pid=$$
+until grep -q ^prte /proc/$pid/comm || [ "$pid" = 1 ]; do pid=$(cut -d " " -f 4 /proc/$pid/stat); done
+echo "$(cat /proc/$pid/comm) has $(ls /proc/$pid/task | wc -l) threads"
 """
 LEFT = "ls -A /tmp /dev/shm | grep -E 'phalanx-[0-9]|ompi|prte|segment|mpich|hydra' || echo none"
 
@@ -59,6 +65,16 @@ def test_a_killed_process_is_named_and_nothing_is_left(programs, recipe, what, r
     assert f"{reported} was ended by SIGKILL" in done.stderr
     assert "no process of it is left on 4 nodes" in done.stderr
     assert programs.on("deeplearning-worker3", LEFT).split() == ["none"]
+
+
+def test_daemons_start_ranks_in_the_thread_that_reaps_them(programs):
+    """With 16 threads for that, 6 of 76 short commands on busy nodes showed all of their output and never ended."""
+    arguments = ("--recipe", "openmpi", "-N", "1", "--", "sh", "-c", THREADS)
+    job = programs.phalanx("run", *arguments, timeout_s=FIRST_USE_S).stdout
+    activate = ". /efs/.phalanx/environments/openmpi-*/bin/activate"
+    typed = programs.on("head", f"{activate} && mpiexec -n 4 -N 1 sh -c {shlex.quote(THREADS)}")
+    # The daemon's own thread, and PMIx's.
+    assert re.findall(r"prte\w+ has \d+ threads", job + typed) == ["prted has 2 threads"] * 8
 
 
 def test_typed_on_the_head_mpiexec_is_32_processes_of_the_environment_that_was_activated(programs):

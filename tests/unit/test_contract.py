@@ -95,6 +95,10 @@ def test_ranks_do_not_spin_where_they_share_cores():
     assert contract.environment(ROSTER, a_node(2), local)["AWS_ENDPOINT_URL"] == "http://169.254.1.1:4566"
 
 
+def test_daemons_of_open_mpi_start_ranks_in_the_thread_that_reaps_them():
+    assert contract.environment(ROSTER, a_node(2), MACHINE)["PRTE_MCA_odls_base_max_threads"] == "0"
+
+
 def test_root_may_run_mpi_only_where_everybody_is_root():
     assert "OMPI_ALLOW_RUN_AS_ROOT" not in contract.environment(ROSTER, a_node(2), MACHINE)
     single = replace(MACHINE, single_uid=True)

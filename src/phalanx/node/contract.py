@@ -84,6 +84,9 @@ def environment(roster: Roster, node: Node, machine: Machine) -> dict[str, str]:
         # mpiexec needs no flag: Open MPI 4 and 5.
         "OMPI_MCA_orte_default_hostfile": "/opt/phalanx/hostfile",
         "PRTE_MCA_prte_default_hostfile": "/opt/phalanx/hostfile",
+        # Open MPI 5's daemons must start ranks in the thread that reaps them. In others, the default, a rank can end
+        # before its pid is stored: mpiexec shows all output and never ends (PRRTE's pull request 2713).
+        "PRTE_MCA_odls_base_max_threads": "0",
         # Ranks that share a core must not spin while they wait: 10 allreduces took 10 s, and 0.2 s with this.
         # The nodes of the local cloud share one machine's cores, however few slots each has.
         "OMPI_MCA_mpi_yield_when_idle": "1" if crowded else None,
