@@ -55,7 +55,11 @@ class Stacks:
 
     def new_client(self, service: str) -> Any:
         """Make a new client."""
-        return wsgi_clients.client(service, REGION, self.context.url_host, ADMINISTRATOR, lambda: self.app)
+        return self.client_in(REGION, service)
+
+    def client_in(self, region: str, service: str) -> Any:
+        """Make a client for another region."""
+        return wsgi_clients.client(service, region, self.context.url_host, ADMINISTRATOR, lambda: self.app)
 
     def client_of(self, service: str, session: dict[str, str]) -> Any:
         """Make a client with the credentials that AssumeRole returned."""

@@ -28,6 +28,8 @@ class PlayedShell:
 
     ran: ClassVar[list[str]] = []
     fails = "never"
+    copied = ""
+    prints = "== played"
     gate = threading.Event()
 
     def __init__(self, pid: int) -> None:
@@ -39,13 +41,13 @@ class PlayedShell:
     def run(self, script: str, _timeout_s: float, say: Callable[[str], None]) -> str:
         self.gate.wait(20)
         self.ran.append(script)
-        say("== played")
+        say(self.prints)
         return "exit code 7" if self.fails in script else ""
 
     def copy(self, tree: Path) -> str:
         (tree / "var/lib/dpkg").mkdir(parents=True)
         (tree / "var/lib/dpkg/status").write_text("Package: a\nStatus: install ok installed\n")
-        return ""
+        return self.copied
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +129,45 @@ def test_a_component_that_fails_fails_the_stack_with_its_step_and_leaves_nothing
     assert cloud.settled(stack) == "ROLLBACK_COMPLETE"
     assert "phase build, step run failed: exit code 7" in cloud.reason(stack, "Image", "CREATE_FAILED")
     assert (amis(cloud), list(tmp_path.iterdir()), set(instances(cloud)) <= {"terminated"}) == ([], [], True)
+
+
+@pytest.mark.parametrize(
+    ("version", "played_as", "reason"),
+    [
+        (
+            "2026.1122.911",
+            {"copied": "the disk of /images is full: 3 MiB are free"},
+            "the disk of /images is full: 3 MiB are free",
+        ),
+        (
+            "2026.1122.913",
+            {"fails": "install_recipe", "prints": "No space left on device"},
+            "the machine's disk is full",
+        ),
+    ],
+)
+def test_a_full_disk_fails_the_stack_with_that_reason_and_leaves_nothing(
+    cloud, played, tmp_path, version, played_as, reason
+):
+    for name, value in played_as.items():
+        setattr(played, name, value)
+    stack = begun(cloud, version)
+    assert cloud.settled(stack) == "ROLLBACK_COMPLETE"
+    assert reason in cloud.reason(stack, "Image", "CREATE_FAILED")
+    assert (amis(cloud), list(tmp_path.iterdir()), set(instances(cloud)) <= {"terminated"}) == ([], [], True)
+
+
+def test_an_image_is_there_in_each_region_and_goes_from_each(cloud, tmp_path):
+    before, after = cloud.client("ec2"), cloud.client_in("eu-west-1", "ec2")
+    stack = begun(cloud, "2026.1122.912")
+    assert cloud.settled(stack) == "CREATE_COMPLETE", cloud.history(stack)
+    ours = [{"Name": "tag-key", "Values": ["phalanx:recipe"]}]
+    found = [client.describe_images(Filters=ours)["Images"][0]["ImageId"] for client in (before, after)]
+    assert found[0] == found[1]
+    after.deregister_image(ImageId=found[0])
+    assert amis(cloud) == []
+    assert list(tmp_path.iterdir()) == []
+    assert cloud.deleted(stack) == "DELETE_COMPLETE"
 
 
 def test_a_test_that_fails_fails_the_stack_and_the_ami_is_deleted(cloud, played, tmp_path):

@@ -117,6 +117,15 @@ def test_a_recipe_without_an_image_is_refused_with_the_command_that_makes_one(aw
     assert "phalanx image build mxnet --cloud" in refused.value.hint
 
 
+def test_an_unknown_recipe_or_version_is_refused_with_those_that_there_are(aws, images):
+    with pytest.raises(SpecError, match="image: there is no recipe 'mxnett'") as refused:
+        lookups.facts(aws, aws_spec(type="c5.large", image="recipe:mxnett"), "")
+    assert "jax, mpich, mxnet" in refused.value.hint
+    with pytest.raises(SpecError, match=r"no image of the recipe torch@2026\.1\.1") as refused:
+        lookups.facts(aws, aws_spec(type="c5.large", image="recipe:torch@2026.1.1"), "")
+    assert all(f"torch@{version}" in refused.value.hint for version in images)
+
+
 def vcpus_of_instances(local: Stacks) -> int:
     """Count the vCPUs of instances that other tests of this process have left running."""
     listed = local.client("ec2").describe_instances()["Reservations"]

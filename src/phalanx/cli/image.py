@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from phalanx import clouds
-from phalanx.cli.console import confirm, duration, note, print_json, print_table, require_terminal, say
+from phalanx.cli import image_making
+from phalanx.cli.console import confirm, print_json, print_table, require_terminal, say
+from phalanx.cli.environment import complete_recipes
+from phalanx.cli.image_making import GPU_TYPE, TYPE, record, state
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster, verbose_option
 
 if TYPE_CHECKING:
     from phalanx.images.image_stack import Order
-    from phalanx.images.making import ImageCloud
-    from phalanx.images.shelf import Shelved
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-# Types of machines that build and test: enough memory for a framework, and a GPU where the recipe needs one.
-_TYPE, _GPU_TYPE = "m5.large", "g4dn.xlarge"
 
 
 def _place_options(decorated: Decorated) -> Decorated:
     region = click.option("--region", default="us-east-1", show_default=True, help="AWS's region.")
     cloud = click.option("--cloud", type=click.Choice(list(clouds.MODULES)), default="local", show_default=True)
     return cloud(region(decorated))
-
-
-def _connect(cloud: str, region: str) -> ImageCloud:
-    clouds.begin(cloud)
-    return cast("ImageCloud", clouds.get(cloud, region))
 
 
 @click.group("image")
@@ -80,10 +73,14 @@ def clean(name: str | None, file: Path | None, yes: bool) -> None:
 
 
 @command.command("build")
-@click.argument("recipe")
+@click.argument("recipe", shell_complete=complete_recipes)
 @_place_options
 @click.option("--base", "alias", metavar="IMAGE", help="The image to build on.  [default: as the recipe says]")
-@click.option("--type", "instance_type", help=f"The machines' type.  [default: {_TYPE}, or {_GPU_TYPE} for GPUs]")
+@click.option(
+    "--type",
+    "instance_type",
+    help=f"The machines' type.  [default: {TYPE}, or {GPU_TYPE} for GPUs]",
+)
 @click.option("--again", is_flag=True, help="Make a new version, although there is one of the same recipe and base.")
 @verbose_option
 @json_option
@@ -108,62 +105,25 @@ def build(
       phalanx image build torch
       phalanx image build chainermn --cloud aws --region eu-west-1 --base ubuntu-22.04
     """
-    started_s = time.monotonic()
     order = _order(recipe, cloud, alias, instance_type)
-    connected = _connect(cloud, region)
-    from phalanx.cli.progress import Watch
-    from phalanx.images import making, shelf
-
-    there = _existing(shelf.shelved(connected), order, again)
-    if there is None or there.in_progress:
-        begun = making.Making.join(connected, there) if there else making.Making.begin(connected, order)
-        with Watch(f"making an image of {recipe}", started_s, verbose) as watch:
-            try:
-                watch.follow(begun.steps())
-            except KeyboardInterrupt:
-                note(f"interrupted; the build continues. `phalanx image build {recipe}` follows it again.")
-                return 130
-            finally:
-                connected.stop_if_idle()
-        there = shelf.find(connected, there.name if there else f"{recipe}@{order.version}")
-        note(f"made in {duration(watch.elapsed_s)}")
-    _report(there, making.read_manifest(connected, there), as_json)
-    return 0
-
-
-def _report(made: Shelved, contents: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(_record(made))
-        return
-    packages, system = len(contents["packages"]), len(contents["system"])
-    say(f"{made.name} is {made.image_id}: {packages} packages of Python {contents['python']}, {system} of the system.")
-    say(f"Use it with `image: recipe:{made.recipe}`; `phalanx image show {made.name}` lists what it contains.")
+    command = f"phalanx image build {recipe}"
+    connected = image_making.connect(cloud, region)
+    return image_making.make(connected, order, again=again, verbose=verbose, as_json=as_json, command=command)
 
 
 def _order(name: str, cloud: str, alias: str | None, instance_type: str | None) -> Order:
     """Return the image to make; refuse a base that can't be used, before anything starts."""
     from phalanx.clouds import images
-    from phalanx.images import making
     from phalanx.images.base import base
-    from phalanx.images.image_stack import Order
     from phalanx.jobs.environments import recipe
 
     chosen = recipe(name)
-    below = base(alias or chosen.image["base"])
     if cloud == "local":
-        below = below.full()
-        images.require(below.alias, images.local_name(below.alias))
-    below.python_for(chosen)
-    machine = instance_type or (_GPU_TYPE if chosen.image["cuda"] else _TYPE)
-    return Order(chosen, below, making.new_version(time.time()), machine, below.architecture_for(machine))
-
-
-def _existing(there: list[Shelved], order: Order, again: bool) -> Shelved | None:
-    """Return the image that is there already or is being made."""
-    alike = [one for one in there if (one.recipe, one.base) == (order.recipe.name, order.base.alias)]
-    building = [one for one in alike if one.in_progress]
-    same = [one for one in alike if one.available and one.digest == order.recipe.environment.digest]
-    return next(iter(building or ([] if again else same)), None)
+        below = image_making.local_base(chosen, alias)
+        images.require(below.alias, below.row["local"])
+    else:
+        below = base(alias or chosen.image["base"])
+    return image_making.order_of(chosen, below, instance_type)
 
 
 @command.command("list")
@@ -180,24 +140,14 @@ def list_images(cloud: str, region: str, as_json: bool) -> None:
     """
     from phalanx.images import shelf
 
-    there = shelf.shelved(_connect(cloud, region))
+    there = shelf.shelved(image_making.connect(cloud, region))
     if as_json:
-        print_json([_record(one) for one in there])
+        print_json([record(one) for one in there])
     elif not there:
         say("No image was made from a recipe. `phalanx image build torch` makes one.")
     else:
-        rows = [(one.name, one.base, one.architecture or "-", one.image_id or "-", _state(one)) for one in there]
+        rows = [(one.name, one.base, one.architecture or "-", one.image_id or "-", state(one)) for one in there]
         print_table(("NAME", "BASE", "PROCESSOR", "IMAGE", "STATE"), rows)
-
-
-def _state(one: Shelved) -> str:
-    if one.in_progress:
-        return "being made"
-    return "available" if one.available else f"failed ({one.status})"
-
-
-def _record(one: Shelved) -> dict[str, Any]:
-    return {**vars(one), "name": one.name, "state": _state(one)}
 
 
 @command.command("show")
@@ -215,7 +165,7 @@ def show(name: str, cloud: str, region: str, as_json: bool) -> None:
     """
     from phalanx.images import making, shelf
 
-    connected = _connect(cloud, region)
+    connected = image_making.connect(cloud, region)
     found = shelf.find(connected, name)
     contents = making.read_manifest(connected, found)
     if as_json:
@@ -242,20 +192,8 @@ def remove(name: str, cloud: str, region: str, yes: bool, verbose: bool) -> int:
     Examples:
       phalanx image rm torch@2026.1122.905 --cloud aws --region eu-west-1
     """
-    from phalanx.cli.progress import Watch
-    from phalanx.images import making, shelf
+    from phalanx.images import shelf
 
-    connected = _connect(cloud, region)
+    connected = image_making.connect(cloud, region)
     found = shelf.find(connected, name)
-    if not yes:
-        require_terminal()
-        confirm(f"Delete {found.name} ({found.image_id or 'being made'})?")
-    with Watch(f"deleting {found.name}", time.monotonic(), verbose) as watch:
-        try:
-            watch.follow(making.remove(connected, found))
-        except KeyboardInterrupt:
-            note(f"interrupted; the deletion continues. `phalanx image rm {found.name}` follows it again.")
-            return 130
-    connected.stop_if_idle()
-    say(f"{found.name} is deleted; nothing of it is left.")
-    return 0
+    return image_making.remove(connected, found, yes=yes, verbose=verbose, command="phalanx image rm")

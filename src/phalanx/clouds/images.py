@@ -6,11 +6,54 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import LocalCloudError
+from phalanx.plan.machine_images import BASE_TAG, OF_RECIPE, RECIPE_TAG, VERSION_TAG
+
+_FULL = "-full"
+
+
+@dataclass(frozen=True)
+class Built:
+    """An image that is built on this machine: of a system, or of a recipe on the system `base`.
+
+    `use` is what `image:` in phalanx.yaml says for it, and `folder` its directory's name.
+    """
+
+    name: str
+    base: str
+    use: str
+    folder: str
+    path: str
+    built: str
+    packages: int
+    size_bytes: int
+    image_id: str = ""
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Built:
+        """Return the image of a record of the local cloud's."""
+        tags, name, base = record["tags"], record["name"], ""
+        use = f"{name}{_FULL}"
+        if RECIPE_TAG in tags:
+            name, base = f"{tags[RECIPE_TAG]}@{tags[VERSION_TAG]}", tags[BASE_TAG].removesuffix(_FULL)
+            use = f"{OF_RECIPE}{name}"
+        same = {key: record[key] for key in ("path", "built", "packages", "size_bytes")}
+        return cls(name, base, use, record["name"], image_id=record["ami"], **same)
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """A key that sorts systems by name, then recipes by name, the newest first."""
+        recipe, _, version = self.name.partition("@")
+        return (bool(self.base), recipe, [-int(part) for part in version.split(".") if part])
+
+    def to_record(self) -> dict[str, Any]:
+        return vars(self)
 
 
 def directory() -> Path:
@@ -27,6 +70,27 @@ def local_name(alias: str | None) -> str:
 def buildable() -> list[str]:
     """Return the names of the images that can be built here."""
     return [row["local"] for row in table("images")["images"].values() if "local" in row]
+
+
+def built() -> list[Built]:
+    """Return the images on this machine: systems, then those of recipes, the newest first."""
+    return sorted((Built.of(record) for record in run("list")), key=lambda one: one.order)
+
+
+def find(name: str) -> Built:
+    """Return the image of this name: a system, `RECIPE@VERSION`, or `RECIPE` for its newest. Raises LocalCloudError."""
+    there = built()
+    suitable = [one for one in there if name in (one.name, one.name.partition("@")[0])]
+    if not suitable:
+        known = ", ".join(one.name for one in there)
+        hint = f"There are: {known}." if known else f"`phalanx local image build {name.partition('@')[0]}` builds one."
+        raise LocalCloudError(f"there is no image {name} on this machine", hint)
+    return suitable[0]
+
+
+def contents(image: Built) -> dict[str, Any]:
+    """Return the versions of an image's packages, and of a recipe's image its whole manifest."""
+    return run("show", image.folder)
 
 
 def is_built(name: str) -> bool:

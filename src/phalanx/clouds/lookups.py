@@ -187,16 +187,30 @@ def _image_id(api: Api, parameter: str, architecture: str = "") -> str:
 def _newest_of_recipe(api: Api, name: str, architecture: str) -> str:
     """Return the newest image of `RECIPE`, or the one of `RECIPE@VERSION`; for this processor, if there is one."""
     recipe, _, version = name.partition("@")
-    wanted = {RECIPE_TAG: recipe, **({VERSION_TAG: version} if version else {})}
-    filters = [{"Name": f"tag:{key}", "Values": [value]} for key, value in wanted.items()]
-    found = api.call("ec2", "describe_images", Owners=["self"], Filters=filters)["Images"]
+    filters = [{"Name": f"tag:{RECIPE_TAG}", "Values": [recipe]}]
+    there = api.call("ec2", "describe_images", Owners=["self"], Filters=filters)["Images"]
+    found = [one for one in there if version in ("", _tags(one)[VERSION_TAG])]
     if not found:
-        raise SpecError(
-            f"image: {api.region} has no image of the recipe {name}",
-            f"`phalanx image build {recipe} --cloud {api.name} --region {api.region}` makes one.",
-        )
+        raise _without_image(api, name, [_tags(one)[VERSION_TAG] for one in there])
     fits = [one for one in found if one["Architecture"] == architecture]
     return max(fits or found, key=_version)["ImageId"]
+
+
+def _without_image(api: Api, name: str, versions: list[str]) -> SpecError:
+    from phalanx.jobs.environments import recipe_names
+
+    recipe = name.partition("@")[0]
+    if recipe not in recipe_names() and not versions:
+        return SpecError(f"image: there is no recipe '{recipe}'", f"The recipes are: {', '.join(recipe_names())}.")
+    command = f"phalanx image build {recipe} --cloud {api.name} --region {api.region}"
+    if is_local(api.name):
+        command = f"phalanx local image build {recipe}"
+    there = ", ".join(f"{recipe}@{version}" for version in versions)
+    where = "this machine" if is_local(api.name) else api.region
+    return SpecError(
+        f"image: {where} has no image of the recipe {name}",
+        f"There are: {there}." if there else f"`{command}` makes one.",
+    )
 
 
 def _version(described: dict[str, Any]) -> tuple[int, ...]:

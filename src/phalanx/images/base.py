@@ -16,6 +16,8 @@ _AMAZON_PYTHONS = ("3.13", "3.12", "3.11")
 # What a node's boot installs where it is missing (phalanx.node.packages), and what reaches package indexes.
 _APT = ("ca-certificates", "curl", "libgfortran5", "libgomp1", "nfs-common", "openmpi-bin", "python3-venv")
 _DNF = ("ca-certificates", "libgfortran", "libgomp", "nfs-utils")
+# How the aliases of the local cloud's images end.
+_FULL = "-full"
 _APT_COMPILER, _DNF_COMPILER = ("g++", "python3-dev"), ("gcc-c++",)
 
 
@@ -36,15 +38,6 @@ class Base:
         """The versions of Python that the image has or its distribution offers; the first is the one to prefer."""
         offered = _AMAZON_PYTHONS if self.manager == "dnf" else ()
         return tuple(dict.fromkeys((*self.row["pythons"], *offered)))
-
-    def full(self) -> Base:
-        """Return the same image as the local cloud has it. Raises JobError if it has none."""
-        if "local" in self.row:
-            return self
-        if f"{self.alias}-full" not in table("images")["images"]:
-            there = ", ".join(alias for alias, one in bases() if "local" in one.row)
-            raise JobError(f"the local cloud has no {self.alias}", f"Name another base with --base: {there}.")
-        return base(f"{self.alias}-full")
 
     @property
     def programs(self) -> tuple[str, ...]:
@@ -100,3 +93,29 @@ def bases() -> Iterator[tuple[str, Base]]:
     """Yield all base images by their alias."""
     for alias, row in table("images")["images"].items():
         yield alias, Base(alias, row)
+
+
+def local_bases(recipe: Recipe, named: str | None = None) -> list[Base]:
+    """Return the local cloud's bases for the recipe's image, the one that the recipe names first. Raises JobError.
+
+    With `named`, an alias or the name under which its image is built, only that one.
+    """
+    if recipe.image["cuda"]:
+        raise JobError(
+            f"{recipe.name} needs GPUs, which nodes of the local cloud lack",
+            f"Make it on AWS: phalanx image build {recipe.name} --cloud aws",
+        )
+    there = {one.row["local"]: one for _, one in bases() if "local" in one.row}
+    if named:
+        chosen = there.get(named.removesuffix(_FULL))
+        if chosen is None:
+            raise JobError(f"the local cloud has no {named}", f"Name another base with --base: {', '.join(there)}.")
+        chosen.python_for(recipe)
+        return [chosen]
+    suits = runs_on(recipe.environment.python)
+    able = [one for one in there.values() if any(map(suits, one.pythons))]
+    if not able:
+        wanted = recipe.environment.python
+        pythons = ", ".join(f"{name} has {' and '.join(one.pythons)}" for name, one in there.items())
+        raise JobError(f"{recipe.name} needs Python {wanted}, and no image of the local cloud has one", f"{pythons}.")
+    return sorted(able, key=lambda one: one.row["local"] != recipe.image["base"])

@@ -51,6 +51,8 @@ AMAZON_LINUX = {"x86_64": "ami-0fa1a9c0dea100064", "arm64": "ami-0fa1a9c0dea1000
 AMAZON_LINUX_FOR_TRAINING = {"x86_64": "ami-0fa1a9c0dea1d0064", "arm64": "ami-0fa1a9c0dea1d00a4"}
 # The images of `phalanx local image build`, by name.
 FULL_IMAGES = {name: distribution.ami for name, distribution in DISTRIBUTIONS.items()}
+# Those that Image Builder has made, by id.
+OWN_IMAGES: dict[str, Image] = {}
 ROOT_GIB, TRAINING_ROOT_GIB = 8, 60
 """The sizes of the images' root disks, and of those for training."""
 _OFFERINGS = "ec2/resources/instance_type_offerings"
@@ -115,8 +117,8 @@ def install(images: Path | None = None) -> None:
     from moto.ec2.models.amis import Ami, AmiBackend
 
     known = [*_known_images()]
-    own = [image for image in store.images(images) if image.ami] if images else []
-    FULL_IMAGES.update({image.name: image.ami for image in own})
+    OWN_IMAGES.update({image.ami: image for image in store.images(images) if image.ami} if images else {})
+    FULL_IMAGES.update({image.name: image.ami for image in OWN_IMAGES.values()})
 
     def load_images(self: Any) -> None:
         for image_id, name, description, architecture in known:
@@ -133,7 +135,7 @@ def install(images: Path | None = None) -> None:
                 region_name=self.region_name,
             )
 
-        self.amis.update({image.ami: ami_of(self, image) for image in own})
+        self.amis.update({ami: ami_of(self, image) for ami, image in OWN_IMAGES.items()})
 
     AmiBackend._load_amis = load_images
     setattr(Ami, "block_device_mappings", property(_root_device))  # noqa: B010 (pyright knows the original)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -63,6 +64,7 @@ class Build:
         self._is_over = False
         self._lock = threading.Lock()
         self._instance_id = ""
+        self._is_full = False
 
     def start(self) -> None:
         self._context.spawn(self._run, name=f"image-{self._order.image.name}")
@@ -89,7 +91,7 @@ class Build:
         with self._lock:
             self._is_over = True
         if self._ended:
-            registered.deregister(self._context, self._order.region, self._order.image.ami)
+            registered.deregister(self._context, self._order.image.ami)
             self._ended()
         else:
             self._done(failed)
@@ -142,26 +144,28 @@ class Build:
                 self._check(shell.run(step.script, step.timeout_s, self.say), f"phase {step.phase}, step {step.name}")
 
     def _check(self, failed: str, what: str) -> None:
-        if failed or self._cancelled.is_set():
+        if self._cancelled.is_set():
             raise BuildFailed(f"{what} failed: {failed or 'cancelled'}")
+        if failed and self._is_full:
+            failed = f"the machine's disk is full; it is a part of this machine's memory ({failed})"
+        if failed:
+            raise BuildFailed(f"{what} failed: {failed}")
 
     def _keep(self, shell: Shell) -> None:
         """Make an image of the machine's disk."""
         self.say(f"creating {self._order.image.ami}")
         self._check(shell.run(_SANITIZE, _BOOT_TIMEOUT_S, self.say), "the clean-up")
-        partial = registered.images_of(self._context) / f"{self._order.image.name}{store.PARTIAL}"
-        tree = partial / store.TREE
-        tree.mkdir(parents=True)
-        try:
+        with registered.partial(self._context, self._order.image.name) as partial:
+            tree = partial / store.TREE
+            tree.mkdir()
             os.chown(tree, self._context.root_of_nodes, self._context.root_of_nodes)
             self._check(shell.copy(tree), "the copy of the disk")
             image = registered.described(self._context, self._order.image, tree)
-            registered.complete(self._context, self._order.region, partial, image)
-        finally:
-            registered.remove_tree(partial)
+            registered.complete(self._context, partial, image)
 
     def say(self, line: str) -> None:
         """Write a line to the build's log, as Image Builder does to CloudWatch."""
+        self._is_full |= os.strerror(errno.ENOSPC) in line
         backend: Any = logs_backends[self._context.account][self._order.region]
         group, stream = self._order.log_group, self._order.log_stream
         if group not in backend.groups:

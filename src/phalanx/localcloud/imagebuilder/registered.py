@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import secrets
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,13 @@ _moto_deregister: Any = AmiBackend.deregister_image
 def install(context: Context) -> None:
     """Have DeregisterImage remove the image's files, too."""
 
-    def deregister(self: AmiBackend, ami_id: str) -> None:
+    def patched(self: AmiBackend, ami_id: str) -> None:
         _moto_deregister(self, ami_id)
         discard(context, ami_id)
+        # It was an image of this machine, and so of each region.
+        deregister(context, ami_id)
 
-    AmiBackend.deregister_image = deregister
+    AmiBackend.deregister_image = patched
 
 
 def new_id() -> str:
@@ -36,19 +40,36 @@ def new_id() -> str:
     return f"ami-{secrets.token_hex(8)}1"
 
 
-def complete(context: Context, region: str, partial: Path, image: Image) -> None:
-    """Keep an image whose tree is in `partial`, and register it."""
+@contextlib.contextmanager
+def partial(context: Context, name: str) -> Iterator[Path]:
+    """Yield the directory of an image that is being made, and remove it unless it was renamed."""
+    directory = images_of(context)
+    directory.mkdir(parents=True, exist_ok=True)
+    store.remove_abandoned(directory, remove_tree)
+    with store.locked(directory, name):
+        place = directory / f"{name}{store.PARTIAL}"
+        place.mkdir()
+        try:
+            yield place
+        finally:
+            remove_tree(place)
+            store.lock_of(directory, name).unlink()
+
+
+def complete(context: Context, partial: Path, image: Image) -> None:
+    """Keep an image whose tree is in `partial`, and register it: in each region, as a later local cloud does."""
     store.complete(partial, image)
     moto_setup.FULL_IMAGES[image.name] = image.ami
-    backend = ec2_backends[context.account][region]
-    backend.amis[image.ami] = moto_setup.ami_of(backend, image)
+    moto_setup.OWN_IMAGES[image.ami] = image
+    for backend in ec2_backends[context.account].values():
+        backend.amis[image.ami] = moto_setup.ami_of(backend, image)
 
 
-def deregister(context: Context, region: str, ami_id: str) -> None:
+def deregister(context: Context, ami_id: str) -> None:
     """Deregister an image and remove its files; no error if it is gone."""
-    backend = ec2_backends[context.account][region]
-    if ami_id in backend.amis:
-        backend.deregister_image(ami_id)
+    for backend in list(ec2_backends[context.account].values()):
+        if ami_id in backend.amis:
+            backend.deregister_image(ami_id)
 
 
 def discard(context: Context, ami_id: str) -> None:
@@ -58,6 +79,7 @@ def discard(context: Context, ami_id: str) -> None:
         image = store.find(images_of(context), name)
         if image and image.ami:
             del moto_setup.FULL_IMAGES[name]
+            moto_setup.OWN_IMAGES.pop(ami_id, None)
             remove_tree(Path(image.path))
 
 
@@ -74,13 +96,12 @@ def images_of(context: Context) -> Path:
 
 def described(context: Context, image: Image, tree: Path) -> Image:
     """Return the image with what is known once its file system is in `tree`."""
-    status = (tree / "var/lib/dpkg/status").read_text(errors="replace")
     return replace(
         image,
         path=str(images_of(context) / image.name),
         built=context.clock.now().strftime("%Y-%m-%d"),
         size_bytes=store.size_bytes(tree),
-        packages=status.count("\nStatus: install ok installed"),
+        packages=store.packages(tree),
         root=context.root_of_nodes,
         tags={**image.tags, "phalanx:machine": platform.machine()},
     )

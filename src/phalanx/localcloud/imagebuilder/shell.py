@@ -9,12 +9,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from phalanx.localcloud.images import store
 from phalanx.localcloud.nodes.machine import STANDARD_PATH
 
 _ENTER = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
 _ENV = {"PATH": STANDARD_PATH, "HOME": "/root", "LANG": "C.UTF-8"}
 # The node's own files, without what its boot mounts.
 _PACK = ("tar", "--create", "--one-file-system", "--numeric-owner", "--exclude=./dev/*", "--directory=/", ".")
+_MOST_CHARACTERS = 500
 _UNPACK = ("tar", "--extract", "--numeric-owner", "--preserve-permissions")
 
 
@@ -53,9 +55,14 @@ class Shell:
     def copy(self, tree: Path) -> str:
         """Copy the node's file system to a directory of the nodes' root. Return what failed, "" for nothing."""
         # By the current directory, since the nodes' root may not enter those above it.
+        unpack = [*self._target, *_UNPACK]
         with subprocess.Popen([*self._target, *_ENTER, *_PACK], env=_ENV, stdout=subprocess.PIPE) as packing:
-            unpacked = subprocess.run([*self._target, *_UNPACK], stdin=packing.stdout, cwd=tree, check=False)
+            unpacked = subprocess.run(unpack, stdin=packing.stdout, stderr=subprocess.PIPE, cwd=tree, check=False)
         # tar's 1: a file changed while it was read, such as a log.
         if packing.returncode not in (0, os.EX_OK + 1) or unpacked.returncode:
-            return f"tar ended with exit codes {packing.returncode} and {unpacked.returncode}"
+            last = unpacked.stderr.decode(errors="replace")
+            ended = (
+                f"tar ended with exit codes {packing.returncode} and {unpacked.returncode}: {last[-_MOST_CHARACTERS:]}"
+            )
+            return store.full_disk(last, tree) or ended
         return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from phalanx.localcloud import probe, userns
 from phalanx.localcloud.images import distributions, store
@@ -44,6 +43,7 @@ def build(directory: Path, name: str, say: Say) -> Image:
     """
     _require_tools(name)
     directory.mkdir(parents=True, exist_ok=True)
+    store.remove_abandoned(directory, store.remove)
     began_s = time.monotonic()
     with _lock(directory, name), _clean(directory / f"{name}{PARTIAL}") as place:
         say(f"building {name} from {_origin(name)}; this takes some minutes")
@@ -78,11 +78,9 @@ def _mmdebstrap_mode() -> str:
 
 @contextlib.contextmanager
 def _lock(directory: Path, name: str) -> Iterator[None]:
-    with (directory / f"{name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CannotBuild(f"another command is building {name}\nwait until it has ended") from None
+    with store.locked(directory, name) as is_free:
+        if not is_free:
+            raise CannotBuild(f"another command is building {name}\nwait until it has ended")
         yield
 
 
@@ -114,13 +112,21 @@ def _unpack_into(tree: Path, name: str, say: Say) -> None:
         finally:
             os.close(writer)
             unpacked = userns.exit_status(os.waitpid(unpacking, 0)[1])
-        if made:
-            raise CannotBuild("\n".join([f"mmdebstrap ended with exit code {made}:", *lines]))
-        if unpacked:
-            errors.seek(0)
-            raise CannotBuild(
-                f"tar ended with exit code {unpacked}:\n{errors.read(_MOST_BYTES).decode(errors='replace')}"
-            )
+        errors.seek(0)
+        said = errors.read(_MOST_BYTES).decode(errors="replace")
+    if made or unpacked:
+        _fail(tree, made, lines, unpacked, said)
+
+
+def _fail(tree: Path, made: int, lines: list[str], unpacked: int, said: str) -> NoReturn:
+    """Raise CannotBuild for what mmdebstrap and tar have printed."""
+    temporary = Path(tempfile.gettempdir())
+    full = store.full_disk(said, tree) or store.full_disk("\n".join(lines), temporary)
+    if full:
+        raise CannotBuild(f"{full}\nan image takes about 300 MB, and three times that in {temporary} while it is built")
+    if made:
+        raise CannotBuild("\n".join([f"mmdebstrap ended with exit code {made}:", *lines]))
+    raise CannotBuild(f"tar ended with exit code {unpacked}:\n{said}")
 
 
 def _run(command: list[str], given: str, output: int, say: Say) -> tuple[int, list[str]]:
@@ -168,12 +174,11 @@ def _follow(stream: IO[bytes], say: Say) -> list[str]:
 
 
 def _describe(directory: Path, name: str, place: Path) -> Image:
-    status = (place / TREE / "var/lib/dpkg/status").read_text(errors="replace")
     return Image(
         name=name,
         path=str(directory / name),
         built=time.strftime("%Y-%m-%d"),
         size_bytes=store.size_bytes(place / TREE),
-        packages=status.count("\nStatus: install ok installed"),
+        packages=store.packages(place / TREE),
         root=userns.root_of_nodes(_MODE),
     )

@@ -1,4 +1,4 @@
-"""`python -m phalanx.localcloud image build|list|rm`: prints progress to stderr, and what there is as JSON."""
+"""`python -m phalanx.localcloud image build|list|show|rm`: prints progress to stderr, and what there is as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command; return its exit status: 0, 1 with the reason as `message`, or 130 after Ctrl-C."""
     options = _parser().parse_args(arguments)
     try:
-        _print({"build": _build, "list": _list, "rm": _remove}[options.command](options))
+        _print({"build": _build, "list": _list, "show": _show, "rm": _remove}[options.command](options))
     except build.CannotBuild as reason:
         _print({"message": str(reason)})
         return 1
@@ -32,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in ("build", "rm"):
         commands.add_parser(command).add_argument("name", choices=list(distributions.DISTRIBUTIONS))
     commands.add_parser("list")
+    commands.add_parser("show").add_argument("name")
     return parser
 
 
@@ -41,6 +42,13 @@ def _build(options: argparse.Namespace) -> object:
 
 def _list(options: argparse.Namespace) -> object:
     return [asdict(image) for image in store.images(options.images.absolute())]
+
+
+def _show(options: argparse.Namespace) -> object:
+    image = store.find(options.images.absolute(), options.name)
+    if image is None:
+        raise build.CannotBuild(f"there is no image {options.name}")
+    return store.contents(Path(image.path) / store.TREE)
 
 
 def _remove(options: argparse.Namespace) -> object:

@@ -5,18 +5,30 @@ An image is complete once it has its image.json. A build that was killed leaves 
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from phalanx.localcloud import userns
 
 TREE = "tree"
 PARTIAL = ".partial"
+_LOCK = ".lock"
 _RECORD = "image.json"
+# What a recipe's components write (phalanx.images.component).
+_MANIFEST = "usr/local/lib/phalanx/manifest.json"
+_STATUS = "var/lib/dpkg/status"
+_INSTALLED = "Status: install ok installed"
+_FIELD = re.compile(r"^(Package|Version): (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,53 @@ def size_bytes(tree: Path) -> int:
     """What a tree takes on disk, without the few directories that only its accounts can read."""
     files = (Path(place, name) for place, _directories, names in os.walk(tree) for name in names)
     return sum(file.lstat().st_blocks * 512 for file in files)
+
+
+def contents(tree: Path) -> dict[str, Any]:
+    """Return the manifest that a recipe's image has; or of a system the versions of its packages, as `system`."""
+    manifest = tree / _MANIFEST
+    if manifest.is_file() and not manifest.is_symlink():
+        return json.loads(manifest.read_text())
+    stanzas = (tree / _STATUS).read_text(errors="replace").split("\n\n")
+    fields = [dict(_FIELD.findall(stanza)) for stanza in stanzas if _INSTALLED in stanza]
+    return {"system": {one["Package"]: one["Version"] for one in fields}}
+
+
+def packages(tree: Path) -> int:
+    """Return how many packages are installed in a tree."""
+    return (tree / _STATUS).read_text(errors="replace").count(f"\n{_INSTALLED}\n")
+
+
+def lock_of(directory: Path, name: str) -> Path:
+    """Return the file that the process holds a lock on which builds an image."""
+    return directory / f"{name}{_LOCK}"
+
+
+@contextlib.contextmanager
+def locked(directory: Path, name: str) -> Iterator[bool]:
+    """Hold the lock of an image's build; yield False at once if another process holds it."""
+    with lock_of(directory, name).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def remove_abandoned(directory: Path, remove: Callable[[Path], None]) -> None:
+    """Remove what builds have left whose process was killed, each with `remove`."""
+    for partial in directory.glob(f"*{PARTIAL}"):
+        with locked(directory, partial.stem) as is_free:
+            if is_free and partial.exists():
+                remove(partial)
+
+
+def full_disk(text: str, place: Path) -> str:
+    """Return in words that a disk is full, if a program's messages say so; else ""."""
+    if os.strerror(errno.ENOSPC) not in text:
+        return ""
+    return f"the disk of {place} is full: {shutil.disk_usage(place).free >> 20} MiB are free"
 
 
 def complete(partial: Path, image: Image) -> None:

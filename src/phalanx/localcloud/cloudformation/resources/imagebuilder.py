@@ -71,7 +71,7 @@ def _delete_image(request: Request, physical_id: str) -> bool:
     """Delete the image, also while it is built; with DeletionSettings, its AMI too (docs/aws-behaviour.md 9.6)."""
     build, record = _builds.pop(physical_id, None), _records.pop(physical_id, {})
     if record and "DeletionSettings" in request.properties:
-        registered.deregister(request.context, request.region, record["AmiId"])
+        registered.deregister(request.context, record["AmiId"])
     return bool(build and build.cancel(lambda: request.settled(None)))
 
 

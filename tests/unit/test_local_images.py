@@ -1,0 +1,192 @@
+"""phalanx local image: systems and recipes, found by name; what can't be made is refused before anything starts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prompts import Prompt
+
+from phalanx.cli import image_making
+from phalanx.cli import images as commands
+from phalanx.clouds import images
+from phalanx.errors import JobError, LocalCloudError
+from phalanx.images.base import local_bases
+from phalanx.images.shelf import Shelved
+from phalanx.jobs.environments import recipe
+from phalanx.localcloud.images import command, store
+from phalanx.localcloud.images.store import Image
+
+STATUS = """Package: bash
+Status: install ok installed
+Version: 5.2.15-2
+
+Package: gone
+Status: deinstall ok config-files
+Version: 1
+"""
+MANIFEST = {"recipe": "mpich", "python": "3.11.2", "packages": {"mpi4py": "4.1.2"}, "system": {"bash": "5.2.15-2"}}
+
+
+def tags(recipe: str, version: str) -> dict[str, str]:
+    return {"phalanx:recipe": recipe, "phalanx:version": version, "phalanx:base": "debian-12-full"}
+
+
+def keep(folder: str, manifest: dict[str, Any] | None = None, **fields: Any) -> Path:
+    """Put an image into the user's directory of images."""
+    place = images.directory() / folder
+    for name in ("tree/var/lib/dpkg", "tree/usr/local/lib/phalanx"):
+        (place / name).mkdir(parents=True)
+    (place / "tree/var/lib/dpkg/status").write_text(STATUS)
+    if manifest:
+        (place / "tree/usr/local/lib/phalanx/manifest.json").write_text(json.dumps(manifest))
+    record = Image(folder, str(place), "2026-11-23", 1 << 20, 1, 0, **fields)
+    (place / "image.json").write_text(json.dumps(vars(record)))
+    return place
+
+
+@pytest.fixture
+def phalanx(tmp_path, monkeypatch, capsys):
+    """A prompt, with the images' command in this process."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+    def run(*arguments: str) -> Any:
+        assert command.main(["--images", str(images.directory()), *arguments]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    monkeypatch.setattr(images, "run", run)
+    return Prompt(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def kept(phalanx):
+    keep("debian-12")
+    keep("phalanx-image-mpich-2026-1122-905-1.0.0", MANIFEST, ami="ami-1", tags=tags("mpich", "2026.1122.905"))
+    keep("phalanx-image-mpich-2026-1101-1-1.0.0", MANIFEST, ami="ami-2", tags=tags("mpich", "2026.1101.1"))
+
+
+def test_systems_and_recipes_are_listed_with_what_a_file_says_for_them(phalanx, kept):
+    assert phalanx("local", "image", "list", "--json") == 0
+    found = [(one["name"], one["base"], one["use"]) for one in json.loads(phalanx.out)]
+    assert found == [
+        ("debian-12", "", "debian-12-full"),
+        ("mpich@2026.1122.905", "debian-12", "recipe:mpich@2026.1122.905"),
+        ("mpich@2026.1101.1", "debian-12", "recipe:mpich@2026.1101.1"),
+    ]
+    assert phalanx("local", "image", "list") == 0
+    assert "mpich@2026.1122.905" in phalanx.out and "IMAGE:" in phalanx.out
+
+
+def test_show_prints_a_recipes_manifest_and_a_systems_packages(phalanx, kept):
+    assert phalanx("local", "image", "show", "mpich", "--json") == 0
+    assert json.loads(phalanx.out) == MANIFEST
+    assert phalanx("local", "image", "show", "mpich") == 0
+    assert "mpich@2026.1122.905 is in" in phalanx.out and "made on debian-12, with Python 3.11.2" in phalanx.out
+    assert phalanx("local", "image", "show", "debian-12", "--json") == 0
+    assert json.loads(phalanx.out) == {"system": {"bash": "5.2.15-2"}}
+
+
+def test_an_image_that_is_not_there_is_refused_with_those_that_are(phalanx, kept):
+    assert phalanx("local", "image", "show", "torch") == 5
+    assert "there is no image torch on this machine" in phalanx.err
+    assert "There are: debian-12, mpich@2026.1122.905, mpich@2026.1101.1." in phalanx.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "printed"),
+    [
+        (("fedora-40",), "there is no system or recipe 'fedora-40'\nSystems: ubuntu-24.04, "),
+        (("fedora-40",), "Recipes: chainercv, chainermn, "),
+        (("cupy",), "cupy needs GPUs, which nodes of the local cloud lack"),
+        (("cupy",), "phalanx image build cupy --cloud aws"),
+        (("mpich", "--base", "fedora-40"), "the local cloud has no fedora-40\nName another base with --base: ubuntu"),
+        (("chainercv", "--base", "debian-12"), "chainercv needs Python >=3.10,<3.11, and debian-12-full has 3.11"),
+        (("debian-12", "--base", "debian-12"), "--base is for recipes, and debian-12 is a system"),
+    ],
+)
+def test_what_cant_be_built_is_refused_before_anything_starts(phalanx, monkeypatch, arguments, printed):
+    monkeypatch.setattr(commands.image_making, "connect", lambda *_: pytest.fail("it started"))
+    assert phalanx("local", "image", "build", *arguments) != 0
+    assert printed in phalanx.err
+
+
+def test_a_recipe_that_no_python_of_a_local_image_can_make_is_refused():
+    old = recipe("mpich")
+    ancient = replace(old, environment=replace(old.environment, python=">=3.6,<3.7"))
+    with pytest.raises(JobError, match=r"mpich needs Python >=3\.6,<3\.7, and no image of the local cloud") as refused:
+        local_bases(ancient)
+    assert "debian-11 has 3.9" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("there", "options", "base", "built"),
+    [
+        ((), (), "ubuntu-22.04-full", ["ubuntu-22.04"]),
+        (("debian-12",), (), "debian-12-full", []),
+        (("debian-11", "debian-12", "ubuntu-22.04"), (), "ubuntu-22.04-full", []),
+        (("debian-11",), (), "ubuntu-22.04-full", ["ubuntu-22.04"]),
+        (("debian-12",), ("--base", "ubuntu-22.04"), "ubuntu-22.04-full", ["ubuntu-22.04"]),
+        ((), ("--base", "debian-12-full"), "debian-12-full", ["debian-12"]),
+    ],
+)
+def test_a_recipe_is_built_on_a_system_that_is_there_or_else_on_its_own(
+    phalanx, monkeypatch, there, options, base, built
+):
+    for name in there:
+        keep(name)
+    ran, ordered = [], []
+
+    def begin(_connected: object, order: Any, **_options: Any) -> int:
+        ordered.append(order.base.alias)
+        return 0
+
+    monkeypatch.setattr(images, "run", lambda *arguments: ran.append(arguments[-1]))
+    monkeypatch.setattr(commands.image_making, "connect", lambda *_: None)
+    monkeypatch.setattr(commands.image_making, "make", begin)
+    assert phalanx("local", "image", "build", "chainermn", *options) == 0
+    assert (ordered, ran) == ([base], built)
+
+
+def test_names_are_completed(phalanx, kept):
+    def complete(which: Any, incomplete: str) -> list[str]:
+        return which(None, None, incomplete)
+
+    assert complete(commands._complete_buildable, "m") == ["mpich", "mxnet"]
+    assert complete(commands._complete_buildable, "debian") == ["debian-12", "debian-11"]
+    assert complete(commands._complete_built, "mpich") == ["mpich@2026.1122.905", "mpich@2026.1101.1"]
+
+
+def test_what_a_killed_build_has_left_is_removed_unless_another_one_still_runs(tmp_path):
+    for name in ("killed", "running"):
+        (tmp_path / f"{name}.partial/tree").mkdir(parents=True)
+    with store.locked(tmp_path, "running") as is_mine:
+        assert is_mine
+        store.remove_abandoned(tmp_path, shutil.rmtree)
+    assert [path.name for path in tmp_path.glob("*.partial")] == ["running.partial"]
+
+
+def test_a_full_disk_is_reported_with_what_is_free(tmp_path):
+    assert "is full: " in store.full_disk("tar: ./usr: Cannot write: No space left on device\n", tmp_path)
+    assert store.full_disk("tar: ./usr: Permission denied\n", tmp_path) == ""
+
+
+class Nodes:
+    """A cloud with instances that run from an image."""
+
+    def __init__(self, name: str, instances: list[str]) -> None:
+        self.name, self._instances = name, instances
+
+    def pages(self, *_arguments: str, **_filters: Any) -> Any:
+        return iter([{"Instances": [{"InstanceId": one} for one in self._instances]}])
+
+
+def test_an_image_that_local_nodes_run_from_is_kept():
+    image = Shelved("mpich", "2026.1122.905", "debian-12-full", "", "s", image_id="ami-1")
+    with pytest.raises(LocalCloudError, match=r"mpich@2026\.1122\.905 is in use: i-1, i-2 run from it"):
+        image_making._require_unused(Nodes("local", ["i-1", "i-2"]), image)  # type: ignore[arg-type]
+    image_making._require_unused(Nodes("local", []), image)  # type: ignore[arg-type]
+    image_making._require_unused(Nodes("aws", ["i-1"]), image)  # type: ignore[arg-type]
