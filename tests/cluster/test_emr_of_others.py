@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,6 +211,8 @@ def test_a_cluster_is_adopted_runs_jobs_and_is_given_back_as_it_was(others, thei
     assert ran.count("phalanx") == ran.count("shared") == 2
     assert all(address in ran for address in addresses)
     assert "shared" in terminal.phalanx("logs", "first").stdout
+    home = terminal.phalanx("get", "first", "out-1", str(terminal.directory)).stdout.strip()
+    assert Path(home).read_text() == "1\n"
     assert terminal.phalanx("ssh", "deeplearning-worker2", "--", "hostname").stdout.startswith("ip-")
     assert "does not change its size" in terminal.phalanx("scale", "3", check=False).stderr
     assert "nothing is wrong" in terminal.phalanx("why", check=False).stdout.lower()
@@ -242,6 +245,10 @@ def test_what_keeps_a_cluster_from_being_adopted_is_named_and_nothing_is_left(ot
     core = others.instances(theirs, "RUNNING")[1]["Ec2InstanceId"]
     assert f"/half is mounted on the other nodes, and not on {core}" in half
     others.step(theirs, "sudo", "umount", "/half")
+    others.step(theirs, "sudo", "useradd", "-u", "2000", "phalanx")
+    taken = adopt(others, theirs, "--yes", check=False).stderr
+    assert f"{others.instances(theirs)[0]['Ec2InstanceId']} has a user or group phalanx of its own" in taken
+    others.step(theirs, "sudo", "userdel", "-r", "phalanx")
     assert json.loads(others.terminal.phalanx("ls", "--json").stdout) == []
     assert not list((others.terminal.state / "clusters").glob("*"))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from click.testing import CliRunner
-from fake_cloud import FakeCloud
+from fake_cloud import STACK, FakeCloud, event
 from plans import ADOPTED, FOUND
 
 from phalanx import clouds
@@ -122,6 +122,46 @@ def test_the_answer_of_a_node_may_be_any_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(Nodes, "remote", lambda *_: node)
     found = Nodes(FOUND, "mine", SshRoute(), None).look("/efs")
     assert [sorted(marks) for marks in found.values()] == [["sudo", "\ufffd"]] * 2
+
+
+def judged(monkeypatch: pytest.MonkeyPatch, *marks: str) -> adopt_emr.EmrAdoption:
+    """Look at nodes that have these marks besides those of every node."""
+    monkeypatch.setattr(adopt_emr, "Nodes", FakeNodes)
+    monkeypatch.setattr(FakeNodes, "agent", frozenset(marks))
+    return adopt_emr.EmrAdoption(FakeCloud(), "amazonaws.com", FOUND, adopt_emr.Wanted("mine"))
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"), [("user", "i-2 has a user or group phalanx of its own"), ("uid", "i-1 uses the uid or gid 2000")]
+)
+def test_a_node_whose_user_phalanx_is_not_ours_is_not_adopted(tmp_path, monkeypatch, mark, said):
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
+    with pytest.raises(ClusterError, match=said):
+        judged(monkeypatch, mark)
+    # An adoption whose stack is gone has left it, and the next one removes it first.
+    judged(monkeypatch, mark, "stack/earlier/0123")
+
+
+def test_what_fails_before_the_agent_is_sent_undoes_the_adoption_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(adopt_emr.store, "make_key", lambda _: "ssh-ed25519 AAAA me")
+    monkeypatch.setattr(adopt_emr.emr_release, "release_node", lambda *_: None)
+    adoption = judged(monkeypatch)
+    cloud = adoption.cloud
+    assert isinstance(cloud, FakeCloud)
+    cloud.script = [
+        event(1, "mine", "CREATE_IN_PROGRESS", STACK),
+        event(2, emr_adopted.CONDITION, "CREATE_IN_PROGRESS", "AWS::CloudFormation::WaitCondition"),
+    ]
+
+    def refuse(_: str) -> None:
+        cloud.resources = lambda _: []  # type: ignore[method-assign]
+        raise CloudError("throttled")
+
+    cloud.resources = refuse  # type: ignore[method-assign]
+    with pytest.raises(CloudError, match="throttled"):
+        list(adoption.steps())
+    assert cloud.describe_stack("mine") is None
 
 
 class FakeNodes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from phalanx.node import release
@@ -41,3 +43,10 @@ def test_a_process_that_can_not_be_ended_is_named_after_a_while(monkeypatch):
     process(monkeypatch, status=status(2000, "D"))
     with pytest.raises(SystemExit, match=r"processes of phalanx can't be ended: \[7\]"):
         release.end_processes(2000)
+
+
+def test_an_account_that_the_agent_did_not_make_is_left(monkeypatch):
+    monkeypatch.setattr(release.pwd, "getpwnam", lambda _: SimpleNamespace(pw_uid=2000, pw_gecos="Ph. Alanx"))
+    assert release.uid_of("phalanx") == -1
+    monkeypatch.setattr(release.pwd, "getpwnam", lambda _: SimpleNamespace(pw_uid=2000, pw_gecos="phalanx jobs"))
+    assert release.uid_of("phalanx") == 2000

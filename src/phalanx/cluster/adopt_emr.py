@@ -12,7 +12,7 @@ from typing import Any
 from phalanx.clouds.protocol import Cloud, StackEvent, StackState
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster import emr_release
-from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.cluster_record import JOB_USER, Cluster
 from phalanx.cluster.deletion import Deletion
 from phalanx.cluster.emr_nodes import USER, Nodes
 from phalanx.cluster.emr_release import Released
@@ -20,6 +20,7 @@ from phalanx.cluster.ready import record_ready
 from phalanx.cluster.stack import Creation, Progress, Stack
 from phalanx.errors import ClusterError, PhalanxError, StackFailed
 from phalanx.node import outcome
+from phalanx.node.account import UID as JOB_UID
 from phalanx.node.roster import Roster
 from phalanx.plan.emr_cluster import EmrCluster, Instance
 from phalanx.template import emr_adopted
@@ -83,20 +84,28 @@ class EmrAdoption:
             yield step
             if not begun and _has_begun(step, emr_adopted.CONDITION):
                 begun = True
-                threading.Thread(target=self._boot, args=(stack,), daemon=True).start()
+                try:
+                    self._start_agents(stack)
+                except Exception:
+                    yield from self.undo()
+                    raise
         if creation.state is None or not creation.ready:
             yield from self._undo(creation)
         else:
-            self.result = record_ready(self.cloud, creation.state, settings(self.cloud, creation.state), USER)
+            self.result = record_ready(self.cloud, creation.state, settings(self.cloud, creation.state))
 
-    def _boot(self, stack: Stack) -> None:
-        """Start the agent on all nodes; the stack fails if that is impossible on the master."""
+    def _start_agents(self, stack: Stack) -> None:
+        """Begin to start the agent on all nodes, which takes a while."""
         made = {one.logical_id: one.physical_id for one in self.cloud.resources(stack.stack_id)}
         job_role = f"{self.found.role_arn.rpartition(':')[0]}:role/{made['JobRole']}"
         scripts = {
             one: emr_adopted.boot(self.terms, one, stack.stack_id, self._domain, made, job_role)
             for one in self.found.instances
         }
+        threading.Thread(target=self._boot, args=(scripts, made[emr_adopted.HANDLE]), daemon=True).start()
+
+    def _boot(self, scripts: dict[Instance, bytes], handle: str) -> None:
+        """Run the scripts on the nodes; the stack fails if that is impossible on the master."""
         try:
             failed = self._nodes.boot(scripts)
             if self.found.master in failed:
@@ -104,7 +113,7 @@ class EmrAdoption:
         except Exception as error:
             self._problem = str(error)
         if self._problem:
-            outcome.signal(made[emr_adopted.HANDLE], "FAILURE", f"the agent could not be started: {self._problem}")
+            outcome.signal(handle, "FAILURE", f"the agent could not be started: {self._problem}")
 
     def _undo(self, creation: Creation) -> Iterator[Progress]:
         """Release the nodes, delete the stack, and raise StackFailed with the reason."""
@@ -141,6 +150,8 @@ class EmrAdoption:
             stacks = [found[1] for found in map(_STACK.fullmatch, marks) if found]
             wrong += [f"{one.instance_id} is a node of cluster {name}" for name in stacks if self._exists(name)]
             self._left += [one] if stacks else []
+            # Jobs would run as that user, and `down` would remove it.
+            wrong += [f"{one.instance_id} {what}" for mark, what in _TAKEN.items() if mark in marks and not stacks]
         without = [one.instance_id for one, marks in has.items() if "shared" not in marks]
         if without and len(without) < len(has):
             wrong.append(f"{shared} is mounted on the other nodes, and not on {', '.join(without)}")
@@ -154,6 +165,10 @@ class EmrAdoption:
         return self.cloud.describe_stack(name) is not None
 
 
+_TAKEN = {
+    "user": f"has a user or group {JOB_USER} of its own, and jobs would run as that user",
+    "uid": f"uses the uid or gid {JOB_UID} for another user or group, and jobs would run with it",
+}
 _NEEDED = {"sudo": f"sudo for {USER}", "python": "Python 3.9 as /usr/bin/python3"}
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from phalanx.clouds.protocol import SshRoute
 from phalanx.cluster import cluster_record as store
+from phalanx.cluster.cluster_record import JOB_USER
 from phalanx.errors import ClusterError
+from phalanx.node.account import UID as JOB_UID
 from phalanx.plan.emr_cluster import EmrCluster, Instance
 from phalanx.ssh.remote import Remote, close_all
 
@@ -24,6 +26,8 @@ _LOOK = """\
 mountpoint -q {0} && echo shared
 sudo -n true 2>/dev/null && echo sudo
 /usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' && echo python
+{{ getent passwd {1} || getent group {1}; }} > /dev/null && echo user
+{{ getent passwd {2}; getent group {2}; }} | grep -qv '^{1}:' && echo uid
 sudo -n grep -o 'stack/[^/]*/[^"]*' /opt/phalanx/config.json 2>/dev/null
 true
 """
@@ -49,12 +53,13 @@ class Nodes:
         return Remote(self._config, instance.address, USER, via=master)
 
     def look(self, shared: str) -> dict[Instance, set[str]]:
-        """Return what each instance has: shared, sudo, python, and stack/NAME/ID if the agent of that stack is there.
+        """Return what each instance has: shared, sudo, python, and stack/NAME/ID if the agent of that stack is there;
+        user or uid if the name or number of the job user is in use.
 
         Raises ClusterError if one can't be reached.
         """
         master = self.cluster.master
-        command = _LOOK.format(shlex.quote(shared))
+        command = _LOOK.format(shlex.quote(shared), JOB_USER, JOB_UID)
         try:
             self.remote(master).connect()
         except ClusterError as error:

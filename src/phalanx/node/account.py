@@ -6,7 +6,8 @@ import os
 
 from phalanx.node import files
 
-_UID = 2000
+UID = 2000
+"""The job user's, on all nodes."""
 _ADMINS = ("ubuntu", "ec2-user", "admin", "hadoop")
 AUTHORIZED = "/etc/ssh/phalanx/authorized_keys"
 ENVIRONMENTS = "/var/lib/phalanx/environments"
@@ -55,7 +56,7 @@ def make_environments(uid: int, root: str = "") -> None:
 def uid_of(name: str, root: str = "") -> int:
     """Return the uid that the job user has, or will have."""
     uid = find(name, root)
-    return uid if uid >= 0 else 0 if single_uid(root) else _UID
+    return uid if uid >= 0 else 0 if single_uid(root) else UID
 
 
 def find(name: str, root: str = "") -> int:

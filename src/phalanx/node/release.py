@@ -11,6 +11,8 @@ import subprocess
 import time
 
 USER = "phalanx"
+# Of the account that node.account makes: another one stays.
+ABOUT = "phalanx jobs"
 # The marks of node.files.
 BEGIN, END = "# phalanx: begin", "# phalanx: end"
 UNITS = ("phalanx", "phalanx-firewall")
@@ -24,7 +26,6 @@ MADE = (
     "/opt/deeplearning",
     "/var/lib/phalanx",
     "/run/phalanx.sock",
-    f"/home/{USER}",
     "/opt/phalanx",
 )
 SHARED = ("/etc/hosts", "/etc/environment", "/etc/fstab")
@@ -53,9 +54,13 @@ def main() -> None:
     for path in SHARED:
         keep_others(path)
     keep_lines("/etc/ssh/ssh_known_hosts", "@cert-authority deeplearning-*,")
-    for name in ACCOUNTS if uid >= 0 else ():
-        keep_lines(f"/etc/{name}", f"{USER}:")
-    for path in (*MADE, f"/etc/systemd/system/user@{uid}.service"):
+    # The account after what it owns, so that a second run finds what an interrupted one has left.
+    if uid >= 0:
+        remove(f"/home/{USER}")
+        remove(f"/etc/systemd/system/user@{uid}.service")
+        for name in ACCOUNTS:
+            keep_lines(f"/etc/{name}", f"{USER}:")
+    for path in MADE:
         remove(path)
     if os.path.exists(WORKERS):
         # It may be the user's, and describes the nodes as before.
@@ -66,11 +71,12 @@ def main() -> None:
 
 
 def uid_of(user: str) -> int:
-    """Return the uid of a user; -1 if there is no such user."""
+    """Return the uid of a user that the agent made; -1 if there is none."""
     try:
-        return pwd.getpwnam(user).pw_uid
+        found = pwd.getpwnam(user)
     except KeyError:
         return -1
+    return found.pw_uid if found.pw_gecos == ABOUT else -1
 
 
 def stop_agent() -> None:
