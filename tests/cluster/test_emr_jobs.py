@@ -125,6 +125,7 @@ class TestCommands:
     def test_hadoop_administers_and_jobs_run_as_phalanx_without_sudo(self, emr):
         done = emr.phalanx("exec", "--sudo", "--json", "--", "install -d -o hadoop /srv/src && id -un")
         assert [one["stdout"] for one in json.loads(done.stdout)] == ["root\n"] * 3
+        assert emr.phalanx("ssh", "--admin", "worker2", "--", "id", "-un").stdout == "hadoop\n"
         assert as_hadoop(emr, "id -un; sudo id -un; touch /srv/src/x") == "hadoop\nroot\n"
         job = emr.phalanx("run", "--launcher", "exec", "-N", "1", "--", "sh", "-c", "id -un; sudo -n true 2>&1 || true")
         assert job.stdout.count("phalanx\n") == 3 and job.stdout.count("not in the group sudo") == 3, job.stdout

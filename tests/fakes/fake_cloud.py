@@ -89,6 +89,7 @@ class FakeCloud:
     roster: Roster | None = field(default_factory=roster)
     left: list[list[str]] = field(default_factory=list)
     name: str = "local"
+    admin_user: str = ""
     region: str = "us-east-1"
     poll_interval_s: float = 0.0
     stacks: dict[str, FakeStack] = field(default_factory=dict)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 class AutoScaling:
     """See `phalanx.clouds.protocol.Machines`."""
 
+    admin_user = ""
+
     def __init__(self, api: Any) -> None:
         self._api = api
 

@@ -258,6 +258,10 @@ class ApiCloud(ABC):
         item = (answer or {}).get("Item")
         return {name: next(iter(value.values())) for name, value in item.items()} if item else None
 
+    @property
+    def admin_user(self) -> str:
+        return self.machines.admin_user
+
     def running(self, cluster: str) -> Running | None:
         return self.machines.running(cluster)
 

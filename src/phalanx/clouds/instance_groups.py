@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 RESOURCE = "EmrCluster"
 """The cluster's logical id in its stack."""
 SOURCE = "EMR"
+ADMIN_USER = "hadoop"
+"""On every node of EMR, whatever the image has; it owns Hadoop and Spark."""
 STUCK_AFTER_S = 20 * 60
 """A cluster that starts for longer has a problem that EMR does not report: half of this is usual."""
 _ENDED = ("TERMINATING", "TERMINATED", "TERMINATED_WITH_ERRORS")
@@ -26,6 +28,8 @@ _MEANT = ("CLUSTER_TERMINATED", "USER_REQUEST", "INSTANCE_GROUP_RESIZE")
 
 class InstanceGroups:
     """See `phalanx.clouds.protocol.Machines`."""
+
+    admin_user = ADMIN_USER
 
     def __init__(self, api: Any) -> None:
         self._api = api

@@ -170,6 +170,11 @@ class SshRoute:
 class Machines(Protocol):
     """What phalanx needs of the service that makes a cluster's machines: Auto Scaling, or another one."""
 
+    @property
+    def admin_user(self) -> str:
+        """The user who administers the machines; "" for the one that the image has for that."""
+        ...
+
     def running(self, cluster: str) -> Running | None:
         """Return the state of the cluster's groups; None if it has none."""
         ...

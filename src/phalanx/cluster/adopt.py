@@ -9,7 +9,6 @@ from phalanx.clouds.protocol import Cloud, StackState
 from phalanx.cluster import adopt_emr
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.cluster.emr_nodes import USER
 from phalanx.cluster.ready import record_ready
 from phalanx.cluster.stack import require_ours
 from phalanx.errors import CloudError, ClusterError
@@ -33,9 +32,8 @@ def adopt(cloud: Cloud, name: str, identity: Path | None = None) -> tuple[Cluste
         raise CloudError(f"stack {name} is {state.status}", "Only a cluster that is ready can be adopted.")
     _refuse_another(name, state)
     _take_key(name, state.parameters.get("SshPublicKey", ""), identity)
-    if state.emr_cluster:
-        return record_ready(cloud, state, adopt_emr.settings(cloud, state), USER)
-    return record_ready(cloud, state, _settings(cloud, state))
+    settings = adopt_emr.settings if state.emr_cluster else _settings
+    return record_ready(cloud, state, settings(cloud, state))
 
 
 def _refuse_another(name: str, state: StackState) -> None:

@@ -16,13 +16,8 @@ from phalanx.node.roster import Roster
 from phalanx.plan.machine_images import admin_user_of
 
 
-def record_ready(
-    cloud: Cloud, state: StackState, settings: Mapping[str, Any], admin_user: str = ""
-) -> tuple[Cluster, Roster]:
-    """Write the record and the ssh_config of a ready stack; `settings` are keys of a ClusterSpec.
-
-    `admin_user` may use sudo on the nodes; by default the user that the image has for that.
-    """
+def record_ready(cloud: Cloud, state: StackState, settings: Mapping[str, Any]) -> tuple[Cluster, Roster]:
+    """Write the record and the ssh_config of a ready stack; `settings` are keys of a ClusterSpec."""
     table = state.outputs["RosterTable"]
     roster = read_roster(cloud, table)
     if roster is None:
@@ -39,7 +34,7 @@ def record_ready(
         slots=max(node.slots for node in roster.nodes),
         nodes=len(roster.nodes),
         table=table,
-        admin_user=admin_user or _admin_user(cloud, state.parameters.get("Image", "")),
+        admin_user=cloud.admin_user or _admin_user(cloud, state.parameters.get("Image", "")),
         accounts_separated=cloud.accounts_separated(),
         created_s=state.created_s,
         spec=settings,
