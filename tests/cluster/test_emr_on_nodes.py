@@ -153,10 +153,38 @@ def test_one_in_a_subnet_and_groups_and_with_a_role_of_the_user_s_leaves_them_as
     (own,) = (one["Id"] for one in made if one["Name"] == "own")
     assert emr.describe(own)["Ec2InstanceAttributes"]["EmrManagedMasterSecurityGroup"] == groups[0]
     assert iam.list_role_policies(RoleName="EMR_EC2_DefaultRole")["PolicyNames"] == ["allow", "phalanx-own"]
+    share_its_file_system(emr, spec)
     assert "nothing of it is left" in terminal.phalanx("down", "--yes", "--keep", "no").stdout
     assert iam.list_role_policies(RoleName="EMR_EC2_DefaultRole")["PolicyNames"] == ["allow"]
     assert emr.ec2.describe_security_groups(GroupIds=groups)["SecurityGroups"]
     emr.ec2.delete_tags(Resources=[emr.subnet, *groups, vpc], Tags=[tag])
+
+
+def share_its_file_system(emr: Emr, own: str) -> None:
+    """Put a second cluster on the first one's file system: each can end while the other needs it, or says so."""
+    terminal, efs = emr.terminal, api(emr.terminal, "efs")
+    terminal.on("head", "echo of-own > /efs/file")
+    ((file_system, target),) = [
+        (one["FileSystemId"], one["MountTargetId"])
+        for system in efs.describe_file_systems()["FileSystems"]
+        for one in efs.describe_mount_targets(FileSystemId=system["FileSystemId"])["MountTargets"]
+    ]
+    beside = terminal.directory / "beside"
+    beside.mkdir()
+    spec = own.replace("own", "beside").replace("nodes: 2", "nodes: 1") + f"file_system: {file_system}\n"
+    (beside / "phalanx.yaml").write_text(spec + "emr: {logs: s3://emr-logs/beside}\n")
+    terminal.phalanx("up", "-f", str(beside / "phalanx.yaml"))
+    line = "cat /efs/file; echo of-beside > /efs/file"
+    assert terminal.phalanx("ssh", "-c", "beside", "--", line).stdout == "of-own\n"
+    refused = terminal.phalanx("down", "-c", "own", "--yes", "--keep", "no", check=False)
+    assert "nothing was deleted: beside uses the network or the shared directory of own" in refused.stderr
+    assert "Take that down first: `phalanx down -c beside`." in refused.stderr
+    lost = terminal.phalanx("down", "-c", "beside", "--yes", "--keep", "no", check=False)
+    assert f"nothing was deleted: {file_system} has mount targets that are not beside's" in lost.stderr
+    assert "nothing else of it is left" in terminal.phalanx("down", "-c", "beside", "--yes").stdout
+    assert terminal.on("head", "cat /efs/file") == "of-beside\n"
+    left = efs.describe_mount_targets(FileSystemId=file_system)["MountTargets"]
+    assert [one["MountTargetId"] for one in left] == [target]
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,7 @@ class FakeCloud:
     sent: list[str] = field(default_factory=list)  # templates
     guard_duty: list[list[str]] = field(default_factory=list)  # what is left of it, at one query after another
     others: list[str] = field(default_factory=list)
+    sharers_now: list[str] = field(default_factory=list)
     changes: list[StackChange] = field(default_factory=list)
     update_script: list[StackEvent] = field(default_factory=lambda: list(UPDATED))
     reviewed: list[tuple[dict[str, str], list[str]]] = field(default_factory=list)
@@ -251,6 +252,9 @@ class FakeCloud:
 
     def foreign(self, cluster, vpc):
         return self.others
+
+    def sharers(self, cluster, resources):
+        return self.sharers_now
 
     def delete_role(self, role):
         self.deleted_roles.append(role)

@@ -13,6 +13,7 @@ from fleet_fakes import ADMINISTRATOR, Cloud, Group, cloud, received, subscribed
 from moto.ec2.models import ec2_backends
 
 from phalanx.clouds import foreign
+from phalanx.clouds.protocol import Resource
 from phalanx.errors import CloudError
 from phalanx.localcloud import ec2, faults
 from phalanx.localcloud.context import Issued
@@ -321,3 +322,24 @@ def test_what_guard_duty_made_can_be_deleted_and_what_a_person_made_is_named(loc
     assert [line.split(" ")[0] for line in left] == ["network", "security"]
     assert left[0].endswith("(by hand)")
     assert group not in left[1]
+
+
+def test_clusters_that_share_a_network_or_a_file_system_are_known_by_their_groups(local):
+    ec2, api = local.client("ec2"), Api(local)
+    vpc, _ = local.network()
+
+    def group(cluster: str) -> str:
+        made = ec2.create_security_group(GroupName=cluster, Description="x", VpcId=vpc)["GroupId"]
+        ec2.create_tags(Resources=[made], Tags=[{"Key": "phalanx:cluster", "Value": cluster}])
+        return made
+
+    storage, other = group("demo"), group("mounts")
+    mine = [Resource("Storage", storage, "AWS::EC2::SecurityGroup")]
+    assert foreign.sharers(api, "demo", mine) == []
+    rule = {"IpProtocol": "tcp", "FromPort": 2049, "ToPort": 2049, "UserIdGroupPairs": [{"GroupId": other}]}
+    ec2.authorize_security_group_ingress(GroupId=storage, IpPermissions=[rule])
+    group("beside")
+    assert foreign.sharers(api, "demo", mine) == ["mounts"]
+    made = [*mine, Resource("Vpc", vpc, "AWS::EC2::VPC")]
+    assert foreign.sharers(api, "demo", made) == ["beside", "mounts"]
+    assert foreign.sharers(api, "demo", []) == []

@@ -69,6 +69,27 @@ def test_an_interrupted_deletion_is_completed(state):
     assert not (state / "clusters/demo").exists()
 
 
+def test_what_another_cluster_uses_is_left_until_that_is_down(cloud, state):
+    cloud.sharers_now = ["other", "gone"]
+    other = cloud.put("other", "CREATE_COMPLETE")
+    with pytest.raises(ClusterError, match="nothing was deleted: other uses the network or the shared directory") as e:
+        list(TakeDown(cloud, "demo").steps())
+    assert "`phalanx down -c other`" in e.value.hint
+    assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
+    cloud.stacks[other].state = replace(cloud.stacks[other].state, status="DELETE_COMPLETE")
+    list(TakeDown(cloud, "demo").steps())
+    assert cloud.describe_stack("demo") is None
+
+
+def test_a_file_system_with_mount_targets_of_others_is_not_deleted(with_data):
+    cloud = with_data(b"", file_system="fs-1", keep="no")
+    rule = event(8, "NfsFromNodes", "CREATE_COMPLETE", "AWS::EC2::SecurityGroupIngress")
+    cloud.stacks[cloud.describe_stack("demo").stack_id].script.insert(5, rule)
+    with pytest.raises(ClusterError, match="has mount targets that are not demo's"):
+        TakeDown(cloud, "demo")
+    assert TakeDown(cloud, "demo", "yes").kept
+
+
 FILES = [*READY[:5], event(7, "FileSystem", "CREATE_COMPLETE", "AWS::EFS::FileSystem"), READY[5]]
 
 

@@ -335,6 +335,9 @@ class ApiCloud(ABC):
     def foreign(self, cluster: str, vpc: str) -> list[str]:
         return foreign.find(self, cluster, vpc)
 
+    def sharers(self, cluster: str, resources: Sequence[Resource]) -> list[str]:
+        return foreign.sharers(self, cluster, resources)
+
     def delete_role(self, role: str) -> None:
         self.remove_policies(role)
         self.exists("iam", "delete_role", RoleName=role)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from phalanx.clouds.protocol import CLUSTER_TAG
+from phalanx.clouds.protocol import CLUSTER_TAG, Resource
 from phalanx.clouds.refusals import code
 from phalanx.errors import CloudError
 
@@ -50,6 +50,35 @@ def find(api: Api, cluster: str, vpc: str) -> list[str]:
             if _alien(g, cluster)
         ),
     ]
+
+
+def sharers(api: Api, cluster: str, resources: Sequence[Resource]) -> list[str]:
+    """Return the names of other clusters whose nodes are in a VPC of these resources, or mount their file system."""
+    groups = [*_tagged(api, "vpc-id", _ids(resources, "AWS::EC2::VPC"))]
+    own = _ids(resources, "AWS::EC2::SecurityGroup")
+    let_in = {pair["GroupId"] for group in _described(api, "group-id", own) for pair in _pairs(group)}
+    groups += _tagged(api, "group-id", sorted(let_in.difference(own)))
+    tags = [tag for group in groups for tag in group.get("Tags", []) if tag["Key"] == CLUSTER_TAG]
+    return sorted({tag["Value"] for tag in tags} - {cluster})
+
+
+def _ids(resources: Sequence[Resource], kind: str) -> list[str]:
+    return [one.physical_id for one in resources if one.resource_type == kind and one.physical_id]
+
+
+def _pairs(group: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for rule in group["IpPermissions"]:
+        yield from rule.get("UserIdGroupPairs", [])
+
+
+def _tagged(api: Api, name: str, values: list[str]) -> Iterator[dict[str, Any]]:
+    return _described(api, name, values, {"Name": "tag-key", "Values": [CLUSTER_TAG]})
+
+
+def _described(api: Api, name: str, values: list[str], *more: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the security groups whose property is one of these values."""
+    chosen = [{"Name": name, "Values": values}, *more]
+    return api.pages("ec2", "describe_security_groups", "SecurityGroups", Filters=chosen) if values else iter(())
 
 
 def services(api: Api, vpc: str) -> list[str]:

@@ -336,6 +336,10 @@ class Cloud(Machines, Protocol):
         """Return a line for each thing in the VPC that is not the cluster's own."""
         ...
 
+    def sharers(self, cluster: str, resources: Sequence[Resource]) -> list[str]:
+        """Return the other clusters whose nodes are in these resources' VPC or mount their file system."""
+        ...
+
     def delete_role(self, role: str) -> None:
         """Delete the role with its policies; no error when it is gone."""
         ...

@@ -17,6 +17,8 @@ DOWN_DEADLINE_S = 30 * 60.0
 PROOF_DEADLINE_S = 5 * 60.0
 EFS = "AWS::EFS::FileSystem"
 LUSTRE = "AWS::FSx::FileSystem"
+LETS_NODES_IN = "NfsFromNodes"
+"""The logical id of the rule by which nodes reach a mount target that is not their stack's."""
 ROLE, REMOVAL_ROLE = "AWS::IAM::Role", "RemovalRole"
 
 

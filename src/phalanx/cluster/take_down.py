@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.clouds.protocol import Cloud, StackEvent, StackState
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.cluster.deletion import Deletion, file_systems_of
+from phalanx.cluster.deletion import LETS_NODES_IN, Deletion, file_systems_of
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Leftovers, RoleFreed, Stack, require_ours
 from phalanx.errors import ClusterError, PhalanxError
@@ -111,10 +111,12 @@ class TakeDown:
         made = file_systems_of(Stack(self.cloud, state.name, state.stack_id))
         if state.status.startswith(("CREATE_IN", "CREATE_F", "ROLLBACK")):
             return made  # nobody has used it yet
+        self._refuse_shared(state)
         file_system = state.outputs.get("SharedFileSystem", "") or next(iter(made), "")
         if not file_system:
             self._let_go_of_the_head(state)
         if not file_system or self._must_delete_data():
+            self._refuse_mounted(state, file_system)
             return (file_system,) if file_system else ()
         is_lustre = "Lustre" in state.outputs
         if is_lustre and file_system in made:
@@ -126,6 +128,26 @@ class TakeDown:
             )
         self.kept = Kept(file_system, *self.cloud.file_system_place(file_system, is_lustre))
         return ()
+
+    def _refuse_shared(self, state: StackState) -> None:
+        """Raise ClusterError if the nodes of another cluster need this one's network or mount target."""
+        found = self.cloud.sharers(state.name, self.cloud.resources(state.stack_id))
+        # Security groups that a deleted stack has left are named when they are in the way.
+        if others := [name for name in found if self.cloud.describe_stack(name)]:
+            use = f"{' and '.join(others)} {'uses' if len(others) == 1 else 'use'}"
+            raise ClusterError(
+                f"nothing was deleted: {use} the network or the shared directory of {state.name}",
+                f"Take that down first: {' and '.join(f'`phalanx down -c {name}`' for name in others)}.",
+            )
+
+    def _refuse_mounted(self, state: StackState, file_system: str) -> None:
+        """Raise ClusterError if the file system has mount targets of others, with which EFS deletes none."""
+        if any(one.logical_id == LETS_NODES_IN for one in self.cloud.resources(state.stack_id)):
+            raise ClusterError(
+                f"nothing was deleted: {file_system} has mount targets that are not {state.name}'s, so it can't be "
+                "deleted with the cluster",
+                "Keep it: `phalanx down --keep yes`.",
+            )
 
     def _let_go_of_the_head(self, state: StackState) -> None:
         """Ask about data on the head's own disk, which end with it. Raises ClusterError unless they may."""
