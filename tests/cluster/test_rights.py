@@ -19,11 +19,12 @@ import pytest
 from aws_here import AwsHere
 from clusters import aws_spec
 from local_clouds import api, break_on_purpose
+from needed_rights import not_needed, used
 from own_vpc import OwnFileSystem, OwnVpc
 
 from conftest import Terminal, a_terminal
 from phalanx.clouds import lookups
-from phalanx.localcloud.iam.policy import Ask, Decision, Statement, as_list, decide, statements_of
+from phalanx.localcloud.iam.policy import Ask, Statement, statements_of
 from phalanx.reach.own_code import write_package
 
 pytestmark = pytest.mark.cluster
@@ -221,9 +222,7 @@ class Life:
 
     def used(self, role: str) -> list[Ask]:
         """Return what the local cloud recorded of a role."""
-        lines = (self.terminal.state / "local" / "rights.jsonl").read_text().splitlines()
-        found = [one for one in map(json.loads, lines) if one["role"] == role]
-        return [Ask(one["action"], one["resource"], one["keys"]) for one in found]
+        return used(self.terminal.state / "local", role)
 
 
 @pytest.fixture(scope="module")
@@ -237,27 +236,11 @@ def life(tmp_path_factory) -> Iterator[Life]:
         yield lived
 
 
-def without_one(statements: list[Statement]) -> Iterator[tuple[str, list[Statement]]]:
-    """Yield each right, an action on a resource in a statement, and the statements without it."""
-    for number, statement in enumerate(statements):
-        for element in ("Action", "Resource"):
-            for one in as_list(statement[element]):
-                left = {**statement, element: [other for other in as_list(statement[element]) if other != one]}
-                name = f"{statement.get('Sid', number)}: {' '.join(as_list(statement['Action']))[:60]}"
-                yield f"{one} ({name})", [*statements[:number], left, *statements[number + 1 :]]
-
-
-def not_needed(statements: list[Statement], asked: list[Ask]) -> list[str]:
-    """Return the rights without which everything that was asked would be allowed still."""
-    judged = [pair for pair in without_one(statements) if not any(one in pair[0].split()[0] for one in NOT_HERE)]
-    return [right for right, left in judged if all(decide(left, ask) is Decision.ALLOWED for ask in asked)]
-
-
 @pytest.mark.parametrize("role", ["HeadRole", "WorkerRole", "FunctionRole", "JobRole"])
 def test_without_any_right_of_a_role_something_fails(life, role):
     (name,) = (one for one in life.policies if re.match(f"rights-{role}-", one))
-    assert not_needed(life.policies[name], life.used(name)) == []
+    assert not_needed(life.policies[name], life.used(name), NOT_HERE) == []
 
 
 def test_without_any_right_of_the_person_something_fails(life):
-    assert not_needed(life.policies[PERSON], life.used(PERSON)) == []
+    assert not_needed(life.policies[PERSON], life.used(PERSON), NOT_HERE) == []

@@ -3,51 +3,23 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from fleet_fakes import until
+from image_builds import PlayedShell, play
 from stack_fakes import Stacks, stacks
 
 from phalanx.images.base import base
 from phalanx.images.image_stack import Order, request
 from phalanx.jobs.environments import recipe
 from phalanx.localcloud import moto_setup
-from phalanx.localcloud.imagebuilder import build, documents
+from phalanx.localcloud.imagebuilder import documents
 
 VERSION = "2026.1122.905"
 PARENT = moto_setup.FULL_IMAGES["ubuntu-24.04"]
-
-
-class PlayedShell:
-    """A shell whose scripts succeed, unless one contains `fails`; while `gate` is closed, they wait."""
-
-    ran: ClassVar[list[str]] = []
-    fails = "never"
-    copied = ""
-    prints = "== played"
-    gate = threading.Event()
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-
-    def succeeds(self, *_argv: str) -> bool:
-        return True
-
-    def run(self, script: str, _timeout_s: float, say: Callable[[str], None]) -> str:
-        self.gate.wait(20)
-        self.ran.append(script)
-        say(self.prints)
-        return "exit code 7" if self.fails in script else ""
-
-    def copy(self, tree: Path) -> str:
-        (tree / "var/lib/dpkg").mkdir(parents=True)
-        (tree / "var/lib/dpkg/status").write_text("Package: a\nStatus: install ok installed\n")
-        return self.copied
 
 
 @pytest.fixture(scope="module")
@@ -58,16 +30,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
 
 @pytest.fixture(autouse=True)
 def played(cloud: Stacks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[PlayedShell]:
-    shell = type("Shell", (PlayedShell,), {"ran": [], "gate": threading.Event()})
-    shell.gate.set()
-    monkeypatch.setattr(build, "Shell", shell)
-    monkeypatch.setattr(build.os, "chown", lambda *_: None)
-    monkeypatch.setattr(build, "_LOOK_EVERY_S", 0.001)
-    booted = cloud.runner.booted
-    nodes = lambda: [SimpleNamespace(instance_id=one, pid=1, inner_pid=1) for one in booted]  # noqa: E731
-    monkeypatch.setattr(cloud.runner, "nodes", nodes)
-    cloud.context.images = tmp_path
-    return shell
+    return play(cloud, tmp_path, monkeypatch)
 
 
 def order(version: str = VERSION) -> tuple[Order, dict[str, Any]]:

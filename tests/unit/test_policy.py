@@ -79,6 +79,10 @@ def test_a_stack_is_made_and_deleted_with_exactly_this_policy():
     assert refused(policy(default_document(), "demo")["Statement"]) == []
 
 
+def test_clusters_of_any_name_are_made_and_deleted_with_one_policy():
+    assert refused(policy(default_document(), "*")["Statement"]) == []
+
+
 def test_each_action_is_needed():
     """Without it a call of CloudFormation's is refused, or one of phalanx's own."""
     statements = policy(default_document(), "demo")["Statement"]

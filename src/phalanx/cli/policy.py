@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,9 +15,10 @@ from phalanx.cli.planning import offline_option, planned
 @click.command("policy")
 @file_option
 @click.option("--any-name", is_flag=True, help="For clusters of any name, not only the one of the file.")
+@click.option("--images", is_flag=True, help="For `phalanx image` instead, with every recipe; without a file.")
 @offline_option
 @debug_option
-def command(file: Path, any_name: bool, offline: bool) -> None:
+def command(file: Path, any_name: bool, images: bool, offline: bool) -> None:
     """Print the least IAM policy for a person who runs `up`, `status`, `scale`, `extend`, `why` and `down`.
 
     It follows from the CloudFormation document of this file: CloudFormation makes everything with the rights of the
@@ -25,10 +27,29 @@ def command(file: Path, any_name: bool, offline: bool) -> None:
     \b
     Examples:
       phalanx policy > policy.json
+      phalanx policy --images > images.json
       aws iam create-policy --policy-name phalanx --policy-document file://policy.json
     """
+    if images:
+        print_json(_of_images())
+        return
     from phalanx.template.document import build
     from phalanx.template.permissions import policy
 
     plan = planned(file, offline)
     print_json(policy(build(plan).to_dict(), "*" if any_name else plan.spec.name))
+
+
+def _of_images() -> dict[str, Any]:
+    """Return the policy for images: their stacks differ in nothing that takes rights."""
+    import json
+
+    from phalanx.cli.image_making import order_of
+    from phalanx.images import rights
+    from phalanx.images.base import base
+    from phalanx.images.image_stack import request
+    from phalanx.jobs.environments import recipe
+
+    chosen = recipe("torch")
+    document, _ = request(order_of(chosen, base(chosen.image["base"])))
+    return rights.policy(json.loads(document))

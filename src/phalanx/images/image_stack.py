@@ -21,6 +21,9 @@ from phalanx.plan.machine_images import BASE_TAG, RECIPE_TAG, VERSION_TAG
 DIGEST_TAG, MANIFEST_TAG = "phalanx:digest", "phalanx:manifest"
 """Further tags of the stack and of its AMI: a hash of what it was made from, and the SHA-256 of what it contains."""
 
+STACKS = "phalanx-image-"
+"""How the names of all stacks of images begin."""
+
 # A parameter's value may have 4,096 bytes (docs/aws-behaviour.md 1.14).
 _VALUE = 4096
 _NETWORK = "10.0.0.0/24"
@@ -76,7 +79,7 @@ class Order:
 
 def stack_prefix(recipe: str) -> str:
     """Return how the names of the stacks of a recipe's images begin."""
-    return f"phalanx-image-{recipe}-"
+    return f"{STACKS}{recipe}-"
 
 
 def request(order: Order) -> tuple[str, dict[str, str]]:

@@ -170,7 +170,7 @@ def ami_of(backend: Any, image: Image) -> Any:
     """Return EC2's record of an image that Image Builder made."""
     from moto.ec2.models.amis import Ami
 
-    return Ami(
+    made = Ami(
         backend,
         image.ami,
         name=image.ami_name,
@@ -181,6 +181,8 @@ def ami_of(backend: Any, image: Image) -> Any:
         region_name=backend.region_name,
         tags=image.tags,
     )
+    made.ebs_snapshot.add_tags(image.tags)
+    return made
 
 
 def preload(account: str) -> None:

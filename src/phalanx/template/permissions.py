@@ -6,7 +6,7 @@ permissions of the handlers in AWS's resource schemas, without those for propert
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -57,6 +57,21 @@ _OF_TYPES: Mapping[str, str] = {
     "AWS::IAM::Policy": "iam:PutRolePolicy iam:GetRolePolicy iam:DeleteRolePolicy",
     "AWS::IAM::Role": "iam:CreateRole iam:DeleteRole iam:GetRole iam:TagRole iam:PutRolePolicy iam:GetRolePolicy "
     "iam:DeleteRolePolicy iam:ListRolePolicies iam:ListAttachedRolePolicies",
+    "AWS::ImageBuilder::Component": "imagebuilder:CreateComponent imagebuilder:DeleteComponent "
+    "imagebuilder:GetComponent imagebuilder:TagResource imagebuilder:UntagResource",
+    "AWS::ImageBuilder::DistributionConfiguration": "imagebuilder:CreateDistributionConfiguration "
+    "imagebuilder:DeleteDistributionConfiguration imagebuilder:GetDistributionConfiguration imagebuilder:TagResource "
+    "imagebuilder:UntagResource",
+    "AWS::ImageBuilder::Image": "imagebuilder:CreateImage imagebuilder:DeleteImage imagebuilder:GetImage "
+    "imagebuilder:GetImageRecipe imagebuilder:GetInfrastructureConfiguration imagebuilder:GetDistributionConfiguration "
+    "imagebuilder:CancelImageCreation imagebuilder:StartResourceStateUpdate imagebuilder:GetLifecycleExecution "
+    "imagebuilder:TagResource imagebuilder:UntagResource iam:PassRole iam:GetRole",
+    "AWS::ImageBuilder::ImageRecipe": "imagebuilder:CreateImageRecipe imagebuilder:DeleteImageRecipe "
+    "imagebuilder:GetImageRecipe imagebuilder:GetComponent imagebuilder:TagResource imagebuilder:UntagResource "
+    "ec2:DescribeImages ssm:GetParameter",
+    "AWS::ImageBuilder::InfrastructureConfiguration": "imagebuilder:CreateInfrastructureConfiguration "
+    "imagebuilder:DeleteInfrastructureConfiguration imagebuilder:GetInfrastructureConfiguration "
+    "imagebuilder:TagResource imagebuilder:UntagResource iam:PassRole iam:GetRole iam:GetInstanceProfile",
     "AWS::Lambda::Function": "lambda:CreateFunction lambda:DeleteFunction lambda:GetFunction lambda:TagResource "
     "iam:PassRole",
     "AWS::Lambda::Permission": "lambda:AddPermission lambda:RemovePermission",
@@ -158,7 +173,7 @@ _CHANGES = (
     "elasticfilesystem:Delete",
     "fsx:Delete",
 )
-_NAMED: Mapping[str, tuple[str, ...]] = {
+NAMED: Mapping[str, tuple[str, ...]] = {
     "autoscaling": ("autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/{name}-*",),
     "cloudformation": ("cloudformation:*:*:stack/{name}/*",),
     "dynamodb": ("dynamodb:*:*:table/{prefix}*",),
@@ -170,6 +185,7 @@ _NAMED: Mapping[str, tuple[str, ...]] = {
     "sns": ("sns:*:*:{prefix}*",),
     "sqs": ("sqs:*:*:{prefix}*",),
 }
+"""Of each service, the ARNs of what belongs to a cluster by its name."""
 
 
 def policy(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
@@ -178,37 +194,45 @@ def policy(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
     is_private = _SESSIONS in str(document["Resources"])
     more = [own for kind, own in OWN_OF.items() if kind in kinds] + [OWN_OF_PRIVATE] * is_private
     actions = sorted({*OWN, *needed(document), *chain(*more)})
-    statements: dict[str, dict[str, Any]] = {}
-    for action in actions:
-        label, scope = _scope(action, cluster)
-        statements.setdefault(label, {"Sid": label, "Effect": "Allow", "Action": [], **scope})["Action"].append(action)
     logins = _logins(cluster) if is_private else []
     prices = {"Sid": "OptionalPrices", "Effect": "Allow", "Action": [*OPTIONAL], "Resource": "*"}
     others = [*logins, *_of_lustre(document), _guard_duty(), prices]
-    return {"Version": "2012-10-17", "Statement": [*statements.values(), *others]}
+    return {"Version": "2012-10-17", "Statement": [*statements(actions, cluster), *others]}
 
 
-def needed(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the actions with which CloudFormation makes, changes and deletes the document's resources."""
+def statements(
+    actions: Iterable[str], cluster: str, named: Mapping[str, tuple[str, ...]] = NAMED
+) -> list[dict[str, Any]]:
+    """Return statements that allow these actions on what belongs to the cluster, as far as IAM can bind them to it."""
+    found: dict[str, dict[str, Any]] = {}
+    for action in actions:
+        label, scope = _scope(action, cluster, named)
+        found.setdefault(label, {"Sid": label, "Effect": "Allow", "Action": [], **scope})["Action"].append(action)
+    return [*found.values()]
+
+
+def needed(document: Mapping[str, Any], changes: bool = True) -> Iterator[str]:
+    """Yield the actions with which CloudFormation makes, deletes and (with `changes`) changes the resources."""
     for kind in sorted({resource["Type"] for resource in document["Resources"].values()}):
         yield from _OF_TYPES[kind].split()
-        yield from _OF_CHANGES.get(kind, "").split()
+        yield from _OF_CHANGES.get(kind, "").split() if changes else ()
     for resource in document["Resources"].values():
         for name in resource.get("Properties", {}):
             yield from _OF_PROPERTIES.get((resource["Type"], name), "").split()
 
 
-def _scope(action: str, cluster: str) -> tuple[str, dict[str, Any]]:
+def _scope(action: str, cluster: str, named: Mapping[str, tuple[str, ...]]) -> tuple[str, dict[str, Any]]:
     """Return the statement that an action belongs to, and its resources."""
     service, _, verb = action.partition(":")
     if action.startswith(_CHANGES):
         return "TaggedOnly", {
             "Resource": "*",
-            "Condition": {"StringEquals": {f"aws:ResourceTag/{CLUSTER_TAG}": cluster}},
+            # Not StringEquals, which knows no `*` of `--any-name` and of images (docs/aws-behaviour.md 6).
+            "Condition": {"StringLike": {f"aws:ResourceTag/{CLUSTER_TAG}": cluster}},
         }
-    if service not in _NAMED or action in _ANYWHERE or (service == "autoscaling" and verb.startswith("Describe")):
+    if service not in named or action in _ANYWHERE or (service == "autoscaling" and verb.startswith("Describe")):
         return "Anywhere", {"Resource": "*"}
-    arns = (arn.format(name=cluster, prefix=cluster[:_PREFIX]) for arn in _NAMED[service])
+    arns = (arn.format(name=cluster, prefix=cluster[:_PREFIX]) for arn in named[service])
     return service.title(), {"Resource": [f"arn:*:{arn}" for arn in arns]}
 
 

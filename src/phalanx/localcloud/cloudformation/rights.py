@@ -139,29 +139,34 @@ _CALLS: Mapping[str, tuple[str, str, str]] = {
     ),
     "AWS::ImageBuilder::Component": (
         "imagebuilder:CreateComponent imagebuilder:GetComponent imagebuilder:TagResource",
-        "imagebuilder:DeleteComponent imagebuilder:GetComponent",
+        "imagebuilder:DeleteComponent imagebuilder:GetComponent imagebuilder:UntagResource",
         "component/{name}",
     ),
     "AWS::ImageBuilder::DistributionConfiguration": (
         "imagebuilder:CreateDistributionConfiguration imagebuilder:GetDistributionConfiguration "
         "imagebuilder:TagResource",
-        "imagebuilder:DeleteDistributionConfiguration imagebuilder:GetDistributionConfiguration",
+        "imagebuilder:DeleteDistributionConfiguration imagebuilder:GetDistributionConfiguration "
+        "imagebuilder:UntagResource",
         "distribution-configuration/{name}",
     ),
     "AWS::ImageBuilder::Image": (
-        "imagebuilder:CreateImage imagebuilder:GetImage imagebuilder:TagResource",
-        "imagebuilder:DeleteImage imagebuilder:GetImage imagebuilder:CancelImageCreation",
+        "imagebuilder:CreateImage imagebuilder:GetImage imagebuilder:TagResource imagebuilder:GetImageRecipe "
+        "imagebuilder:GetInfrastructureConfiguration imagebuilder:GetDistributionConfiguration",
+        "imagebuilder:DeleteImage imagebuilder:GetImage imagebuilder:CancelImageCreation imagebuilder:UntagResource "
+        "imagebuilder:StartResourceStateUpdate imagebuilder:GetLifecycleExecution",
         "image/{name}",
     ),
     "AWS::ImageBuilder::ImageRecipe": (
-        "imagebuilder:CreateImageRecipe imagebuilder:GetImageRecipe imagebuilder:TagResource",
-        "imagebuilder:DeleteImageRecipe imagebuilder:GetImageRecipe",
+        "imagebuilder:CreateImageRecipe imagebuilder:GetImageRecipe imagebuilder:TagResource ec2:DescribeImages "
+        "imagebuilder:GetComponent ssm:GetParameter",
+        "imagebuilder:DeleteImageRecipe imagebuilder:GetImageRecipe imagebuilder:UntagResource",
         "image-recipe/{name}",
     ),
     "AWS::ImageBuilder::InfrastructureConfiguration": (
         "imagebuilder:CreateInfrastructureConfiguration imagebuilder:GetInfrastructureConfiguration "
         "imagebuilder:TagResource",
-        "imagebuilder:DeleteInfrastructureConfiguration imagebuilder:GetInfrastructureConfiguration",
+        "imagebuilder:DeleteInfrastructureConfiguration imagebuilder:GetInfrastructureConfiguration "
+        "imagebuilder:UntagResource",
         "infrastructure-configuration/{name}",
     ),
     "AWS::Lambda::Function": (
@@ -223,8 +228,28 @@ _UPDATES: Mapping[str, str] = {
     "AWS::SQS::QueuePolicy": "sqs:SetQueueAttributes",
 }
 _WITHOUT_REGION = ("iam",)
+# Image Builder works with a role of its own, which the first call makes (docs/aws-behaviour.md 9.12).
+_OWN_ROLE = "role/aws-service-role/imagebuilder.amazonaws.com/AWSServiceRoleForImageBuilder"
+_BY_ITS_ROLE = (("iam:CreateServiceLinkedRole", _OWN_ROLE), ("iam:GetRole", _OWN_ROLE))
+# (Type, what is done) → calls that are about other resources.
+_OTHERS: Mapping[tuple[str, str], tuple[tuple[str, str], ...]] = {
+    ("AWS::ImageBuilder::Component", "create"): _BY_ITS_ROLE,
+    ("AWS::ImageBuilder::DistributionConfiguration", "create"): _BY_ITS_ROLE,
+    ("AWS::ImageBuilder::Image", "create"): (*_BY_ITS_ROLE, ("iam:PassRole", "role/{stack}-DeletionRole-0123456789AB")),
+    ("AWS::ImageBuilder::Image", "delete"): (("iam:PassRole", "role/{stack}-DeletionRole-0123456789AB"),),
+    ("AWS::ImageBuilder::ImageRecipe", "create"): _BY_ITS_ROLE,
+    ("AWS::ImageBuilder::InfrastructureConfiguration", "create"): (
+        *_BY_ITS_ROLE,
+        ("iam:PassRole", "role/{stack}-BuildRole-0123456789AB"),
+        ("iam:GetInstanceProfile", "instance-profile/{stack}-BuildProfile-0123456789AB"),
+    ),
+}
 
 
+# (Type, property) → what it takes beside that to make and to delete the resource.
+_OF_PROPERTIES: Mapping[tuple[str, str], Mapping[str, str]] = {
+    ("AWS::IAM::Role", "ManagedPolicyArns"): {"create": "iam:AttachRolePolicy", "delete": "iam:DetachRolePolicy"},
+}
 # Types whose calls are about another resource → the property that names it.
 _ABOUT = {
     "AWS::AutoScaling::ScheduledAction": "AutoScalingGroupName",
@@ -234,35 +259,54 @@ _ABOUT = {
     "AWS::SNS::Subscription": "TopicArn",
     "AWS::SQS::QueuePolicy": "Queues",
 }
+# Types that a template may name → the property.
+_OWN_NAMES = {
+    "AWS::ImageBuilder::Component": "Name",
+    "AWS::ImageBuilder::DistributionConfiguration": "Name",
+    "AWS::ImageBuilder::ImageRecipe": "Name",
+    "AWS::ImageBuilder::InfrastructureConfiguration": "Name",
+    "AWS::Logs::LogGroup": "LogGroupName",
+}
 
 
 def require(
-    may: May | None, kind: str, stack: str, place: str, tags: Mapping[str, str], doing: str, name: str = ""
+    may: May | None,
+    kind: str,
+    stack: str,
+    place: str,
+    tags: Mapping[str, str],
+    doing: str,
+    name: str = "",
+    properties: Iterable[str] = (),
 ) -> None:
     """Raise ResourceFailed, in AWS's words, unless the caller may create, update or delete a resource of this type.
 
     `place` is the region and the account, as in an ARN; `tags` are those that the stack gives its resources; `name` is
-    the resource's own.
+    the resource's own, and `properties` those that it has.
     """
     if may is None:
         return
     keys = {f"aws:resourcetag/{key.lower()}": [value] for key, value in tags.items()}
-    refusals = (may(action, arn, keys) for action, arn in calls(kind, stack, place, doing, name))
+    refusals = (may(action, arn, keys) for action, arn in calls(kind, stack, place, doing, name, properties))
     refusal = next(filter(None, refusals), "")
     if refusal:
         raise ResourceFailed(f"{refusal} (Service: CloudFormation, Status Code: 403)")
 
 
-def calls(kind: str, stack: str, place: str, doing: str, name: str = "") -> Iterator[tuple[str, str]]:
+def calls(
+    kind: str, stack: str, place: str, doing: str, name: str = "", properties: Iterable[str] = ()
+) -> Iterator[tuple[str, str]]:
     """Yield the calls that create, update or delete a resource of this type, each with the ARN that it is about.
 
     One without a name gets one of those that CloudFormation makes.
     """
     created, deleted, about = _CALLS.get(kind, ("", "", ""))
     chosen = {"create": created, "update": _UPDATES.get(kind, ""), "delete": deleted}[doing]
-    resource = about.format(name=name or f"{stack}-{kind.rpartition(':')[2]}-0123456789AB")
+    own = about.format(name=name or f"{stack}-{kind.rpartition(':')[2]}-0123456789AB")
     region, _, account = place.partition(":")
-    for action in chosen.split():
+    others = [(action, arn.format(stack=stack)) for action, arn in _OTHERS.get((kind, doing), ())]
+    more = [_OF_PROPERTIES[kind, one].get(doing, "") for one in properties if (kind, one) in _OF_PROPERTIES]
+    for action, resource in [*((one, own) for one in " ".join([chosen, *more]).split()), *others]:
         service = action.partition(":")[0]
         where = f":{account}" if service in _WITHOUT_REGION else f"{region}:{account}"
         yield action, f"arn:aws:{service}:{where}:{resource}"
@@ -270,6 +314,10 @@ def calls(kind: str, stack: str, place: str, doing: str, name: str = "") -> Iter
 
 def name_of(kind: str, physical_id: str, properties: Mapping[str, Any]) -> str:
     """Return the name of the resource that the calls for this one are about, as in its ARN; "" if it has none yet."""
+    if _OWN_NAMES.get(kind) in properties:
+        return properties[_OWN_NAMES[kind]]
+    if kind.startswith("AWS::ImageBuilder::") and physical_id:
+        return physical_id.split("/")[1]
     given = properties.get(_ABOUT[kind], "") if kind in _ABOUT else physical_id
     last = str(given[0] if isinstance(given, list) else given).rpartition("/")[2].rpartition(":")[2]
     return f"{properties.get('Path', '/')[1:]}{last}" if kind == "AWS::IAM::Role" and last else last

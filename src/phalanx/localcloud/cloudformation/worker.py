@@ -141,7 +141,8 @@ class Worker(Mailbox):
     def _require_rights(self, resource: Resource, doing: str) -> None:
         kind, place = resource.declared.type, f"{self.stack.region}:{self.context.account}"
         named = rights.name_of(kind, resource.physical_id, resource.properties)
-        rights.require(self._may, kind, self.stack.name, place, self.stack.tags, doing, named)
+        stack = self.stack
+        rights.require(self._may, kind, stack.name, place, stack.tags, doing, named, resource.properties)
 
     def _request(self, resource: Resource, stack_tags: Mapping[str, str] | None = None) -> Request:
         name, stack = resource.declared.logical_id, self.stack

@@ -213,6 +213,14 @@ def instances(call: Call, account: str) -> Iterator[Target]:
         yield _ec2(call, account, "instance", instance_id)
 
 
+def without_account(call: Call, account: str) -> Iterator[Target]:
+    """EC2, operations on an image or a snapshot, whose ARNs have no account."""
+    for name, kind in (("ImageId", "image"), ("SnapshotId", "snapshot")):
+        for one in call.values(name):
+            target = _ec2(call, account, kind, one)
+            yield Target(target.arn.replace(f":{account}:", "::"), target.keys)
+
+
 def tagged(call: Call, account: str) -> Iterator[Target]:
     """CreateTags and DeleteTags, on instances only."""
     for resource_id in call.values("ResourceId"):
@@ -354,6 +362,7 @@ TABLE: dict[str, Finder] = {
     "s3:ListMultipartUploadParts": an_object,
     "ec2:AssociateAddress": addresses,
     "ec2:DisassociateAddress": association,
+    **dict.fromkeys(("ec2:DeleteSnapshot", "ec2:DeregisterImage"), without_account),
     "ec2:TerminateInstances": instances,
     "ec2:CreateTags": tagged,
     "ec2:DeleteTags": tagged,

@@ -17,6 +17,8 @@ from phalanx.localcloud.images.store import Image
 _records: dict[str, dict[str, Any]] = {}
 _builds: dict[str, Build] = {}
 _SSM = "ssm:"
+# A tag of all that Image Builder makes in EC2 (docs/aws-behaviour.md 9.13).
+_MADE = {"CreatedBy": "EC2 Image Builder"}
 
 
 def _forget(request: Request, physical_id: str) -> None:  # noqa: ARG001
@@ -126,7 +128,7 @@ def _machine(request: Request, infrastructure: dict[str, Any]) -> dict[str, Any]
         "associate_public_ip": None,
         "subnet_id": infrastructure.get("SubnetId"),
         "security_group_ids": list(infrastructure.get("SecurityGroupIds") or []),
-        "tags": {"instance": {**request.tags, "CreatedBy": "EC2 Image Builder"}},
+        "tags": {"instance": {**request.tags, **_MADE}},
     }
 
 
@@ -138,4 +140,4 @@ def _ami(distribution: dict[str, Any]) -> dict[str, Any]:
 def _described(request: Request, name: str, ami: dict[str, Any]) -> Image:
     now = request.context.clock.now().strftime("%Y-%m-%dT%H-%M-%S.000Z")
     ami_name = re.sub(r"\{\{ *imagebuilder:buildDate *\}\}", now, ami.get("Name", f"{name} {now}"))
-    return Image(name, "", "", 0, 0, 0, registered.new_id(), ami_name, dict(ami.get("AmiTags", {})))
+    return Image(name, "", "", 0, 0, 0, registered.new_id(), ami_name, {**ami.get("AmiTags", {}), **_MADE})

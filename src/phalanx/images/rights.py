@@ -1,0 +1,48 @@
+"""The least IAM policy for a person who runs `image build`, `list`, `show` and `rm`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from phalanx.images.image_stack import STACKS
+from phalanx.template import permissions
+
+_ANY_IMAGE = f"{STACKS}*"
+# The second half proves that nothing is left, as `down` does.
+_OWN = """
+    cloudformation:CreateStack cloudformation:DeleteStack cloudformation:DescribeStackEvents
+    cloudformation:ListStackResources cloudformation:TagResource ec2:CreateTags ec2:DescribeImages
+    logs:DeleteLogGroup logs:DescribeLogGroups logs:FilterLogEvents
+
+    autoscaling:DescribeAutoScalingGroups dynamodb:ListTables ec2:DescribeAddresses ec2:DescribeInstances
+    ec2:DescribeInternetGateways ec2:DescribeLaunchTemplates ec2:DescribeNatGateways ec2:DescribePlacementGroups
+    ec2:DescribeRouteTables ec2:DescribeSecurityGroups ec2:DescribeSubnets ec2:DescribeVolumes ec2:DescribeVpcEndpoints
+    ec2:DescribeVpcs fsx:DescribeFileSystems iam:GetInstanceProfile iam:GetRole iam:ListRoles lambda:ListFunctions
+    sns:ListTopics sqs:ListQueues
+"""
+# The names of Image Builder's resources, and of the log groups of builds (docs/aws-behaviour.md 9.10).
+_NAMED: Mapping[str, tuple[str, ...]] = {
+    **permissions.NAMED,
+    "imagebuilder": ("imagebuilder:*:*:*/{prefix}",),
+    "logs": ("logs:*:*:log-group:/aws/imagebuilder/{prefix}",),
+}
+_SERVICE_ROLE = "arn:*:iam::*:role/aws-service-role/imagebuilder.amazonaws.com/*"
+# What Image Builder gives to the images and snapshots that it makes (docs/aws-behaviour.md 9.13).
+_MADE = {"StringEquals": {"aws:ResourceTag/CreatedBy": "EC2 Image Builder"}}
+
+
+def policy(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the policy for images of recipes; `document` is the stack of one."""
+    actions = sorted({*_OWN.split(), *permissions.needed(document, changes=False)})
+    allow = {"Effect": "Allow"}
+    own_role = {"Action": ["iam:CreateServiceLinkedRole", "iam:GetRole"], "Resource": _SERVICE_ROLE}
+    remove = {"Action": ["ec2:DeregisterImage", "ec2:DeleteSnapshot"], "Resource": "*", "Condition": _MADE}
+    statements = [
+        *permissions.statements(actions, _ANY_IMAGE, _NAMED),
+        # A list of stacks is one of all stacks.
+        {"Sid": "AllStacks", **allow, "Action": ["cloudformation:DescribeStacks"], "Resource": "*"},
+        {"Sid": "RoleOfImageBuilder", **allow, **own_role},
+        {"Sid": "OwnImages", **allow, **remove},
+    ]
+    return {"Version": "2012-10-17", "Statement": statements}

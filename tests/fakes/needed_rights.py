@@ -1,0 +1,33 @@
+"""Which rights of a policy are needed: without each of the others, everything that was asked would be allowed still."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from phalanx.localcloud.iam import usage
+from phalanx.localcloud.iam.policy import Ask, Decision, Statement, as_list, decide
+
+
+def used(state: Path, role: str) -> list[Ask]:
+    """Return what the local cloud with this directory recorded of a role."""
+    lines = (state / usage.NAME).read_text().splitlines()
+    found = [one for one in map(json.loads, lines) if one["role"] == role]
+    return [Ask(one["action"], one["resource"], one["keys"]) for one in found]
+
+
+def without_one(statements: list[Statement]) -> Iterator[tuple[str, list[Statement]]]:
+    """Yield each right, an action on a resource in a statement, and the statements without it."""
+    for number, statement in enumerate(statements):
+        for element in ("Action", "Resource"):
+            for one in as_list(statement[element]):
+                left = {**statement, element: [other for other in as_list(statement[element]) if other != one]}
+                name = f"{statement.get('Sid', number)}: {' '.join(as_list(statement['Action']))[:60]}"
+                yield f"{one} ({name})", [*statements[:number], left, *statements[number + 1 :]]
+
+
+def not_needed(statements: list[Statement], asked: list[Ask], ignored: Iterable[str] = ()) -> list[str]:
+    """Return the rights that nothing of what was asked needs, but for those whose names contain one of `ignored`."""
+    judged = [pair for pair in without_one(statements) if not any(one in pair[0].split()[0] for one in ignored)]
+    return [right for right, left in judged if all(decide(left, ask) is Decision.ALLOWED for ask in asked)]
