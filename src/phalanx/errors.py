@@ -69,3 +69,7 @@ class JobError(PhalanxError):
     """A job can't be started, found or followed. (A job that ran and failed ends with its own exit code.)"""
 
     exit_code = 7
+
+
+class SharedSilent(JobError):  # noqa: N818 (names the state)
+    """The shared directory, where jobs are, does not answer."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.runner.checked import UNAVAILABLE, first_argv
+from phalanx.runner.checked import STDIN, UNAVAILABLE, first_argv
 
 MAIN = "print('begun', flush=True); input(); import later; print(later.WORD)"
 
@@ -20,9 +20,9 @@ def runner(tmp_path: Path) -> Path:
     return a_zipapp(tmp_path / "runner.pyz", "own")
 
 
-def a_zipapp(path: Path, word: str) -> Path:
+def a_zipapp(path: Path, word: str, main: str = MAIN) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("__main__.py", MAIN)
+        archive.writestr("__main__.py", main)
         archive.writestr("later.py", f"WORD = {word!r}")
     return path
 
@@ -78,3 +78,11 @@ def test_without_a_verb_it_only_checks(runner: Path):
     with begin(runner, digest_of(runner)) as process:
         assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["own", "other", "none"])
+def test_it_can_come_through_stdin(runner: Path, kind: str):
+    digest = digest_of(a_zipapp(runner, "own", MAIN.replace("input(); ", "")))
+    sent = {"own": runner.read_bytes(), "other": b"print('thief')", "none": b""}[kind]
+    done = subprocess.run(first_argv(digest, STDIN, "verb"), input=sent, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == ((0, b"begun\nown\n") if kind == "own" else (UNAVAILABLE, b""))

@@ -11,7 +11,8 @@ import pytest
 from fake_jobs import outcome, run, runner_pid, wait_for_line
 from fake_nodes import kill_starter, marked
 
-from phalanx.errors import JobError
+from phalanx.errors import JobError, SharedSilent
+from phalanx.jobs.halting import halt
 from phalanx.jobs.job import (
     JobSpec,
     JobState,
@@ -59,6 +60,19 @@ def test_stop_ends_it_everywhere_and_leaves_others_alone(two_nodes, code):
     assert len(marked(other.id)) == 2
     assert job.stop() == status
     assert other.status().state is JobState.RUNNING
+
+
+def test_a_job_ends_also_when_only_its_runners_socket_can_be_reached(two_nodes, code):
+    job = submit(two_nodes, JobSpec(("sh", "-c", "echo on; sleep 300"), "exec", directory=code))
+    wait_for_line(job.follow(), "on")
+    status = halt(
+        two_nodes.remote(), two_nodes.shared, job.id[7:], SharedSilent("the shared directory does not answer")
+    )
+    assert (status.id, status.state, status.verified) == (job.id, JobState.STOPPED, True)
+    assert marked(job.id) == []
+    assert job.status().message == "stopped on request"
+    with pytest.raises(SharedSilent, match="0 match"):
+        halt(two_nodes.remote(), two_nodes.shared, job.id, SharedSilent("the shared directory does not answer"))
 
 
 def test_a_runner_that_is_killed_takes_the_job_with_it(two_nodes, code):

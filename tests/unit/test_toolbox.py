@@ -1,36 +1,84 @@
-"""Commands on the head that do not end: a shared directory that does not answer is named as the cause."""
+"""Commands on the head while the shared directory does not answer: it is named, and running jobs can be stopped."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, cast
 
 import pytest
 
-from phalanx.errors import JobError
+from phalanx.errors import JobError, SharedSilent
 from phalanx.jobs import toolbox
-from phalanx.ssh.remote import Completed, NotEnded
+from phalanx.jobs.halting import halt
+from phalanx.runner.files.state import initial
+from phalanx.ssh.remote import Completed, NotEnded, Remote
+
+SILENCE = SharedSilent("the shared directory /efs does not answer")
+JOB = {"id": "J1", "name": "", "launcher": "exec", "command": ["true"], "submitted_at": 1.0}
 
 
 class Head:
-    """Lets the first command run into its deadline, and answers the next one with `status`."""
+    """Lets the first command run into its deadline, if `hangs`, and answers the next one with `status`."""
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, hangs: bool = False) -> None:
         self._status = status
-        self._commands = 0
+        self._hangs = hangs
 
     def run(self, command: str, **_options: Any) -> Completed:
-        self._commands += 1
-        if self._commands == 1:
+        if self._hangs:
+            self._hangs = False
             raise NotEnded("`list` did not end within 30 s")
         assert "/efs" in command
         return Completed(self._status, b"", b"")
 
 
-def test_a_shared_directory_that_does_not_answer_is_named():
-    with pytest.raises(JobError, match="the shared directory /efs does not answer"):
-        toolbox.run(Head(137), "/efs", "list", timeout_s=30)
+class Halting:
+    """A head that answers `halt` with this."""
+
+    def __init__(self, status: int, stdout: str = "", stderr: str = "") -> None:
+        self._completed = Completed(status, stdout.encode(), stderr.encode())
+
+    def run(self, command: str, *, input: bytes, **_options: Any) -> Completed:
+        assert "/efs" not in command
+        assert input.startswith(b"PK"), "the zipapp is sent with the command"
+        return self._completed
+
+
+def halting(status: int, stdout: str = "", stderr: str = "") -> Remote:
+    return cast(Remote, Halting(status, stdout, stderr))
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_shared_directory_that_does_not_answer_is_named(hangs):
+    with pytest.raises(SharedSilent, match="the shared directory /efs does not answer"):
+        toolbox.run(cast(Remote, Head(75, hangs)), "/efs", "list", timeout_s=30)
 
 
 def test_a_command_that_is_slow_itself_stays_the_cause():
     with pytest.raises(NotEnded):
-        toolbox.run(Head(0), "/efs", "list", timeout_s=30)
+        toolbox.run(cast(Remote, Head(0, hangs=True)), "/efs", "list", timeout_s=30)
+
+
+def test_a_job_that_is_stopped_without_the_directory_is_reported_as_what_its_runner_says():
+    state = {**initial(JOB, has_secrets=False), "state": "stopped", "message": "stopped on request"}
+    status = halt(halting(0, f"a login's greeting\n{json.dumps(state)}\n"), "/efs", "J1", SILENCE)
+    assert status.state.value == "stopped"
+    assert status.message == "stopped on request; its record follows when /efs answers"
+
+
+@pytest.mark.parametrize(
+    ("status", "stderr", "reason"),
+    [
+        (1, "of the running jobs (J2, J3), 0 match", "does not answer; of the running jobs (J2, J3), 0 match\n.*one"),
+        (2, "J1", "does not answer, and the runner of job J1 waits for it\nIt was asked to stop the job"),
+        (255, "", "does not answer; no answer"),
+    ],
+)
+def test_a_job_that_cant_be_stopped_without_the_directory_is_reported_with_the_reason(status, stderr, reason):
+    with pytest.raises(SharedSilent, match=reason.replace("(", r"\(").replace(")", r"\)")):
+        halt(halting(status, stderr=stderr), "/efs", "J1", SILENCE)
+
+
+def test_what_is_no_state_of_a_job_is_refused():
+    with pytest.raises(JobError, match="the head sent an invalid job state"):
+        halt(halting(0, '{"state": "stopped"}\n'), "/efs", "J1", SILENCE)

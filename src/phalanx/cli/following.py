@@ -70,9 +70,8 @@ def follow(
     return status.process_exit_code
 
 
-def stop(job: Job) -> int:
-    """Stop a job and report what was proven; return 0 if no process of it can be left."""
-    status = job.stop()
+def report_stopped(status: JobStatus) -> int:
+    """Report what was proven of a stopped job; return 0 if no process of it can be left."""
     _report_end(status)
     return 0 if status.verified else 1
 

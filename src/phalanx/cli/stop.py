@@ -8,6 +8,7 @@ import click
 
 from phalanx.cli import complete
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.errors import SharedSilent
 
 
 @click.command("stop")
@@ -22,7 +23,13 @@ def command(name: str | None, file: Path | None, job: str | None) -> int:
       phalanx stop
       phalanx stop 261121-075512-3fa9
     """
-    from phalanx.cli.following import stop
+    from phalanx.cli.following import report_stopped
+    from phalanx.jobs.halting import halt
     from phalanx.jobs.job import open_job
 
-    return stop(open_job(load_cluster(name, file), job))
+    cluster = load_cluster(name, file)
+    try:
+        found = open_job(cluster, job)
+    except SharedSilent as silence:
+        return report_stopped(halt(cluster.remote(), cluster.shared, job or "", silence))
+    return report_stopped(found.stop())

@@ -92,6 +92,10 @@ class HeadCommand:
         """Return whether it writes something within timeout_s. `chunks` returns the data."""
         return self._output.has_data(timeout_s)
 
+    def is_silent(self, for_s: float) -> bool:
+        """Return whether it neither writes something nor ends for so long."""
+        return not self._output.ready(for_s)
+
     def end_within(self, timeout_s: float) -> bool:
         """Return whether it ends within timeout_s, with exit status 0."""
         return self._output.ready(timeout_s) and self.end() == 0

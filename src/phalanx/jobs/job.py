@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from phalanx.errors import ClusterError, JobError
+from phalanx.errors import ClusterError, JobError, SharedSilent
 from phalanx.jobs import toolbox
+from phalanx.jobs.halting import halt
 from phalanx.jobs.head_command import HeadCommand, error_tail
 from phalanx.jobs.job_model import JobSpec, JobState, JobStatus, NodeVerdict
 from phalanx.jobs.job_output import FollowDecoder, OutputLine
@@ -124,6 +125,8 @@ def _begin(job: Job, cluster: ClusterAccess, spec: JobSpec, detach: bool) -> Hea
 
 def _with_runner(connection: HeadCommand, job: Job, cluster: ClusterAccess, spec: JobSpec, detach: bool) -> HeadCommand:
     """Return this connection, or a new one after sending the runner to a head without it. Raises JobError."""
+    if connection.is_silent(toolbox.PATIENCE_S):
+        toolbox.require_answer(cluster.remote(), cluster.shared)
     if connection.begins():
         return connection
     connection.close()
@@ -262,15 +265,18 @@ class Job:
 
     def stop(self, timeout_s: float = _STOP_WITHIN_S) -> JobStatus:
         """End the job on all nodes, with proof; return the final status, also when it had already ended."""
-        done = self._request_stop(timeout_s)
+        try:
+            done = self._request_stop(timeout_s)
+        except SharedSilent as silence:
+            return halt(self._cluster.remote(), self._cluster.shared, self.id, silence)
         if done.stopped is None:
             raise JobError(f"job {self.id} can't be stopped: {error_tail(done.stderr)}")
         return done.stopped
 
     def _request_stop(self, timeout_s: float) -> _StopAnswer:
         # After the runner's own deadline, the nodes may have to be asked over new connections.
-        remote, shared, command = self._cluster.remote(), self._cluster.shared, self._verb("stop", f"{timeout_s:g}")
-        done = toolbox.run(remote, shared, command, timeout_s=timeout_s + 60, check=False)
+        there, command = (self._cluster.remote(), self._cluster.shared), self._verb("stop", f"{timeout_s:g}")
+        done = toolbox.run(*there, command, timeout_s=timeout_s + 60, check=False)
         records = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
         stopped = JobStatus.from_line(records[-1]) if records else None
         return _StopAnswer(stopped, done.status == _DIRECTORY_GONE, done.stderr.decode(errors="replace"))

@@ -5,16 +5,19 @@ from __future__ import annotations
 import shlex
 
 from phalanx.code import bundle
-from phalanx.errors import JobError
+from phalanx.errors import JobError, SharedSilent
 from phalanx.jobs.head_command import error_tail
 from phalanx.runner import checked
 from phalanx.runner.names import RUNNER
 from phalanx.ssh.remote import Completed, NotEnded, Remote
 
+PATIENCE_S = 5.0
+"""How long a command on the head may be silent before the shared directory is looked at."""
 TOOLS = ".phalanx/tools"
-# A shared directory that takes longer for its own attributes answers nothing.
-_LOOK_WITHIN_S = 5
-_KILLED = 128 + 9
+# A shared directory that takes longer to say how large it is answers nothing.
+_LOOK_WITHIN_S = 10
+# Exit status of the head's shell when that happens (sysexits' EX_TEMPFAIL).
+_SILENT = 75
 
 
 def command(shared: str, verb: str, *args: str) -> str:
@@ -25,31 +28,49 @@ def command(shared: str, verb: str, *args: str) -> str:
 def run(remote: Remote, shared: str, command: str, *, timeout_s: float, check: bool = True) -> Completed:
     """Run the result of `command` and wait, sending the zipapp first where it is missing.
 
-    Raises JobError for a failure, with `check`, and for a shared directory that does not answer.
+    Raises JobError for a failure, with `check`, and SharedSilent.
     """
+    command = f"{_look(shared)}; {command}"
     try:
         done = remote.run(command, timeout_s=timeout_s, check=False)
         if done.status == checked.UNAVAILABLE:
             put(remote, shared)
             done = remote.run(command, timeout_s=timeout_s, check=False)
     except NotEnded:
-        _require_answer(remote, shared)
+        require_answer(remote, shared)
         raise
+    if done.status == _SILENT:
+        raise _silent(shared)
     if check and done.status != 0:
         reason = error_tail(done.stderr.decode(errors="replace")) or f"exit code {done.status}"
         raise JobError(f"the head gave no answer: {reason}")
     return done
 
 
-def _require_answer(remote: Remote, shared: str) -> None:
-    """Raise JobError if the shared directory, where the zipapp and all jobs are, does not answer."""
-    # By the shell's own status: sshd reports a command that a signal ended as 255.
-    look = f"timeout -s KILL {_LOOK_WITHIN_S} ls -- {shlex.quote(shared)} >/dev/null || exit $?"
-    if remote.run(look, timeout_s=4 * _LOOK_WITHIN_S, check=False).status == _KILLED:
-        raise JobError(
-            f"the shared directory {shared} does not answer",
-            "Jobs go on when it does. `phalanx ssh` and `phalanx nodes` work meanwhile.",
-        )
+def run_sent(remote: Remote, verb: str, *args: str, timeout_s: float) -> Completed:
+    """Run a verb of the zipapp, which is sent with the command, and wait: it needs no shared directory."""
+    command = "exec " + shlex.join(checked.first_argv(bundle.runner_digest(), checked.STDIN, verb, *args))
+    return remote.run(command, input=bundle.runner_zip(), timeout_s=timeout_s, check=False)
+
+
+def require_answer(remote: Remote, shared: str) -> None:
+    """Raise SharedSilent if the shared directory, where the zipapp and all jobs are, does not answer."""
+    if remote.run(_look(shared), timeout_s=3 * _LOOK_WITHIN_S, check=False).status == _SILENT:
+        raise _silent(shared)
+
+
+def _look(shared: str) -> str:
+    """Return a shell command that ends the shell if the shared directory does not answer.
+
+    The size of a file system is always asked of its server. By the shell's own status: `timeout -s KILL` ends with 137.
+    """
+    look = f"timeout -s KILL {_LOOK_WITHIN_S} stat -f -- {shlex.quote(shared)} >/dev/null 2>&1"
+    return f"{look}; [ $? -ne 137 ] || exit {_SILENT}"
+
+
+def _silent(shared: str) -> SharedSilent:
+    hint = "Jobs go on when it does. `phalanx stop`, `phalanx ssh` and `phalanx nodes` work meanwhile."
+    return SharedSilent(f"the shared directory {shared} does not answer", hint)
 
 
 def ready(remote: Remote, shared: str) -> None:

@@ -1,6 +1,7 @@
 """Starts the runner's zipapp from the shared directory, where jobs can write, only if it has the expected SHA-256.
 
-It is read once, hashed, and run from memory: what runs is what was checked, even if the file changes.
+It is read once, hashed, and run from memory: what runs is what was checked, even if the file changes. It can also come
+through stdin, for as long as the shared directory does not answer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 PYTHON = "/usr/bin/python3"
 # Exit status when the file is missing or has another hash (sysexits' EX_UNAVAILABLE).
 UNAVAILABLE = 69
+# In place of the zipapp's path: it is read from stdin.
+STDIN = "-"
 # The verb's index in a command line from `argv`: PYTHON -IS -c _PROGRAM DIGEST RUNNER VERB …
 VERB_AT = 6
 
@@ -26,8 +29,9 @@ _PROGRAM = "; ".join(
     (
         "import fcntl, os, sys, zipimport",
         "digest, runner = sys.argv[1:3]",
-        "there = os.path.isfile(runner) and os.access(runner, os.R_OK)",
-        "content = open(runner, 'rb').read(1 << 24) if there else b''",
+        f"piped = runner == '{STDIN}'",
+        "there = piped or os.path.isfile(runner) and os.access(runner, os.R_OK)",
+        "content = open(0 if piped else runner, 'rb').read(1 << 24) if there else b''",
         "named = [name for name in ('_sha2', '_sha256') if name in sys.builtin_module_names] or ['hashlib']",
         "same = __import__(named[0]).sha256(content).hexdigest() == digest",
         f"same or sys.exit(print(runner, 'is not the runner that it was', file=sys.stderr) or {UNAVAILABLE})",
@@ -50,6 +54,15 @@ def first_argv(digest: str, runner: str, *args: str) -> Tuple[str, ...]:
 def argv(runner: str, *args: str) -> Tuple[str, ...]:
     """Return the command line that runs a verb of this zipapp if it is the one that runs here."""
     return first_argv(_own_digest(), runner, *args)
+
+
+def own_content() -> bytes:
+    """Return the zipapp that runs here, from memory."""
+    found = vars(sys.modules["__main__"]).get("content")
+    if found:
+        return found
+    with open(sys.argv[0], "rb") as file:
+        return file.read()
 
 
 def keep(place: str) -> None:

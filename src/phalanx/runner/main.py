@@ -53,6 +53,12 @@ def _stop(arguments: List[str]) -> int:
     return stop(arguments[0], arguments[1], float(arguments[2]))
 
 
+def _halt(arguments: List[str]) -> int:
+    from phalanx.runner.verbs.stop import halt
+
+    return halt(arguments[0], float(arguments[1]))
+
+
 def _list(arguments: List[str]) -> int:
     from phalanx.runner.verbs.listing import list_jobs
 
@@ -140,6 +146,7 @@ _VERBS = {
     "usher": _usher,
     "follow": _follow,
     "stop": _stop,
+    "halt": _halt,
     "list": _list,
     "starter": _starter,
     "settle": _settle,

@@ -327,7 +327,9 @@ class Campaign:
         if self.unreturned:
             outcome["message"] = f"{outcome.get('message', '')} ({self.unreturned})".strip()
         self._stage.publish()
-        self._write(**{"message": "", **outcome, "ended_at": time.time()})
+        over = {"message": "", **outcome, "ended_at": time.time()}
+        self._stage.door.tell_end({**self._state, **over})
+        self._write(**over)
         self._stage.door.close()
         # After its end was published, because nobody waits for this.
         self._stage.output.sync()

@@ -14,7 +14,7 @@ from phalanx.runner.system import peer_is_us
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Sequence
+    from typing import Any, Callable, Dict, Iterator, List, Sequence
 
     # pipe for the answer (the exit code as a line), node, command for a shell
     OnRequest = Callable[[int, str, str], None]
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 _FOLLOW = b"follow"
 _STOP = b"stop"
+_UPDATE = b"!"
+# A message must fit into a socket's buffer.
+_MOST_BYTES = 1 << 16
+_TAKEN_WITHIN_S = 1.0
 ATTEND = b"attend\0"
 
 
@@ -48,15 +52,21 @@ def connect_follower(job_id: str, wish: bytes = _FOLLOW) -> socket.socket | None
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         connection.connect("\0" + socket_name(job_id))
-        connection.send(wish)
+        # Abstract names have no owner: another account may have taken it.
+        if peer_is_us(connection):
+            connection.send(wish)
+            return connection
     except OSError:
-        connection.close()
-        return None
-    return connection
+        pass  # there is no runner
+    connection.close()
+    return None
 
 
-def request_stop(job_id: str, timeout_s: float) -> None:
-    """Ask a job's runner, whose pid is unknown, to stop; return when it has ended, or after timeout_s."""
+def request_stop(job_id: str, timeout_s: float) -> Iterator[bytes]:
+    """Ask a job's runner, whose pid is unknown, to stop; end when it has ended, or after timeout_s.
+
+    Yield the parts of the job's final state as JSON, which comes before it is written.
+    """
     runner = connect_follower(job_id, _STOP)
     if runner is None:
         return
@@ -64,8 +74,11 @@ def request_stop(job_id: str, timeout_s: float) -> None:
     with runner, suppress(OSError):
         while (left_s := deadline - time.monotonic()) > 0:
             runner.settimeout(left_s)
-            if not runner.recv(4096):
+            part = runner.recv(_MOST_BYTES)
+            if not part:
                 return
+            if part != _UPDATE:
+                yield part
 
 
 class Doorway:
@@ -82,18 +95,29 @@ class Doorway:
         self._loop = loop
         self._listener = listener
         self._followers: List[socket.socket] = []
+        self._stoppers: List[socket.socket] = []
         loop.watch(listener.fileno(), self._accept)
 
     def notify(self) -> None:
         """Wake every follower, except those that have not read the last update yet."""
         for follower in list(self._followers):
             try:
-                follower.send(b"!", socket.MSG_DONTWAIT)
+                follower.send(_UPDATE, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 pass
             except OSError:
                 self._followers.remove(follower)
                 follower.close()
+
+    def tell_end(self, state: Dict[str, Any]) -> None:
+        """Send the final state to those who asked for the stop: the shared directory may not take it for minutes."""
+        text = json.dumps(state).encode() + b"\n"
+        for stopper in self._stoppers:
+            stopper.settimeout(_TAKEN_WITHIN_S)
+            with suppress(OSError):
+                for start in range(0, len(text), _MOST_BYTES):
+                    stopper.send(text[start : start + _MOST_BYTES])
+            stopper.setblocking(True)
 
     def close(self) -> None:
         """Accept no more connections, and close those of followers."""
@@ -116,6 +140,7 @@ class Doorway:
         except OSError:
             message, fds = b"", []
         if message == _STOP:
+            self._stoppers.append(connection)
             self.stop()
         if message in (_FOLLOW, _STOP):
             self._followers.append(connection)

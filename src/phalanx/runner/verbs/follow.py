@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import json
 import os
@@ -26,6 +27,9 @@ _FLUSH_BYTES = 1 << 18
 _ENDS = (*states.FINAL, states.DAMAGED)
 # A runner that lives and does not answer is about to write its last state, or to open its socket.
 _RETRY_S = 0.1
+# A shared directory that takes longer for a few reads does not answer. Without updates it is read this often.
+_SILENT_AFTER_S = 10.0
+_WATCH_EVERY_S = 1.0
 
 
 def follow(
@@ -93,17 +97,48 @@ class _Follower:
         self._sent: Dict[str, Any] = {}
         self._updates: Optional[socket.socket] = None
         self._damage = ""  # what is wrong with the output, which is then no longer sent
+        self._reads_since = 0.0  # 0: it waits for an update
+        self._is_over = False
+        self._writing = _thread.allocate_lock()
 
     def run(self, wait: bool) -> None:
+        _thread.start_new_thread(self._watch, ())
+        try:
+            self._run(wait)
+        finally:
+            self._is_over = True
+
+    def _run(self, wait: bool) -> None:
         self._listen(wait)
         while True:
+            self._reads_since = time.monotonic()
             # The state is read first: when it is final, all output is written and can be read.
             state = self._read_state(wait)
             self._pump()
             self._report(state)
-            if state.get("state") in _ENDS or not wait or self._is_over():
+            if state.get("state") in _ENDS or not wait or self._is_past():
                 return
+            self._reads_since = 0.0
             self._wait_for_update()
+
+    def _watch(self) -> None:
+        """Report, in a thread of its own, that the shared directory does not answer, once for each silence."""
+        told = 0.0
+        while not self._is_over:
+            time.sleep(_WATCH_EVERY_S)
+            since = self._reads_since
+            is_late = since not in (0.0, told) and time.monotonic() > since + _SILENT_AFTER_S
+            if is_late and self._sent and not self._is_over:
+                told = since
+                self._report_silence()
+
+    def _report_silence(self) -> None:
+        shared = os.path.abspath(os.path.join(self._directory, *[os.pardir] * 3))
+        message = f"the shared directory {shared} does not answer; the job goes on when it does"
+        self._sent = {**self._sent, "message": message}
+        payload = json.dumps(self._sent).encode()
+        with self._writing, contextlib.suppress(OSError):
+            os.write(1, HEADER.pack(STATE, 0, 0, len(payload), 0, 0) + payload)
 
     def _listen(self, wait: bool) -> None:
         self._updates = connect_follower(states.job_id_of(self._directory)) if wait else None
@@ -129,7 +164,7 @@ class _Follower:
         self._listen(wait)
         return state
 
-    def _is_over(self) -> bool:
+    def _is_past(self) -> bool:
         """Return whether all requested output was read: an attempt that has ended is followed only to its end."""
         return self._until is not None
 
@@ -141,9 +176,11 @@ class _Follower:
         poll = select.poll()
         poll.register(self._updates, select.POLLIN)
         poll.register(1, 0)  # only its errors
-        for fd, _ in poll.poll():
-            if fd == 1:
-                raise BrokenPipeError
+        ready = dict(poll.poll(_SILENT_AFTER_S * 1000))
+        if 1 in ready:
+            raise BrokenPipeError
+        if not ready:
+            return
         try:
             update = self._updates.recv(4096)
         except ConnectionResetError:  # the runner ended before it accepted the connection
@@ -198,6 +235,7 @@ class _Follower:
 
     def _flush(self) -> None:
         view = memoryview(self._buffer)
-        while view:
-            view = view[os.write(1, view) :]
+        with self._writing:
+            while view:
+                view = view[os.write(1, view) :]
         self._buffer = bytearray()

@@ -1,20 +1,31 @@
-"""Stops a job on request, through its runner, or, when that is gone, in this process."""
+"""Stops a job on request, through its runner, or, when that is gone, in this process.
+
+While the shared directory does not answer, only the runner's socket is left: it needs no file.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import sys
 import time
 
 from phalanx.node.validate import Invalid
 from phalanx.runner.files import state as states
-from phalanx.runner.head.doorway import request_stop
+from phalanx.runner.head.doorway import request_stop, socket_name
 from phalanx.runner.head.settle import is_foreign, left_alone, settle, verify
 from phalanx.runner.loop import is_readable
-from phalanx.runner.names import STOP
+from phalanx.runner.names import STILL_RUNS, STOP
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List
 
 _LOOK_EVERY_S = 0.1
+# Of ids as clients make them: starters' sockets have longer names.
+_SOCKET = re.compile(f"@{socket_name('')}([0-9]{{6}}-[0-9]{{6}}-[0-9a-f]{{6}})")
 
 
 def stop(directory: str, stack: str, timeout_s: float) -> int:
@@ -45,7 +56,8 @@ def _stop(directory: str, deadline: float) -> states.State:
 
 def _stop_damaged(directory: str, deadline: float) -> states.State:
     """Stop a job with a damaged record: its runner writes a valid record; without a runner, this process does."""
-    request_stop(states.job_id_of(directory), deadline - time.monotonic())
+    for _ in request_stop(states.job_id_of(directory), deadline - time.monotonic()):
+        pass
     try:
         return _stop(directory, deadline)
     except Invalid as error:
@@ -66,3 +78,32 @@ def _stop_runner(pid: int, timeout_s: float) -> None:
     signal.pidfd_send_signal(handle, STOP)
     is_readable(handle, timeout_s)
     os.close(handle)
+
+
+def halt(reference: str, timeout_s: float) -> int:
+    """Stop a running job without a look at the shared directory, and print its final state as one JSON line.
+
+    `reference` is its id, the beginning or end of it, or "" for the newest that runs. Return 1 with a reason on stderr
+    if there is none or more than one, and STILL_RUNS if its runner has not ended it in time: it will, when it can.
+    """
+    ids = _running()
+    near = [one for one in ids if one.startswith(reference) or one.endswith(reference)]
+    chosen = near if reference else ids[:1]
+    if len(chosen) != 1:
+        print(f"of the running jobs ({', '.join(ids) or 'none'}), {len(chosen)} match", file=sys.stderr)
+        return 1
+    state = b""
+    for part in request_stop(chosen[0], timeout_s):
+        state += part
+        if state.endswith(b"\n"):
+            print(state.decode(), end="")
+            return 0
+    print(chosen[0], file=sys.stderr)
+    return STILL_RUNS
+
+
+def _running() -> List[str]:
+    """Return the ids of the jobs whose runners have their sockets on this machine, the newest first."""
+    with open("/proc/net/unix", errors="replace") as file:
+        found = [_SOCKET.fullmatch(line.split()[-1]) for line in file]
+    return sorted({one[1] for one in found if one}, reverse=True)
