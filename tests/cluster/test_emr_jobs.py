@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import time
@@ -27,6 +28,8 @@ emr: {logs: s3://emr-logs/here, applications: [Hadoop], via_yarn: yes}
 """
 ONE_EACH = ("--via", "yarn", "-n", "2", "-N", "1")
 SLEEPS = (*ONE_EACH, "--launcher", "exec", "--", "sleep", "1000")
+# The first time, an environment is downloaded and made.
+MADE_WITHIN_S = 600
 MASTER = "http://deeplearning-master:8088/ws/v1/cluster/"
 
 
@@ -34,6 +37,8 @@ MASTER = "http://deeplearning-master:8088/ws/v1/cluster/"
 def emr() -> Iterator[Terminal]:
     with a_cluster(SPEC) as terminal:
         yield terminal
+        MADE.mkdir(exist_ok=True)
+        link_complete(environments_of(terminal), MADE)
 
 
 def until(is_so: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
@@ -133,15 +138,12 @@ class TestCommands:
 
 class TestSpark:
     def test_spark_prepares_data_and_the_same_nodes_train_on_it(self, emr):
-        example = emr.with_example("spark_then_train")
-        MADE.mkdir(exist_ok=True)
-        link_complete(MADE, environments_of(emr))
+        example = with_environments(emr, "spark_then_train")
         # The quick half of Java's compiler, for all of its processes: they live for seconds.
         quick = ("--env", "JDK_JAVA_OPTIONS=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         chosen = ("--recipe", "spark", "--launcher", "spark", "-n", "2", "-N", "1", *quick)
         prepare = ("python", "prepare.py", "/efs/sensors", "--lines", "1000", "--shards", "2")
-        prepared = example.phalanx("run", *chosen, "--", *prepare, timeout_s=600)
-        link_complete(environments_of(emr), MADE)
+        prepared = example.phalanx("run", *chosen, "--", *prepare, timeout_s=MADE_WITHIN_S)
         assert "980 of 1,000 lines in 2 shards, by 2 executors" in prepared.stdout
         assert "no process of it is left on 3 nodes" in prepared.stderr
         assert emr.on("worker2", "ls -d /tmp/phalanx-2*; ps -eo args= | grep '[j]ava' || true") == ""
@@ -161,16 +163,6 @@ def as_hadoop(emr: Terminal, script: str) -> str:
 
 # AWS's guide to deep learning on EMR, with today's names.
 EACH = 'while read -u 10 host; do ssh -o "StrictHostKeyChecking no" $host "{}" ; done 10<$DEEPLEARNING_WORKERS_PATH\n'
-TRAINER = """\
-import os, sys
-print(os.environ["DMLC_ROLE"], "of", os.environ["DMLC_NUM_WORKER"], *sys.argv[1:], flush=True)
-"""
-TASK = """\
-import sys, time
-print(*sys.argv[1:], flush=True)
-while "--job_name=ps" in sys.argv:
-    time.sleep(0.1)
-"""
 
 
 class TestGuide:
@@ -189,25 +181,38 @@ class TestGuide:
 
     def test_mxnets_launcher_over_the_workers_file(self, emr):
         """`../../tools/launch.py -n $DEEPLEARNING_WORKERS_COUNT -H $DEEPLEARNING_WORKERS_PATH python …`"""
-        (emr.directory / "train_cifar10.py").write_text(TRAINER)
-        (emr.directory / "hosts").write_text(as_hadoop(emr, "cat worker_ip_file"))
-        training = ("python3", "train_cifar10.py", "--network", "resnet", "--kv-store", "dist_device_sync")
-        job = emr.phalanx("launch", "-n", "3", "-s", "1", "-H", "hosts", *training)
-        lines = sorted(line for line in job.stdout.splitlines() if line.startswith("[worker"))
-        said = "worker of 3 --network resnet --kv-store dist_device_sync"
-        assert [line.partition("] ")[2] for line in lines] == [said] * 3, job.stdout
+        example = with_environments(emr, "mxnet_cifar10")
+        (example.directory / "hosts").write_text(as_hadoop(emr, "cat worker_ip_file"))
+        given = ("--recipe", "mxnet", "-n", "2", "-s", "1", "-H", "hosts")
+        one_thread = ("--env-worker", "OMP_NUM_THREADS:1", "--env-server", "OMP_NUM_THREADS:1")
+        training = ("train_cifar10.py", "--network", "resnet", "--kv-store", "dist_device_sync", "--num-epochs", "1")
+        little = ("--images", "96", "--batch-size", "16")
+        job = example.phalanx("launch", *given, *one_thread, "python", *training, *little, timeout_s=MADE_WITHIN_S)
+        trained = re.findall(r"^\[worker (\d)\] .*Train-accuracy=0\.\d+", job.stdout, re.M)
+        assert sorted(trained) == ["0", "1"], job.stdout
+        assert "no process of it is left on 3 nodes" in job.stderr
 
     def test_tensorflows_scripts_run_on_their_hosts(self, emr):
         """`generate_trainer.py`, then `ssh $host "bash $host.sh"`."""
-        (emr.directory / "train.py").write_text(TASK)
-        emr.phalanx("put", "train.py", "tf/train.py")
-        where = ("--trainer_script_dir", "/efs/tf", "--training_script", "/efs/tf/train.py", "--python", "python3")
-        made = emr.phalanx("tf-scripts", *where, "--worker_gpu_count", "1", "--batch_size", "128").stdout.split()
-        assert made == [f"/efs/tf/deeplearning-worker{number}.sh" for number in (1, 2, 3)]
-        loop = 'while read -u 10 host; do ssh $host "bash /efs/tf/$host.sh" ; done 10<$DEEPLEARNING_WORKERS_PATH'
-        emr.on("head", loop)
-        until(
-            lambda: emr.on("head", "cat /efs/tf/logs/worker*.exit 2>/dev/null || true") == "0\n" * 3, "the workers end"
-        )
-        shown = emr.on("head", "cat /efs/tf/logs/*worker[0-2]*log* /efs/tf/logs/worker[0-2] 2>/dev/null || true")
-        assert shown.count("--batch_size 128") == 3, emr.on("head", "ls /efs/tf/logs; head /efs/tf/logs/*")
+        example = with_environments(emr, "tensorflow_fashion_mnist")
+        example.phalanx("recipes", "--make", "tensorflow", timeout_s=MADE_WITHIN_S)
+        example.phalanx("put", ".", "tf")
+        where = ("--trainer_script_dir", "/efs/tf", "--training_script", "/efs/tf/train_flags.py")
+        chosen = ("--recipe", "tensorflow", "--worker_count", "2", "--worker_gpu_count", "1")
+        training = ("--batch_size", "128", "--train_dir=/efs/tf/train", "--max_steps", "40")
+        made = example.phalanx("tf-scripts", *where, *chosen, *training).stdout.split()
+        assert made == [f"/efs/tf/deeplearning-worker{number}.sh" for number in (1, 2)]
+        two = "head -n 2 $DEEPLEARNING_WORKERS_PATH > /efs/tf/hosts"
+        emr.on("head", f'{two}; while read -u 10 host; do ssh $host "bash /efs/tf/$host.sh" ; done 10</efs/tf/hosts')
+        ended = "cat /efs/tf/logs/worker*.exit 2>/dev/null || true"
+        until(lambda: emr.on("head", ended) == "0\n" * 2, "two workers end", MADE_WITHIN_S)
+        logs = emr.on("head", "cat /efs/tf/logs/worker[01]; ls /efs/tf/train")
+        assert "worker 0 has finished" in logs and "worker 1 has finished" in logs and "model.ckpt-" in logs
+        until(lambda: "train_flags" not in emr.on("worker2", "ps -eo args"), "the servers end")
+
+
+def with_environments(emr: Terminal, example: str) -> Terminal:
+    """Return a copy of an example, on a cluster with the environments that earlier tests have made."""
+    MADE.mkdir(exist_ok=True)
+    link_complete(MADE, environments_of(emr))
+    return emr.with_example(example)
