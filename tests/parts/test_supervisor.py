@@ -46,7 +46,7 @@ def test_a_boot_that_can_t_fork_leaves_nothing(tmp_path):
         _disks=volumes,
         _shm=volumes,
         _fork_node=refuse,
-        _limit_memory=lambda: None,
+        _limit_memory=lambda *_: None,
     )
     supervisor._start = partial(Supervisor._start, supervisor)
     supervisor._discard = partial(Supervisor._discard, supervisor)

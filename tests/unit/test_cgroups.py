@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.localcloud.nodes import cgroups
+from phalanx.localcloud.nodes import cgroups, volumes
 from phalanx.localcloud.nodes.machine import Machine, Site
 
 GIB = 1 << 30
@@ -33,10 +33,11 @@ def a_group(path: Path, controllers: str) -> Path:
     return path
 
 
-def test_a_node_has_its_types_memory_and_what_its_disk_may_hold(tmp_path):
+def test_a_node_has_its_types_memory_and_what_its_disk_may_hold(tmp_path, monkeypatch):
+    monkeypatch.setattr(volumes, "size_bytes", {tmp_path / "nodes/i-1/disk": GIB}.get)
     site = Site(tmp_path, "range", (), (), cgroup=a_group(tmp_path / "phalanx-1", "memory pids"))
     cgroups.make(site, MACHINE)
-    cgroups.limit_memory(site, MACHINE, disk_bytes=GIB)
+    cgroups.limit_memory(site, MACHINE)
     group = tmp_path / "phalanx-1/i-1"
     limits = {name: (group / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max")}
     assert limits == {"memory.max": str(5 * GIB), "memory.swap.max": "0", "pids.max": "32768"}
@@ -46,7 +47,7 @@ def test_a_node_has_its_types_memory_and_what_its_disk_may_hold(tmp_path):
 def test_nothing_happens_where_nodes_are_not_limited(tmp_path):
     site = Site(tmp_path, "range", (), ())
     cgroups.make(site, MACHINE)
-    cgroups.limit_memory(site, MACHINE, disk_bytes=GIB)
+    cgroups.limit_memory(site, MACHINE)
     cgroups.enter(site, MACHINE)
     cgroups.remove(site, MACHINE.instance_id)
     assert not list(tmp_path.iterdir())

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from phalanx.localcloud import kernel
-from phalanx.localcloud.nodes import limits
+from phalanx.localcloud.nodes import limits, volumes
 from phalanx.localcloud.nodes.machine import Machine, Site
 from phalanx.localcloud.userns import user_name
 
@@ -102,10 +102,11 @@ def _give(group: Path, owner: int) -> None:
         os.chown(group / "node" / name, owner, owner)
 
 
-def limit_memory(site: Site, machine: Machine, disk_bytes: int) -> None:
+def limit_memory(site: Site, machine: Machine) -> None:
     """Limit a node to its type's memory plus the size of its disk, which is memory too."""
     group = _group(site, machine)
     if group is not None and can_limit(group.parent):
+        disk_bytes = volumes.size_bytes(site.disk(machine.instance_id))
         _set(group, "memory.max", machine.memory_mib * _MIB + disk_bytes)
 
 

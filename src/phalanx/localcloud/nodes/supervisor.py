@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.localcloud import kernel
-from phalanx.localcloud.nodes import cgroups, frozen, init, operating_system, processes, programs, volumes, wire
+from phalanx.localcloud.nodes import cgroups, frozen, init, operating_system, processes, programs, wire
 from phalanx.localcloud.nodes.console import Console
 from phalanx.localcloud.nodes.machine import Machine, NodeError, Site
 from phalanx.localcloud.nodes.node import Node
@@ -43,7 +43,7 @@ class Supervisor:
         self._nodes: dict[str, Node] = {}
         self._vpcs: dict[str, Vpc] = {}
         self._leaving: dict[str, int] = {}
-        self._links = 0
+        self._links = self._limited = 0
         self._builder: int | None = builder
         self._api = api
         self._api_status: int | None = None
@@ -143,7 +143,7 @@ class Supervisor:
         finally:
             os.close(status_w)
         self._nodes[machine.instance_id] = node
-        self._limit_memory()
+        self._limit_memory(node)
         self._watch(status_r, lambda: self._read_status(node))
 
     def _do_reboot(self, request: dict[str, Any]) -> None:
@@ -392,8 +392,8 @@ class Supervisor:
         cgroups.remove(self._site, instance_id)
         self._limit_memory()
 
-    def _limit_memory(self) -> None:
-        """Set all nodes' limits again, since their disks change in size whenever a node comes or goes."""
-        for node in self._nodes.values():
-            disk = self._site.disk(node.machine.instance_id)
-            cgroups.limit_memory(self._site, node.machine, volumes.size_bytes(disk))
+    def _limit_memory(self, *new: Node) -> None:
+        """Set the limits of new nodes, or of all when their disks have changed in size."""
+        before, self._limited = self._limited, self._disks.divisions
+        for node in new if before == self._limited else self._nodes.values():
+            cgroups.limit_memory(self._site, node.machine)

@@ -15,14 +15,18 @@ from phalanx.localcloud import kernel
 
 # A node writes 6 MiB as it boots: it gets this much, whatever the others use.
 _LEAST_BYTES = 16 << 20
+# Volumes are divided again when their number has changed by this part of it. To resize all of them for each that comes
+# or goes would take a thousand nodes a million remounts.
+_DIVIDED_ANEW = 1 / 16
 # As mke2fs does. An inode takes 1 KiB of the kernel's memory, which a tmpfs's size does not count.
 _BYTES_PER_INODE = 16384
 
 
 class Pool:
-    """Volumes of one kind, which share `size_bytes` in equal parts: the more there are, the smaller each is.
+    """Volumes of one kind, which share `size_bytes` in about equal parts: the more there are, the smaller each is.
 
-    They are mounted in the creator's mount namespace, so a volume outlives its node until `unmount`.
+    `divisions` counts how often their sizes were set. They are mounted in the creator's mount namespace, so a volume
+    outlives its node until `unmount`.
     """
 
     def __init__(self, size_bytes: int, mode: str, owner: int, flags: int = 0) -> None:
@@ -30,27 +34,40 @@ class Pool:
         self._options = f"mode={mode},uid={owner},gid={owner}"
         self._flags = flags
         self._most_bytes: dict[Path, int] = {}
+        self._share_bytes = size_bytes
+        self._divided_among = 0
+        self.divisions = 0
 
     def mount(self, path: Path, most_bytes: int | None = None) -> None:
         """Mount an empty volume of at most `most_bytes`. Raises OSError."""
         path.mkdir(parents=True, exist_ok=True)
         kernel.mount("tmpfs", path, "tmpfs", self._flags, f"{self._options},{_limits(_LEAST_BYTES)}")
         self._most_bytes[path] = most_bytes or self._size_bytes
-        self._divide()
+        if not self._divide_if_due():
+            self._resize(path, min(self._most_bytes[path], self._share_bytes))
 
     def unmount(self, path: Path) -> None:
         """Unmount a volume; its data is lost once no node uses it. No error if there is none."""
         if self._most_bytes.pop(path, None) is not None:
             kernel.unmount(path)
-            self._divide()
+            self._divide_if_due()
 
     def close(self) -> None:
         """Unmount all volumes."""
         for path in list(self._most_bytes):
             self.unmount(path)
 
+    def _divide_if_due(self) -> bool:
+        number = len(self._most_bytes)
+        due = number > 0 and abs(number - self._divided_among) > number * _DIVIDED_ANEW
+        if due:
+            self._divide()
+        return due
+
     def _divide(self) -> None:
+        self.divisions, self._divided_among = self.divisions + 1, len(self._most_bytes)
         sizes = shares(self._size_bytes, [_used_bytes(path) for path in self._most_bytes])
+        self._share_bytes = min(sizes)
         for (path, most), size in zip(self._most_bytes.items(), sizes, strict=True):
             self._resize(path, min(most, size))
 
