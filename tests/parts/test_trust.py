@@ -57,6 +57,25 @@ def test_a_key_is_made_once(keys):
     assert (keys / "host1").stat().st_mode & 0o777 == 0o600
 
 
+def test_many_certificates_need_only_a_few_files_at_a_time(keys, tmp_path, monkeypatch):
+    """The head's disk may have room for a thousand files."""
+    run, seen = trust.run, []
+
+    def counted(argv: list[str], timeout_s: float) -> None:
+        seen.append(sum(len(files) for _, _, files in os.walk(tmp_path)))
+        if argv[2] == "-s":
+            for path in filter(lambda word: word.endswith(".pub"), argv):
+                Path(path.removesuffix(".pub") + "-cert.pub").write_text("a certificate")
+        else:
+            run(argv, timeout_s)
+
+    monkeypatch.setattr(trust, "run", counted)
+    authority = trust.Authority(str(tmp_path / "authority/key"), "demo", "10.0.0.0/8")
+    nodes = [replace(node(keys, 1), instance_id=f"i-{number:x}") for number in range(150)]
+    assert set(authority.sign(nodes, "phalanx").values()) == {("a certificate", "a certificate")}
+    assert max(seen) < 300
+
+
 def test_a_host_certificate_names_the_host_and_nothing_else(signed):
     _, certificates = signed
     head = describe(certificates["i-1"][0])
