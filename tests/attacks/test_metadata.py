@@ -30,7 +30,7 @@ CLIENT = (
 )
 # The agent looks each 5 s whether the way is shut; a machine that reboots lets people in after 2 s here.
 SHUT_S, BACK_S = 60.0, 120.0
-AGENT = "pgrep -of '/opt/phalanx|part-001'"
+AGENT = "pgrep -of '^[^ ]*python.*(/opt/phalanx|part-001)'"
 UNIT = "/etc/systemd/system/phalanx.service"
 WANTED = "/etc/systemd/system/multi-user.target.wants/phalanx.service"
 # As process 1 starts it, with its environment; after a while.

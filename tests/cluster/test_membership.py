@@ -147,7 +147,11 @@ def most_workers(terminal) -> int:
     return next(group["MaxSize"] for group in groups if group["AutoScalingGroupName"].endswith("-workers"))
 
 
-def test_scale_up_and_down_and_a_job_is_protected(terminal):
+def test_scale_up_with_a_head_whose_agent_was_killed_and_down_and_a_job_is_protected(terminal):
+    head = members(terminal)["deeplearning-worker1"]["instance_id"]
+    (killed,) = agent_of(terminal, head)
+    break_on_purpose(terminal, end={"instance_id": head, "program": "agent"})
+    assert killed not in agent_of(terminal, head)
     assert "has 4 of 4 nodes" in terminal.phalanx("scale", "4", "--yes").stdout
     assert most_workers(terminal) == 3
     assert sorted(members(terminal)) == [f"deeplearning-worker{n}" for n in (1, 2, 3, 4)]

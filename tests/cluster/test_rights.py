@@ -98,7 +98,7 @@ class Life:
                 phalanx(*command)
             self._use_data()
             phalanx("scale", "3")
-            self._lose_an_agent()
+            self._lose_a_worker()
             self._lose_the_head()
             busy.kill()
         self._change()
@@ -163,13 +163,13 @@ class Life:
             assert time.monotonic() < deadline, nodes
             time.sleep(1)
 
-    def _lose_an_agent(self) -> None:
+    def _lose_a_worker(self) -> None:
         """The head ends a worker that is silent."""
         self._wait_for_three_without("")
         refusal = {"message": "We currently do not have sufficient c5.large capacity", "code": "InsufficientInstance"}
         break_on_purpose(self.terminal, fail_launch={**refusal, "times": 1})
         worker = next(instance for name, instance in self._nodes().items() if name.startswith("worker"))
-        break_on_purpose(self.terminal, end={"instance_id": worker, "program": "agent"})
+        break_on_purpose(self.terminal, partition={"instance_id": worker, "cut": True})
         self._wait_for_three_without(worker)
 
     def _lose_the_head(self) -> None:

@@ -16,8 +16,8 @@ from phalanx.localcloud.nodes.machine import NodeError
 NOTICED_AFTER_S = 120.0
 
 
-# What only this program's process has in its command line: the agent is the node's user data.
-_PROGRAMS = {"agent": "/var/lib/cloud/instance/scripts/part-001", "sshd": "[listener]"}
+# What only this program's process has in its command line: the agent is the node's user data, or its unit's command.
+_PROGRAMS = {"agent": r"^\S*python\S* .*(/scripts/part-001|/phalanx/agent serve) *$", "sshd": r"\[listener\]"}
 
 
 class FaultError(ValueError):

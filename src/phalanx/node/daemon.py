@@ -1,4 +1,4 @@
-"""The agent's daemon: started by systemd if that runs the machine, and otherwise by itself."""
+"""The agent's daemon: started, and started again, by systemd if that runs the machine, and otherwise by itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.node import contract, credentials, files, firewall
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError, run
-from phalanx.node.disk import HOME
+from phalanx.node.disk import HOME, RESTART_S, SERVE
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
 from phalanx.node.speed import SPEED
@@ -21,6 +21,9 @@ _GPUS = "GPUs"
 _PAUSE_S = 5 / SPEED
 # Of the node's timeout, so that the reason is reported before the node counts as missing.
 _PATIENCE = 0.9
+# Waits for the end of the daemon, which holds the other end of its input, and acts as the unit does then. A shell,
+# because it needs a tenth of the memory.
+_AGAIN = f'read -r end; sleep {RESTART_S}; until "$@"; do sleep {RESTART_S}; done'
 
 
 def start(agent: Agent) -> None:
@@ -39,17 +42,22 @@ def start(agent: Agent) -> None:
 
 
 def detach(log: str) -> bool:
-    """Fork twice; return True in the daemon, which has no terminal and no parent, and writes to `log`."""
+    """Fork twice; return True in the daemon, which has no terminal and writes to `log`. Its parent starts it again."""
     if os.fork():
         return False
     os.setsid()
-    if os.fork():
-        os._exit(0)
     os.chdir("/")
-    with open(os.devnull) as nothing, open(log, "a") as output:
-        os.dup2(nothing.fileno(), 0)
+    alive, held = os.pipe()
+    with open(log, "a") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
+    os.dup2(alive, 0)
+    if os.fork():
+        os.close(held)
+        os.execv("/bin/sh", ["sh", "-c", _AGAIN, "sh", *SERVE])
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.close(alive)
     return True
 
 

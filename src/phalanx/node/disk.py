@@ -15,6 +15,10 @@ SSH = "/etc/ssh/phalanx"
 BOOTED = f"{HOME}/booted"
 """How the boot ended; no such file before that."""
 
+SERVE = (sys.executable, "-IS", f"{HOME}/agent", "serve")
+"""The command of the unit."""
+RESTART_S = 5
+
 _INSTANCE = f"{HOME}/instance"
 _UNIT = f"""[Unit]
 Description=phalanx node agent
@@ -22,9 +26,9 @@ After=network-online.target remote-fs.target
 Wants=network-online.target
 
 [Service]
-ExecStart={sys.executable} -IS {HOME}/agent serve
+ExecStart={" ".join(SERVE)}
 Restart=on-failure
-RestartSec=5
+RestartSec={RESTART_S}
 StandardOutput=journal+console
 """
 # What user data has just written.

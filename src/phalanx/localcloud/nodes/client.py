@@ -82,9 +82,9 @@ class NodeRunner:
         """Stop all of the node's processes, as if it thrashed, or continue them. Its ports still accept connections."""
         self.signal(instance_id, signal.SIGSTOP if stalled else signal.SIGCONT)
 
-    def signal(self, instance_id: str, number: int, words: str = "") -> None:
-        """Send a signal to all of the node's processes, or to those with these words in their command line."""
-        self._ask("signal", instance_id=instance_id, number=int(number), words=words)
+    def signal(self, instance_id: str, number: int, pattern: str = "") -> None:
+        """Send a signal to all of the node's processes, or to those whose command line matches a pattern."""
+        self._ask("signal", instance_id=instance_id, number=int(number), pattern=pattern)
 
     def freeze(self, instance_id: str, for_s: float) -> None:
         """Let a node's shared directories answer nothing for so long."""

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 # A process that forks while it is looked for leaves a child that the next round finds.
 _ROUNDS_MOST = 20
 
 
-def signal_all(process_one: int, number: int, words: str = "") -> None:
+def signal_all(process_one: int, number: int, pattern: str = "") -> None:
     """Send a signal to all processes in the namespace of this node's process 1, that one included.
 
-    `words`: only to those with these words in their command line.
+    `pattern`: only to those whose command line matches this regular expression somewhere.
     """
     signalled: set[int] = set()
     for _ in range(_ROUNDS_MOST):
-        new = {pid for pid in _inside(process_one) if words in _command_line(pid)} - signalled
+        new = {pid for pid in _inside(process_one) if re.search(pattern, _command_line(pid))} - signalled
         if not new:
             return
         for pid in new:

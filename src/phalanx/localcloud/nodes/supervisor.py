@@ -192,7 +192,7 @@ class Supervisor:
 
     def _do_signal(self, request: dict[str, Any]) -> None:
         node = self._running(request["instance_id"])
-        processes.signal_all(node.pid, request["number"], request["words"])
+        processes.signal_all(node.pid, request["number"], request["pattern"])
         self._answer(request["id"])
 
     def _do_freeze(self, request: dict[str, Any]) -> None:
