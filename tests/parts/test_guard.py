@@ -66,6 +66,16 @@ def test_changes_while_a_ruleset_is_loaded_share_the_next(site: Site):
     assert len(site.runner.loaded) == 2
 
 
+def test_a_node_is_added_to_what_is_loaded_and_all_is_loaded_again_after_a_refusal(site: Site):
+    for site.nodes in (2, 3):
+        site.guard.settle()
+    assert site.runner.loaded[-1][1].splitlines()[0] == "add element inet vpc nodes { 10.0.0.6 }"
+    site.runner.problem, site.nodes = "File exists", 4
+    for _ in range(2):
+        site.guard.settle()
+    assert "set nodes {" in site.runner.loaded[-1][1]
+
+
 def test_what_is_loaded_is_not_loaded_again_and_what_was_refused_is(site: Site):
     site.guard.settle()
     site.guard.settle()

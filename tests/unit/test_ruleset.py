@@ -103,3 +103,36 @@ def test_nodes_with_equal_groups_and_routes_share_their_chains():
     nodes = tuple(Interface(f"10.0.16.{number}", ("sg-1",), (NAT,)) for number in range(4, 68))
     made = chains(Network({"sg-1": Group()}, nodes, ()))
     assert [name for name in made if name[-1].isdigit()] == ["way_out_0", "ingress_0", "egress_0"]
+
+
+def with_nodes(*numbers: int, rules: tuple[Rule, ...] = ()) -> str:
+    nodes = tuple(Interface(f"10.0.16.{number}", ("sg-1",), (NAT,)) for number in numbers)
+    return ruleset.text(Network({"sg-1": Group(rules)}, nodes, ()))
+
+
+def test_a_node_that_comes_or_goes_changes_only_elements():
+    assert ruleset.change(with_nodes(4, 5), with_nodes(5, 6)).splitlines() == [
+        "delete element inet vpc sg-1 { 10.0.16.4 }",
+        "add element inet vpc sg-1 { 10.0.16.6 }",
+        "delete element inet vpc nodes { 10.0.16.4 }",
+        "add element inet vpc nodes { 10.0.16.6 }",
+        "delete element inet vpc way_out { 10.0.16.4 : jump way_out_0 }",
+        "add element inet vpc way_out { 10.0.16.6 : jump way_out_0 }",
+        "delete element inet vpc ingress { 10.0.16.4 : jump ingress_0 }",
+        "add element inet vpc ingress { 10.0.16.6 : jump ingress_0 }",
+        "delete element inet vpc egress { 10.0.16.4 : jump egress_0 }",
+        "add element inet vpc egress { 10.0.16.6 : jump egress_0 }",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", with_nodes(4)),
+        (with_nodes(), with_nodes(4)),
+        (with_nodes(4), with_nodes(4, rules=(Rule("-1", networks=("0.0.0.0/0",)),))),
+    ],
+    ids=["nothing is loaded", "the first node has the first chains", "a rule"],
+)
+def test_any_other_change_replaces_the_ruleset(before: str, after: str):
+    assert ruleset.change(before, after) == after

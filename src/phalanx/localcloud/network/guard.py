@@ -111,8 +111,9 @@ class Guard:
 
     def _load(self, vpc_id: str, text: str) -> None:
         """Load a ruleset unless it is loaded; one that could not be loaded is tried again at the next change."""
-        if self._loaded[vpc_id] != text:
+        before = self._loaded[vpc_id]
+        if before != text:
             self._loaded[vpc_id] = ""
-            self._runner.filter(vpc_id, text)
+            self._runner.filter(vpc_id, ruleset.change(before, text))
             if vpc_id in self._loaded:
                 self._loaded[vpc_id] = text
