@@ -28,6 +28,7 @@ class Account:
     def __init__(self, stacks: list[dict] | None = None, amis: list[dict] | None = None, log: list[str] | None = None):
         self.stacks, self.amis, self.log = stacks or [], amis or [], log
         self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.kept: dict[str, str] = {}
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         self.calls.append((operation, arguments))
@@ -35,6 +36,9 @@ class Account:
 
     def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
         return None if self.log is None else self.call(service, operation, **arguments)
+
+    def kept_manifest(self, image_id: str) -> str:
+        return self.kept.get(image_id, "")
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Any:
         if key == "Stacks":
@@ -104,6 +108,14 @@ def test_a_manifest_that_was_changed_is_refused(tmp_path, monkeypatch):
     account = Account([], [ami("torch", "2026.1.2", **{"phalanx:manifest": "0" * 64})], manifest.lines(MANIFEST))
     with pytest.raises(CloudError, match="has been changed"):
         making.read_manifest(account, shelf.find(account, "torch"))
+
+
+def test_the_manifest_of_an_image_whose_files_are_at_hand_needs_no_log(tmp_path, monkeypatch):
+    """That of an image of this machine, in a later local cloud."""
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
+    account = Account([], [ami("torch", "2026.1001.7")])
+    account.kept = {"ami-2026.1001.7": MANIFEST}
+    assert making.read_manifest(account, shelf.find(account, "torch"))["python"] == "3.12.3"
 
 
 def test_an_image_without_a_log_says_where_its_manifest_is(tmp_path, monkeypatch):

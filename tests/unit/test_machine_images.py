@@ -150,6 +150,11 @@ def test_a_boot_on_an_image_of_a_recipe_installs_nothing():
     assert shown["image"] == "ami-2"
 
 
+def test_a_head_that_serves_the_shared_directory_installs_the_server_of_nfs_and_nothing_else():
+    shown = dict(describe(planned(replace(X86, image=RECIPE), image="recipe:torch", storage="head")))
+    assert shown["boot installs"] == "nfs-kernel-server on the head (about 30 s)"
+
+
 def test_the_template_records_which_version_of_the_image_it_was_made_with():
     document = json.loads(synthesize(planned(replace(X86, image=RECIPE), image="recipe:torch")))
     assert document["Metadata"]["phalanx"]["image"] == "torch@2026.1122.905"

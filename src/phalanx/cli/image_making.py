@@ -64,7 +64,9 @@ def make(connected: ImageCloud, order: Order, *, again: bool, verbose: bool, as_
                 connected.stop_if_idle()
         there = shelf.find(connected, there.name if there else f"{order.recipe.name}@{order.version}")
         note(f"made in {duration(watch.elapsed_s)}")
-    _report(there, making.read_manifest(connected, there), as_json)
+    contents = making.read_manifest(connected, there)
+    # Again, because the manifest's hash is a tag of the image now.
+    _report(shelf.find(connected, there.name), contents, as_json)
     return 0
 
 

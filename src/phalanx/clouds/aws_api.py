@@ -95,6 +95,10 @@ class ApiCloud(ABC):
     @abstractmethod
     def stop_if_idle(self) -> None: ...
 
+    def kept_manifest(self, image_id: str) -> str:  # noqa: ARG002 - the local cloud needs it
+        """Return "": nobody sees the files of an AMI."""
+        return ""
+
     # -- calls -------------------------------------------------------------------------------------------------
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:

@@ -127,6 +127,12 @@ class LocalCloud(ApiCloud):
 
         return super().image(parameter) if is_ami(parameter) else None
 
+    def kept_manifest(self, image_id: str) -> str:
+        from phalanx.images import manifest
+
+        found = next((one for one in images.built() if one.image_id == image_id), None)
+        return manifest.written(images.contents(found)) if found else ""
+
     @property
     def _directory(self) -> Path:
         return state_directory() / "local"

@@ -122,12 +122,13 @@ def new_version(now_s: float) -> str:
 
 
 def read_manifest(api: shelf.Api, image: Shelved) -> dict[str, Any]:
-    """Return what an image contains, from this machine's copy or its build's log. Tags the AMI with the hash of it.
+    """Return what an image contains, from this machine's copy, its files or its build's log.
 
-    Raises CloudError if the log is gone, or is not of this image.
+    The hash of it becomes a tag of the AMI. Raises CloudError if the log is gone, or is not of this image.
     """
     place = _manifests() / f"{image.image_id}.json"
-    text = place.read_text() if place.exists() else manifest.found_in(BuildLog(api, log_group_of(image.stack)).lines())
+    text = place.read_text() if place.exists() else api.kept_manifest(image.image_id)
+    text = text or manifest.found_in(BuildLog(api, log_group_of(image.stack)).lines())
     if not text:
         raise CloudError(
             f"the manifest of {image.name} is not in its log {log_group_of(image.stack)}",

@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 MARK = "phalanx-manifest"
 _CHARACTERS = 400
@@ -29,12 +30,17 @@ def main(home: str, facts: str) -> None:
         "packages": {one.metadata["Name"]: one.version for one in importlib.metadata.distributions()},
         "system": dict(line.split() for line in sys.stdin),
     }
-    text = json.dumps(found, sort_keys=True, indent=1) + "\n"
+    text = written(found)
     Path(home, "manifest.json").write_text(text)
     complete = {"name": found["recipe"], "digest": found["digest"], "python": found["python"], "bytes": 0}
     Path(sys.prefix, ".complete").write_text(json.dumps(complete))
     for line in lines(text):
         sys.stdout.write(f"{line}\n")
+
+
+def written(contents: dict[str, Any]) -> str:
+    """Return a manifest as it is in the image."""
+    return json.dumps(contents, sort_keys=True, indent=1) + "\n"
 
 
 def lines(text: str) -> list[str]:

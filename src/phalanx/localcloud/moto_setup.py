@@ -170,7 +170,7 @@ def ami_of(backend: Any, image: Image) -> Any:
     """Return EC2's record of an image that Image Builder made."""
     from moto.ec2.models.amis import Ami
 
-    made = Ami(
+    made: Any = Ami(
         backend,
         image.ami,
         name=image.ami_name,

@@ -114,8 +114,14 @@ def _has_this_machines_programs(plan: Plan) -> bool:
 
 def installed_at_boot(plan: Plan) -> str:
     """Return what each node's boot installs, as far as is known; "" for nothing."""
-    packages = image_choice(plan.spec, plan.facts).packages
-    return f"{', '.join(packages)} (about 30 s)" if packages and not _has_this_machines_programs(plan) else ""
+    if _has_this_machines_programs(plan):
+        return ""
+    image = image_choice(plan.spec, plan.facts)
+    packages = list(image.packages)
+    if plan.spec.storage == HEAD and image.has_apt:
+        # No image has it: it would serve on each node.
+        packages.append("nfs-kernel-server on the head")
+    return f"{', '.join(packages)} (about 30 s)" if packages else ""
 
 
 def _network(plan: Plan) -> str:

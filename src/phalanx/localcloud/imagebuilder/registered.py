@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import secrets
-import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -84,9 +84,11 @@ def discard(context: Context, ami_id: str) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory if it exists. As root of the local cloud's namespace, this process may remove nodes' files."""
+    """Remove an image or a part of one if it exists. As root of the local cloud's namespace, this process may."""
     if path.exists():
-        shutil.rmtree(path)
+        store.forget(path)
+        # Ten thousands of files: in this process, each request would wait for them.
+        subprocess.run(["rm", "-rf", "--", str(path)], check=True)
 
 
 def images_of(context: Context) -> Path:

@@ -125,9 +125,14 @@ def complete(partial: Path, image: Image) -> None:
     partial.rename(target)
 
 
+def forget(path: Path) -> None:
+    """Make an image one that is not complete, before its files are removed."""
+    (path / _RECORD).unlink(missing_ok=True)
+
+
 def remove(path: Path) -> None:
     """Remove an image or a part of one. Its files have ids that only root and our user namespaces can remove."""
-    (path / _RECORD).unlink(missing_ok=True)
+    forget(path)
     if (path / TREE).exists():
         pid = userns.spawn("range", lambda: subprocess.run(["rm", "-rf", str(path / TREE)], check=False).returncode)
         os.waitpid(pid, 0)
