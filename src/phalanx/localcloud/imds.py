@@ -6,6 +6,7 @@ import json
 import re
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -232,6 +233,11 @@ class _Server(ThreadingHTTPServer):
         self.socket = listener
         self.tokens = tokens
         self.lookup = lookup
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report an error of the service, and none of a client that hangs up: a node that ends does."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
