@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from fake_jobs import run, wait_for_line
 
 from phalanx.errors import JobError
 from phalanx.jobs.job import JOBS, JobSpec, list_jobs, submit
+from phalanx.runner.head import aside, checkpoint_copy
+from phalanx.runner.loop import Loop
 
 # Counts how often it ran, as a training counts its epochs.
 COUNT = 'echo x >> "$PHALANX_CHECKPOINT/epochs"; echo epochs $(wc -l < "$PHALANX_CHECKPOINT/epochs") $*'
@@ -102,3 +107,25 @@ def test_what_is_no_path_of_the_cluster_is_refused(path):
 def test_resume_takes_no_option_of_the_job_itself():
     with pytest.raises(JobError, match="--restarts can't be changed with --resume"):
         JobSpec((), resume="mnist", restarts=2)
+
+
+def test_another_stop_cuts_the_last_copy_short(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint_copy.checked, "argv", lambda *_: ("sleep", "300"))
+    monkeypatch.setattr(aside, "reap", list)  # other children of this process are not its own
+    stage = mock.Mock(loop=Loop(), stops=1)
+    job = {"mirror": {"bucket": "b", "prefix": "runs/", "home": "/efs/.phalanx/mirrors/1"}}
+    copy = checkpoint_copy.CheckpointCopy(stage, str(tmp_path), job, "head")
+    reports = []
+
+    def report(text):
+        reports.append(text)
+        stage.publish.side_effect = lambda: setattr(stage, "stops", 2)
+
+    over = copy.end({"state": "stopped", "message": "stopped on request"}, report)
+    _, status = os.waitpid(copy._aside.pid, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    assert reports == ["copying checkpoints to s3://b/runs/; `phalanx stop` now cuts that short"]
+    left = "they are in /efs/.phalanx/mirrors/1/files"
+    assert over["message"] == (
+        f"stopped on request (its checkpoints are not in s3://b/runs/: stopped on request; {left})"
+    )

@@ -16,7 +16,9 @@ from phalanx.cli import following
 from phalanx.cli.console import duration
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudError, JobError
+from phalanx.jobs.job_model import JobStatus
 from phalanx.jobs.job_output import OutputLine
+from phalanx.runner.files.state import initial
 
 
 def test_a_mistyped_command_brings_the_nearest(phalanx):
@@ -96,6 +98,29 @@ class Bars:
         ]:
             if drafts or not is_draft:
                 yield OutputLine(process, "deeplearning-worker1", "stdout", 0.0, data, is_draft)
+
+
+def test_a_stopped_job_that_has_not_ended_is_reported_as_that(capfd):
+    class Copying:
+        id = "261121-095500-abcd"
+        status = JobStatus.from_record(
+            {
+                **initial({"id": id, "name": "", "launcher": "exec", "command": [], "submitted_at": 1.0}, False),
+                "state": "running",
+                "message": "copying checkpoints to s3://b/p; `phalanx stop` now cuts that short",
+            }
+        )
+
+        def follow(self, **_):
+            raise KeyboardInterrupt
+            yield
+
+        def stop(self):
+            return self.status
+
+    assert following.follow(Copying(), stop_on_interrupt=True) == 130
+    told = "job 261121-095500-abcd has not ended yet: copying checkpoints to s3://b/p; `phalanx stop` now cuts"
+    assert told in capfd.readouterr().err
 
 
 def test_a_progress_bar_is_one_line_on_a_terminal(capfd, monkeypatch):

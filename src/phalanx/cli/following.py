@@ -64,6 +64,9 @@ def follow(
         status = _stop(job)
         if status is None:
             return 130
+        if not status.state.final:
+            report_stopped(status)
+            return 130
     if status is None or not status.state.final:
         return 0
     _report_end(status)
@@ -72,6 +75,9 @@ def follow(
 
 def report_stopped(status: JobStatus) -> int:
     """Report what was proven of a stopped job; return 0 if no process of it can be left."""
+    if not status.state.final:
+        note(f"job {status.id} has not ended yet: {status.message or status.state.value}")
+        return 1
     _report_end(status)
     return 0 if status.verified else 1
 

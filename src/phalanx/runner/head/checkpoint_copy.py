@@ -31,6 +31,7 @@ class CheckpointCopy:
 
     def __init__(self, stage: Stage, directory: str, job: Dict[str, Any], head: str) -> None:
         self._stage = stage
+        self._is_cut = False
         self._status = os.path.join(directory, COPIER_STATUS)
         self._place: Dict[str, str] = job["mirror"]
         self.url = f"s3://{self._place['bucket']}/{self._place['prefix']}"
@@ -53,10 +54,15 @@ class CheckpointCopy:
         return {"state": states.FAILED, "message": problem, "exit_code": _FAILED}
 
     def end(self, outcome: Dict[str, Any], report: Callable[[str], None]) -> Dict[str, Any]:
-        """Make the last copy. Return the outcome; a job whose checkpoints are not in S3 has not succeeded."""
-        report(f"copying checkpoints to {self.url}")
+        """Make the last copy, which another stop cuts short.
+
+        Return the outcome; a job whose checkpoints are not in S3 has not succeeded.
+        """
+        report(f"copying checkpoints to {self.url}; `phalanx stop` now cuts that short")
         self._aside.close_stdin()
-        self._wait(lambda: False)
+        stops = self._stage.stops
+        self._wait(lambda: self._stage.stops > stops)
+        self._is_cut = self._stage.stops > stops
         problem = self._problem()
         self._over()
         if not problem:
@@ -75,7 +81,9 @@ class CheckpointCopy:
         told = self._told()
         if "over" in told:
             return str(told["problem"])
-        return "the process that copies them was killed" if self._aside.has_closed else f"not within {_WITHIN_S:g} s"
+        if self._aside.has_closed:
+            return "the process that copies them was killed"
+        return "stopped on request" if self._is_cut else f"not within {_WITHIN_S:g} s"
 
     def _over(self) -> None:
         """End the process, if it lives."""

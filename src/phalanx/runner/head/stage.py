@@ -23,11 +23,16 @@ class Stage:
         self.loop = Loop()
         self.door = Doorway(self.loop, door)
         self.output = OutputWriter(os.path.join(directory, OUTPUT))
-        self.stop_requested = False
+        self.stops = 0  # how often a stop was requested
         self.door.stop = self._on_stop
         self.on_wait: Callable[[str], None] = lambda _text: None  # called with what the job waits for
         self.on_notice: Callable[[str], None] = lambda _text: None  # called with which node leaves, and why
         self._watch_signals()
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the job must end."""
+        return self.stops > 0
 
     def publish(self) -> None:
         """Let followers see what was written."""
@@ -45,4 +50,4 @@ class Stage:
         self.loop.watch(wake_read, lambda fd: os.read(fd, 4096))
 
     def _on_stop(self, *_: Any) -> None:
-        self.stop_requested = True
+        self.stops += 1
