@@ -1,4 +1,4 @@
-.PHONY: checkov full-os images smoke-aws fuzz red mutants lock fresh soak help setup demo test check format docs site dist bench
+.PHONY: check-types check-types-on-a-mac check-pages check-style checkov full-os images smoke-aws fuzz red mutants lock fresh soak help setup demo test check format docs site dist bench
 
 # Tests start thousands of processes: without compiled modules on disk, each would compile its own.
 unexport PYTHONDONTWRITEBYTECODE
@@ -19,15 +19,25 @@ test: setup ## Run every test, including those on real local clusters (unit test
 # What must work on macOS, too: the command line and the library, with AWS.
 ON_A_MAC = $(filter-out src/phalanx/localcloud/ src/phalanx/runner/ src/phalanx/node/,$(wildcard src/phalanx/*/ src/phalanx/*.py))
 
+# Each checker uses one core, and the two for types take longest.
 check: setup ## Check style, formatting, types and links, and that the generated pages are up to date
-	@.venv/bin/ruff check
-	@.venv/bin/ruff format --check
+	@$(MAKE) --no-print-directory --jobs $$(nproc) --output-sync check-types check-types-on-a-mac check-pages check-style
+
+check-types:
 	@.venv/bin/pyright
+
+check-types-on-a-mac:
 	@.venv/bin/pyright --pythonplatform Darwin $(ON_A_MAC)
+
+check-pages:
 	@scripts/tree --check
 	@.venv/bin/python scripts/lock --check
 	@.venv/bin/python scripts/commands --check
 	@scripts/site >/dev/null
+
+check-style:
+	@.venv/bin/ruff check
+	@.venv/bin/ruff format --check
 
 format: setup ## Format the code and fix what ruff can fix
 	@.venv/bin/ruff check --fix --quiet
