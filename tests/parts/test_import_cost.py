@@ -81,6 +81,12 @@ def test_what_only_asks_the_cloud_loads_no_spec_and_no_template(tmp_path):
     assert (status, heavy(modules)) == (3, ["boto3", "botocore"])
 
 
+def test_what_a_cluster_costs_is_found_without_the_template():
+    code = "import sys, phalanx.cluster.spending; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "troposphere" not in done.stdout.split()
+
+
 def test_importing_phalanx_costs_nothing():
     code = "import sys, phalanx; print([m for m in sys.modules if m.startswith('phalanx.')])"
     assert (

@@ -17,8 +17,8 @@ from phalanx.localcloud import partitions
 from phalanx.node import aws_client
 from phalanx.node.aws_client import Aws
 from phalanx.node.sigv4 import Credentials
+from phalanx.plan.private_access import ENDPOINTS
 from phalanx.spec.spec import ClusterSpec
-from phalanx.template.network import ENDPOINTS
 
 RESOLVER: Any = EndpointResolver(create_loader().load_data("endpoints"))
 SERVICES = ("sqs", "dynamodb", "autoscaling", "ec2", "logs", "sts", "cloudformation")

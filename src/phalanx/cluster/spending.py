@@ -10,8 +10,8 @@ from typing import Any
 from phalanx.clouds.protocol import Cloud, StackState
 from phalanx.plan import money
 from phalanx.plan.money import Cost, Limits
+from phalanx.plan.private_access import ENDPOINTS
 from phalanx.spec.spec import ClusterSpec
-from phalanx.template.network import ENDPOINTS
 
 
 def cost(cloud: Cloud, state: StackState, head: Mapping[str, Any] | None) -> Cost:

@@ -12,6 +12,8 @@ from phalanx.spec.spec_storage import HEAD, LUSTRE
 
 GATEWAYS = ("dynamodb", "s3")
 """The services that have gateway endpoints, which cost nothing."""
+ENDPOINTS = {"S3Endpoint": "s3", "DynamoDBEndpoint": "dynamodb"}
+"""Their names in the document. Here, because `status` needs them, and would take a fifth longer with the template."""
 # What Session Manager's agent on the head calls (docs/aws-behaviour.md 2.55).
 SESSIONS = ("ssm", "ssmmessages")
 _OF_AGENT = ("autoscaling", "cloudformation", "ec2", "logs", "sns", "sqs", "sts")

@@ -13,6 +13,7 @@ from troposphere import Equals, GetAtt, If, Not, NoValue, Output, Ref, Sub, Tags
 
 from phalanx.plan.capacity import SPOT
 from phalanx.plan.plan import Plan
+from phalanx.plan.private_access import ENDPOINTS
 from phalanx.spec.spec_emr import DEFAULT_APPLICATIONS, DEFAULT_RELEASE
 from phalanx.template import access, emr_bootstrap, fleet, network, outputs, parameters, rendezvous, storage, userdata
 from phalanx.template.naming import CLUSTER_TAG, DELETE, arn, own_tags
@@ -23,7 +24,7 @@ _TAGGED = ("AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::SecurityGroup")
 _SERVICE_POLICY = "arn:${AWS::Partition}:iam::aws:policy/service-role/AmazonEMRServicePolicy_v2"
 # docs/aws-behaviour.md 7.21
 _EMR = If("InChina", "elasticmapreduce.amazonaws.com.cn", "elasticmapreduce.amazonaws.com")
-_NETWORK = ("PublicRoute", "PublicSubnetRoutes", *network.ENDPOINTS)
+_NETWORK = ("PublicRoute", "PublicSubnetRoutes", *ENDPOINTS)
 # Keys of `disk` and what EMR calls them.
 _ROOT = {"size_gib": "EbsRootVolumeSize", "iops": "EbsRootVolumeIops", "throughput_mib_s": "EbsRootVolumeThroughput"}
 

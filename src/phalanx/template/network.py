@@ -13,11 +13,11 @@ from troposphere import AWSObject, GetAtt, Ref, Sub, Template, ec2
 
 from phalanx.plan import private_access
 from phalanx.plan.plan import Plan
+from phalanx.plan.private_access import ENDPOINTS
 from phalanx.plan.subnets import NewNetwork
 from phalanx.template.naming import name_tag
 
 ANYWHERE = "0.0.0.0/0"
-ENDPOINTS = {"S3Endpoint": "s3", "DynamoDBEndpoint": "dynamodb"}
 """The gateway endpoints and the services that they lead to; their names are the same in all partitions."""
 _HTTPS = 443
 
