@@ -31,6 +31,8 @@ pytestmark = pytest.mark.cluster
 
 IDLE_S = 40
 WAIT_S = 240.0
+# Each look takes half a second of CPU time, and a node is awaited for minutes.
+POLL_S = 4.0
 # The boot script fails once where the test wants it: a head that can't serve ends itself.
 SPEC = f"""name: rights
 cloud: local
@@ -161,7 +163,7 @@ class Life:
         deadline = time.monotonic() + WAIT_S
         while len(nodes := self._nodes()) < 3 or gone in nodes.values():
             assert time.monotonic() < deadline, nodes
-            time.sleep(1)
+            time.sleep(POLL_S)
 
     def _lose_a_worker(self) -> None:
         """The head ends a worker that is silent."""
@@ -208,7 +210,7 @@ class Life:
         deadline = time.monotonic() + WAIT_S
         while not json.loads(self.terminal.phalanx("status", "--json").stdout)["stopped"]:
             assert time.monotonic() < deadline
-            time.sleep(1)
+            time.sleep(POLL_S)
 
     def _keep_policies(self) -> None:
         iam = api(self.terminal, "iam")
