@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.cluster
 
 # sshd of a worker is killed; `up` is interrupted in bad weather; somebody deletes a route.
 SEEDS = (1, 5, 10)
+IDLE_S = 240.0  # until a cluster is up and has its fault
 
 
 @pytest.fixture
@@ -42,15 +44,18 @@ def test_clusters_of_three_seeds_end_well(terminal):
 def test_ctrl_c_ends_a_drill_with_its_cluster(terminal):
     temporary = terminal.directory.parent / "tmp"
     temporary.mkdir()
-    drilling = terminal.start("local", "drill", "--seed", "1", "--only", "0", TMPDIR=str(temporary))
-    assert drilling.stdout
-    while "idle" not in drilling.stdout.readline():
-        assert drilling.poll() is None
+    shown = terminal.directory.parent / "shown"
+    with shown.open("w") as output:
+        drilling = terminal.start("local", "drill", "--seed", "1", "--only", "0", output=output, TMPDIR=str(temporary))
+    deadline = time.monotonic() + IDLE_S
+    while "idle" not in shown.read_text():
+        assert drilling.poll() is None and time.monotonic() < deadline, shown.read_text()
+        time.sleep(0.05)
     started = {int(one.name) for one in Path("/proc").glob("[0-9]*") if is_below(int(one.name), temporary)}
     assert started
     drilling.send_signal(signal.SIGINT)
-    shown = drilling.communicate(timeout=120)[0]
-    assert (drilling.returncode, "interrupted" in shown) == (130, True), shown
+    assert drilling.wait(timeout=120) == 130
+    assert "interrupted" in shown.read_text()
     assert not wait_until_gone(started, timeout_s=60)
     assert list(temporary.iterdir()) == []
 
