@@ -86,14 +86,38 @@ def test_whoever_names_a_role_must_be_allowed_to_pass_it(cloud):
     account = {"AWS": f"arn:aws:iam::{cloud.context.account}:root"}
     without, allowed = (role(cloud, account, *given) for given in ((may_delete,), (may_delete, may_pass)))
 
-    def session(arn: str) -> Any:
-        issued = cloud.client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"]
-        return cloud.client_of("cloudformation", issued)
-
-    code, message = refusal(session(without).delete_stack, StackName=stack, RoleARN=passed)
+    code, message = refusal(session(cloud, without).delete_stack, StackName=stack, RoleARN=passed)
     assert code == "AccessDenied" and f"is not authorized to perform: iam:PassRole on resource: {passed}" in message
-    session(allowed).delete_stack(StackName=stack, RoleARN=passed)
+    session(cloud, allowed).delete_stack(StackName=stack, RoleARN=passed)
     assert cloud.settled(stack) == "DELETE_COMPLETE"
+
+
+def session(cloud: Stacks, arn: str) -> Any:
+    issued = cloud.client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"]
+    return cloud.client_of("cloudformation", issued)
+
+
+def test_whoever_makes_a_stack_must_be_allowed_to_read_the_parameters_that_it_names(cloud):
+    image = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+    cloud.client("ssm").put_parameter(Name="/mine/image", Value="ami-1", Type="String")
+    account = {"AWS": f"arn:aws:iam::{cloud.context.account}:root"}
+    makes = {"Effect": "Allow", "Action": ["cloudformation:*", *TOPICS["Action"]], "Resource": "*"}
+    reads = {"Effect": "Allow", "Action": "ssm:GetParameters", "Resource": "arn:aws:ssm:*:*:parameter/mine/*"}
+    without, allowed = (session(cloud, role(cloud, account, *given)) for given in ((makes,), (makes, reads)))
+
+    def template(parameter: str) -> str:
+        named = {"Type": "AWS::SSM::Parameter::Value<String>", "Default": parameter}
+        return json.dumps({"Parameters": {"Image": named}, "Resources": {"Topic": TOPIC}})
+
+    denied = ("ValidationError", "AccessDenied. User doesn't have permission to call ssm:GetParameters")
+    mine, public = template("/mine/image"), template(image)
+    assert refusal(without.create_stack, StackName=name("stack"), TemplateBody=mine) == denied
+    review = {"ChangeSetName": "first", "ChangeSetType": "CREATE"}
+    assert refusal(without.create_change_set, StackName=name("stack"), TemplateBody=mine, **review) == denied
+    assert refusal(allowed.create_stack, StackName=name("stack"), TemplateBody=public) == denied
+    stack = name("stack")
+    allowed.create_stack(StackName=stack, TemplateBody=mine)
+    assert cloud.settled(stack) == "CREATE_COMPLETE"
 
 
 def a_role(*actions: str) -> dict[str, Any]:

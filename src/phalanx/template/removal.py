@@ -47,13 +47,14 @@ _DELETES: Mapping[str, str] = {
     "AWS::SQS::Queue": "sqs:DeleteQueue sqs:GetQueueAttributes sqs:SetQueueAttributes",
 }
 # They support no resource-level permissions (docs/aws-behaviour.md 6).
-_ANYWHERE = ("autoscaling:Describe*", "ec2:Describe*", "sns:Unsubscribe", "sns:GetSubscriptionAttributes")
+_ANYWHERE = ("autoscaling:Describe*", "ec2:Describe*")
 _TAGGED = ("ec2:", "autoscaling:")
 # What names a resource of a type in a policy, as Fn::Sub has it.
 _ARNS = {
     **dict.fromkeys(("DynamoDB::Table", "Events::Rule", "IAM::InstanceProfile", "IAM::Role"), "${{{}.Arn}}"),
     **dict.fromkeys(("Lambda::Function", "SQS::Queue"), "${{{}.Arn}}"),
-    "SNS::Topic": "${{{}}}",
+    # Also of its subscriptions, whose names begin with the topic's.
+    "SNS::Topic": "${{{}}}*",
 }
 
 
@@ -99,8 +100,16 @@ def _statements(template: Template, plan: Plan) -> Iterator[dict[str, Any]]:
     only = {"StringEquals": {f"aws:ResourceTag/{CLUSTER_TAG}": Ref("AWS::StackName")}}
     here = Split(" ", Sub(" ".join(arn(service, "*").data["Fn::Sub"] for service in ("ec2", "autoscaling"))))
     yield {**allow(sorted(tagged), here), "Condition": only}
+    if "MountTarget" in there:
+        yield _interface()
     if plan.mount_target:
         yield allow(["ec2:RevokeSecurityGroupIngress"], arn("ec2", f"security-group/{plan.mount_target.groups[0]}"))
+
+
+def _interface() -> dict[str, Any]:
+    """Delete the mount target's network interface, which has no tag of the cluster's (docs/aws-behaviour.md 4.17)."""
+    only = {"StringEquals": {"ec2:Subnet": arn("ec2", "subnet/${PrivateSubnet}")}}
+    return {**allow(["ec2:DeleteNetworkInterface"], arn("ec2", "network-interface/*")), "Condition": only}
 
 
 def _owned(there: Mapping[str, str], plan: Plan) -> Split:

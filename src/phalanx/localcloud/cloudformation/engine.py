@@ -132,7 +132,8 @@ class Engine:
         """Return what a request makes of a stack. Raises Refused for what AWS, or the local cloud, can't make of it."""
         refusals.refuse_update(stack)
         template = self.validated(request.body)
-        inputs = self.inputs(template, with_previous(stack, request), request.region)
+        role = service_roles.chosen(self._context, stack.role, request.role)
+        inputs = self.inputs(template, with_previous(stack, request), request.region, role)
         refusals.refuse_capabilities(template, request.capabilities)
         # A request may name the stack by its id.
         scope = self._scope(replace(request, name=stack.name), stack.stack_id, template, inputs)
@@ -146,7 +147,7 @@ class Engine:
             wanted,
             {name: refusals.dependencies(declared, wanted) for name, declared in wanted.items()},
             request.token,
-            service_roles.chosen(self._context, stack.role, request.role),
+            role,
         )
         revisions.refuse_unserved(revisions.changes(stack, revision))
         return revision
@@ -166,9 +167,9 @@ class Engine:
         """Add a stack without a status; return the worker of an earlier one if the same request was sent twice."""
         refusals.refuse_stack_name(request.name)
         template = self.validated(request.body)
-        inputs = self.inputs(template, request.parameters, request.region)
+        role = service_roles.chosen(self._context, "", request.role)
+        inputs = self.inputs(template, request.parameters, request.region, role)
         refusals.refuse_capabilities(template, request.capabilities)
-        service_roles.chosen(self._context, "", request.role)
         with self._lock:
             if taken := self._taken(request):
                 # The same token means that the same request was sent twice.
@@ -179,9 +180,14 @@ class Engine:
             self._workers[worker.stack.stack_id] = worker
         return worker
 
-    def inputs(self, template: Template, given: Mapping[str, str], region: str) -> dict[str, Input]:
-        """Return the template's parameters with their values."""
-        return read_inputs(template, given, lambda name: self._ssm(region, name))
+    def inputs(self, template: Template, given: Mapping[str, str], region: str, role: str) -> dict[str, Input]:
+        """Return the template's parameters with their values, those of Systems Manager by the rights of the role."""
+
+        def looked_up(name: str) -> str:
+            service_roles.parameter(self._context, role, region, name)
+            return self._ssm(region, name)
+
+        return read_inputs(template, given, looked_up)
 
     @staticmethod
     def validated(body: str) -> Template:

@@ -8,7 +8,7 @@ from functools import partial
 from phalanx.localcloud.cloudformation.errors import Refused
 from phalanx.localcloud.cloudformation.model import Stack
 from phalanx.localcloud.context import Context
-from phalanx.localcloud.iam import credentials, errors, middleware, policy
+from phalanx.localcloud.iam import credentials, middleware, policy
 from phalanx.localcloud.iam.credentials import May
 
 SERVICE = "cloudformation.amazonaws.com"
@@ -34,7 +34,20 @@ def chosen(context: Context, before: str, given: str) -> str:
 
 def rights(context: Context, stack: Stack) -> May | None:
     """Return the rights with which an operation of the stack acts: its role's, or those of the call's sender."""
-    return partial(_refusal, context, stack.role) if stack.role else credentials.may()
+    return _rights_of(context, stack.role)
+
+
+def parameter(context: Context, role: str, region: str, name: str) -> None:
+    """Raise Refused unless an operation with this role, or its sender, may read a parameter of Systems Manager's."""
+    may, owner = _rights_of(context, role), "" if name.startswith("/aws/") else context.account
+    arn = f"arn:aws:ssm:{region}:{owner}:parameter/{name.lstrip('/')}"
+    if may is not None and may("ssm:GetParameters", arn, {}):
+        # In CloudFormation's own words (docs/aws-behaviour.md 1.47).
+        raise Refused("AccessDenied. User doesn't have permission to call ssm:GetParameters")
+
+
+def _rights_of(context: Context, role: str) -> May | None:
+    return partial(_refusal, context, role) if role else credentials.may()
 
 
 def _refusal(context: Context, role_arn: str, action: str, arn: str, keys: Mapping[str, Sequence[str]]) -> str:
@@ -42,9 +55,8 @@ def _refusal(context: Context, role_arn: str, action: str, arn: str, keys: Mappi
     if not _is_assumable(context, role_arn):
         return _unusable(role_arn)
     name = role_arn.rpartition("/")[2]
-    decision = middleware.rights_of(context, name).decide(policy.Ask(action, arn, keys))
     session = f"arn:aws:sts::{context.account}:assumed-role/{name}/{_SESSION}"
-    return "" if decision is policy.Decision.ALLOWED else errors.denial(session, action, arn, decision)
+    return middleware.denial(context, name, session, policy.Ask(action, arn, keys))
 
 
 def _is_assumable(context: Context, role_arn: str) -> bool:

@@ -130,10 +130,19 @@ def may(context: Context, session: Session, action: str, arn: str) -> bool:
 
 
 def _denial(context: Context, session: Session, rights: policy.Rights, ask: policy.Ask) -> str:
+    return _judged(context, session.role, session.arn(context.account), rights, ask)
+
+
+def denial(context: Context, role: str, caller: str, ask: policy.Ask) -> str:
+    """Judge what a service does with a role that it has assumed: return "", or AWS's message about this caller."""
+    return _judged(context, role, caller, rights_of(context, role), ask)
+
+
+def _judged(context: Context, role: str, caller: str, rights: policy.Rights, ask: policy.Ask) -> str:
     decision = rights.decide(ask)
     if decision is not policy.Decision.ALLOWED:
-        return errors.denial(session.arn(context.account), ask.action, ask.resource, decision)
-    usage.note(context, session.role, ask)
+        return errors.denial(caller, ask.action, ask.resource, decision)
+    usage.note(context, role, ask)
     return ""
 
 
