@@ -76,7 +76,7 @@ NOT_HERE = {
     "cloudformation:TagResource": "AWS judges a stack's tags beside CreateStack",
     "lambda:ListTags": "asked about functions that a deletion left",
     "iam:ListRoleTags": "the same of roles",
-    "role/phalanx/": "the role that removes a forgotten cluster, with down_after",
+    "role/phalanx/": "the role that removes a forgotten cluster: test_forgotten_cluster.py",
     "sns:SetSubscriptionAttributes": "an update by a later version",
 }
 START = "from phalanx.clouds import endpoint; endpoint.begin(); endpoint.wait()"

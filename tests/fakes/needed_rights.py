@@ -6,8 +6,11 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from local_clouds import api
+
+from conftest import Terminal
 from phalanx.localcloud.iam import usage
-from phalanx.localcloud.iam.policy import Ask, Decision, Statement, as_list, decide
+from phalanx.localcloud.iam.policy import Ask, Decision, Statement, as_list, decide, statements_of
 
 
 def used(state: Path, role: str) -> list[Ask]:
@@ -17,9 +20,20 @@ def used(state: Path, role: str) -> list[Ask]:
     return [Ask(one["action"], one["resource"], one["keys"]) for one in found]
 
 
+def rights(terminal: Terminal, prefix: str) -> tuple[str, list[Statement], list[Ask]]:
+    """Return the cluster's role whose name begins with this, the statements of its own policies, and what it used."""
+    iam = api(terminal, "iam")
+    (role,) = (one["RoleName"] for one in iam.list_roles()["Roles"] if one["RoleName"].startswith(prefix))
+    names = iam.list_role_policies(RoleName=role)["PolicyNames"]
+    documents = [iam.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"] for name in names]
+    statements = [one for document in documents for one in statements_of(document)]
+    return role, statements, used(terminal.state / "local", role)
+
+
 def without_one(statements: list[Statement]) -> Iterator[tuple[str, list[Statement]]]:
     """Yield each right, an action on a resource in a statement, and the statements without it."""
-    for number, statement in enumerate(statements):
+    allowing = [(number, one) for number, one in enumerate(statements) if one["Effect"] == "Allow"]
+    for number, statement in allowing:
         for element in ("Action", "Resource"):
             for one in as_list(statement[element]):
                 left = {**statement, element: [other for other in as_list(statement[element]) if other != one]}
@@ -30,4 +44,5 @@ def without_one(statements: list[Statement]) -> Iterator[tuple[str, list[Stateme
 def not_needed(statements: list[Statement], asked: list[Ask], ignored: Iterable[str] = ()) -> list[str]:
     """Return the rights that nothing of what was asked needs, but for those whose names contain one of `ignored`."""
     judged = [pair for pair in without_one(statements) if not any(one in pair[0].split()[0] for one in ignored)]
-    return [right for right, left in judged if all(decide(left, ask) is Decision.ALLOWED for ask in asked)]
+    allowed = [one for one in asked if decide(statements, one) is Decision.ALLOWED]
+    return [right for right, left in judged if all(decide(left, ask) is Decision.ALLOWED for ask in allowed)]

@@ -11,6 +11,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
+from clusters import plan
 from fleet_fakes import IMAGE, REGION, Cloud, cloud, endpoint, name, until
 
 from phalanx.localcloud import autoscaling
@@ -19,6 +20,7 @@ from phalanx.localcloud.iam import credentials
 from phalanx.node import sigv4
 from phalanx.node.aws_client import Aws
 from phalanx.node.services import Metrics
+from phalanx.template.document import build
 
 
 def allow(**statement) -> dict:
@@ -62,8 +64,9 @@ def test_a_role_may_send_to_its_queue_and_do_nothing_else(local):
 
 
 def test_a_node_sends_metrics_of_its_namespace_and_of_no_other(local, monkeypatch):
-    only = {"StringEquals": {"cloudwatch:namespace": "phalanx"}}
-    allowed = {"Effect": "Allow", "Action": "cloudwatch:PutMetricData", "Resource": "*", "Condition": only}
+    """With exactly the statement that nodes of a cluster with `metrics` have."""
+    made = build(plan(metrics="yes")).to_dict()["Resources"]["NodePolicy"]["Properties"]["PolicyDocument"]
+    (allowed,) = (one for one in made["Statement"] if "cloudwatch:PutMetricData" in one["Action"])
     _, issued = as_role(local, allowed)
     monkeypatch.setenv("AWS_ENDPOINT_URL", local.context.url_host)
     keys = sigv4.Credentials(issued.access_key_id, issued.secret_access_key, issued.session_token)
@@ -73,9 +76,11 @@ def test_a_node_sends_metrics_of_its_namespace_and_of_no_other(local, monkeypatc
     assert sorted(one["MetricName"] for one in found) == ["NfsReadBytes", "NfsReadTime"]
     assert {"Name": "Cluster", "Value": "demo"} in found[0]["Dimensions"]
     other = local.client("cloudwatch", issued).put_metric_data
-    assert refusal(other, Namespace="AWS/EC2", MetricData=[{"MetricName": "x", "Value": 1}])["Code"].startswith(
-        "Access"
-    )
+    data = [{"MetricName": "x", "Value": 1}]
+    assert refusal(other, Namespace="AWS/EC2", MetricData=data)["Code"].startswith("Access")
+    _, issued = as_role(local)
+    without = local.client("cloudwatch", issued).put_metric_data
+    assert refusal(without, Namespace="phalanx", MetricData=data)["Code"].startswith("Access")
 
 
 def test_every_protocol_refuses_in_its_own_format(local):

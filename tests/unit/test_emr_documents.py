@@ -24,7 +24,7 @@ from phalanx.plan.plan_text import explain
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_limits import LONGEST_NODE_TIMEOUT_S
 from phalanx.template import LIMIT_BYTES, emr_bootstrap, request, synthesize, uploads, userdata
-from phalanx.template.permissions import policy
+from phalanx.template.policy import policy
 
 AMAZON = Image("ami-0123abcd", "al2023-ami-2023.9.0-x86_64", "x86_64", "/dev/xvda", 8)
 

@@ -23,7 +23,7 @@ from phalanx.plan.plan_text import explain
 from phalanx.plan.quotas import of as quotas_of
 from phalanx.ssh.remote import Completed, Remote
 from phalanx.template import egress, fleet, synthesize
-from phalanx.template.permissions import policy
+from phalanx.template.policy import policy
 
 DATA = {"imagenet": "s3://my-bucket/imagenet", "my-runs": "s3://my-bucket/runs rw", "other": "s3://my-bucket/other"}
 LINKED = {"storage": "lustre", "data": DATA, "lustre": {"data": ["imagenet", "my-runs"]}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import re
@@ -10,20 +11,25 @@ from pathlib import Path
 
 import pytest
 from clusters import plan
-from plans import PLANS, default_document
+from plans import EMR, PLANS, default_document
 
 import phalanx
 from phalanx.localcloud.cloudformation import rights
 from phalanx.localcloud.iam.policy import Ask, Decision, decide
 from phalanx.template.document import build
-from phalanx.template.permissions import OPTIONAL, OWN, OWN_OF, OWN_OF_PRIVATE, needed, policy
+from phalanx.template.permissions import OPTIONAL, OWN, OWN_OF, OWN_OF_PRIVATE, needed
+from phalanx.template.policy import parts, policy
 
 SOURCES = Path(phalanx.__file__).parent
 SERVICES = {"efs": "elasticfilesystem", "emr": "elasticmapreduce", "service-quotas": "servicequotas"}
 PLACE = "us-east-1:123456789012"
 TAGGED = {"aws:resourcetag/phalanx:cluster": ["demo"]}
+DOCUMENTS = {
+    **{name: functools.partial(lambda one: build(one).to_dict(), one) for name, one in PLANS.items()},
+    "emr": lambda: build(EMR).to_dict(),
+}
 # What the person asks CloudFormation for, and what its tags need.
-STACK = {"cloudformation:CreateStack", "cloudformation:TagResource"}
+STACK = {"cloudformation:CreateStack", "cloudformation:TagResource", "ssm:GetParameters"}
 
 
 def made_calls() -> set[str]:
@@ -52,14 +58,14 @@ def refused(statements: list[dict], only: str = "") -> list[str]:
     `only`: look at the calls of this action.
     """
     kinds = {resource["Type"] for resource in default_document()["Resources"].values()}
-    asked = [
-        call
-        for kind in kinds
-        for doing in ("create", "update", "delete")
-        for call in rights.calls(kind, "demo", PLACE, doing)
-    ]
+    asked = [call for kind in kinds for call in calls(kind)]
     chosen = [(name, arn) for name, arn in asked if only in ("", name)]
     return [name for name, arn in chosen if decide(statements, Ask(name, arn, TAGGED)) is not Decision.ALLOWED]
+
+
+def calls(kind: str) -> set[tuple[str, str]]:
+    """Return the calls that make, change and delete a resource of a type, each with the ARN that it is about."""
+    return {call for doing in ("create", "update", "delete") for call in rights.calls(kind, "demo", PLACE, doing)}
 
 
 def without(statements: list[dict], removed: str) -> list[dict]:
@@ -94,6 +100,11 @@ def test_nothing_of_another_cluster_is_touched():
     statements = policy(default_document(), "demo")["Statement"]
     other = {"aws:resourcetag/phalanx:cluster": ["other"]}
     for name, arn in (
+        ("ec2:CreateTags", "arn:aws:ec2:us-east-1:1:vpc/vpc-1"),
+        ("ec2:AuthorizeSecurityGroupIngress", "arn:aws:ec2:us-east-1:1:security-group/sg-1"),
+        ("ec2:CreateRoute", "arn:aws:ec2:us-east-1:1:route-table/rtb-1"),
+        ("elasticfilesystem:TagResource", "arn:aws:elasticfilesystem:us-east-1:1:file-system/fs-1"),
+        ("ssm:GetParameter", "arn:aws:ssm:us-east-1:1:parameter/secret"),
         ("ec2:DeleteVpc", "arn:aws:ec2:us-east-1:1:vpc/vpc-1"),
         ("cloudformation:DeleteStack", "arn:aws:cloudformation:us-east-1:1:stack/other/1"),
         ("iam:PassRole", "arn:aws:iam::1:role/admin"),
@@ -106,15 +117,69 @@ def test_nothing_of_another_cluster_is_touched():
         assert decide(statements, Ask(name, arn, other)) is not Decision.ALLOWED, name
 
 
-def test_iam_knows_every_action_and_a_managed_policy_may_be_as_long():
-    made = policy(default_document(), "n" * 48)
-    assert len(re.sub(r"\s", "", json.dumps(made))) <= 6144
-    found = importlib.util.find_spec("cfnlint")
-    assert found is not None and found.origin is not None
-    known = json.loads((Path(found.origin).parent / "data" / "AdditionalSpecs" / "Policies.json").read_text())
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_iam_knows_every_action_and_two_managed_policies_are_long_enough(name):
+    made = policy(DOCUMENTS[name](), "n" * 48)
     for one in (name for statement in made["Statement"] for name in statement["Action"]):
         service, _, verb = one.partition(":")
-        assert verb.lower() in known[service]["Actions"], one
+        assert verb.lower() in authorization()[service]["Actions"], one
+    pieces = parts(made)
+    assert len(pieces) <= 2
+    assert [one for piece in pieces for one in piece["Statement"]] == made["Statement"]
+    assert all(len(re.sub(r"\s", "", json.dumps(piece))) <= 6144 for piece in pieces)
+
+
+def test_a_policy_for_any_name_lets_its_owner_delete_clusters_of_any_name():
+    statements = policy(default_document(), "*")["Statement"]
+    assert refused(statements) == []
+    stranger = Ask("ec2:DeleteVpc", "arn:aws:ec2:us-east-1:1:vpc/vpc-1", {})
+    assert decide(statements, stranger) is not Decision.ALLOWED, "nothing without a cluster's tag"
+
+
+def test_what_a_stack_adds_to_a_file_system_of_the_user_s_is_taken_away_again():
+    theirs = {"FileSystemId": {"Type": "String", "Default": "fs-1"}}
+    rule = {"Type": "AWS::EC2::SecurityGroupIngress", "Properties": {"GroupId": "sg-1"}}
+    made = {"Parameters": theirs, "Resources": {"A": {"Type": "AWS::EFS::MountTarget"}, "B": rule}}
+    statements = policy(made, "demo")["Statement"]
+    for action, arn, verdict in (
+        ("elasticfilesystem:DeleteMountTarget", f"arn:aws:elasticfilesystem:{PLACE}:file-system/fs-1", True),
+        ("elasticfilesystem:DeleteMountTarget", f"arn:aws:elasticfilesystem:{PLACE}:file-system/fs-2", False),
+        ("elasticfilesystem:DeleteFileSystem", f"arn:aws:elasticfilesystem:{PLACE}:file-system/fs-1", False),
+        ("ec2:RevokeSecurityGroupIngress", f"arn:aws:ec2:{PLACE}:security-group/sg-1", True),
+        ("ec2:RevokeSecurityGroupIngress", f"arn:aws:ec2:{PLACE}:security-group/sg-2", False),
+    ):
+        assert (decide(statements, Ask(action, arn)) is Decision.ALLOWED) == verdict, (action, arn)
+
+
+def test_a_policy_that_is_too_long_is_printed_in_parts(phalanx):
+    Path("phalanx.yaml").write_text("name: demo\nnodes: 2\n")
+    assert phalanx("policy", "--offline") == 0
+    whole, noted = json.loads(phalanx.out), phalanx.err
+    assert "a managed policy may have 6,144: `--part 1`, `--part 2` print parts" in noted
+    found = []
+    for number in ("1", "2"):
+        assert phalanx("policy", "--offline", "--part", number) == 0
+        found += json.loads(phalanx.out)["Statement"]
+    assert found == whole["Statement"]
+    assert phalanx("policy", "--offline", "--part", "3") == 2
+    assert "--part 3: there are 2 parts" in phalanx.err
+
+
+def test_images_and_buckets_are_those_of_the_document():
+    own = plan(image="/images/mine", data={"runs": "s3://my-bucket/runs rw"})
+    statements = policy(build(own).to_dict(), "demo")["Statement"]
+    for action, arn, verdict in (
+        ("ssm:GetParameters", f"arn:aws:ssm:{PLACE}:parameter/images/mine", True),
+        ("ssm:GetParameter", f"arn:aws:ssm:{PLACE}:parameter/images/other", False),
+        ("s3:ListBucket", "arn:aws:s3:::my-bucket", True),
+        ("s3:ListBucket", "arn:aws:s3:::other-bucket", False),
+        ("s3:PutObject", "arn:aws:s3:::my-bucket/runs/a", False),
+    ):
+        assert (decide(statements, Ask(action, arn)) is Decision.ALLOWED) == verdict, (action, arn)
+    agent = policy(build(EMR).to_dict(), "demo")["Statement"]
+    uploaded = Ask("s3:PutObject", "arn:aws:s3:::bucket/logs/phalanx/agent-0123456789ab.sh")
+    assert decide(agent, uploaded) is Decision.ALLOWED
+    assert decide(agent, Ask("s3:PutObject", "arn:aws:s3:::bucket/data")) is not Decision.ALLOWED
 
 
 @pytest.mark.parametrize("words", [(), ("--any-name",)])
@@ -129,3 +194,41 @@ def test_policies_of_jobs_take_the_right_to_attach_them():
     reads = "arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"
     without, attached = (build(one).to_dict() for one in (plan(), plan(policies=[reads])))
     assert {*needed(attached)} - {*needed(without)} == {"iam:AttachRolePolicy", "iam:DetachRolePolicy"}
+
+
+# ---- by AWS's authorization reference, as cfn-lint ships it
+
+
+@functools.cache
+def authorization() -> dict:
+    found = importlib.util.find_spec("cfnlint")
+    assert found is not None and found.origin is not None
+    return json.loads((Path(found.origin).parent / "data" / "AdditionalSpecs" / "Policies.json").read_text())
+
+
+def takes(action: str, arn: str) -> bool:
+    """Whether IAM judges an action on a resource like this one."""
+    service, _, verb = action.partition(":")
+    known = authorization()[service]
+    kinds = known["Actions"][verb.lower()].get("Resources", ())
+    formats = [known["Resources"].get(kind, {}).get("ARNFormats", ()) for kind in kinds]
+    if not all(formats):
+        return arn != "*"  # The file lacks some formats.
+    patterns = [re.sub(r"\$\{\w+\}", "[^:/]*", one) for one in chain(*formats)]
+    return any(re.fullmatch(pattern, arn) for pattern in patterns) if kinds else arn == "*"
+
+
+@pytest.mark.parametrize("kind", [*rights.types()])
+def test_cloudformation_is_judged_on_resources_that_the_action_takes(kind):
+    assert sorted((name, arn) for name, arn in calls(kind) if not takes(name, arn)) == []
+
+
+def on_all_resources(made: dict) -> set[str]:
+    return {action for one in made["Statement"] if "*" in one["Resource"] for action in one["Action"]}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_nothing_is_allowed_on_all_resources_that_iam_judges_on_single_ones(name):
+    wide = on_all_resources(policy(DOCUMENTS[name](), "demo"))
+    assert wide
+    assert [one for one in sorted(wide) if not takes(one, "*")] == []

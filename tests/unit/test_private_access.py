@@ -27,7 +27,7 @@ from phalanx.spec.spec_load import load
 from phalanx.spec.spec_schema import json_schema
 from phalanx.ssh.remote import NotListening, classify
 from phalanx.template import egress, fleet, synthesize
-from phalanx.template.permissions import policy
+from phalanx.template.policy import policy
 
 PRIVATE = {"access": "private"}
 IMAGE = "dlami-base"

@@ -26,8 +26,6 @@ WITHOUT_RESOURCES = {
 # On all resources although the reference names some.
 ON_ALL = {
     "cloudwatch:putmetricdata": "a data set is not a metric; the namespace is what can be bound",
-    "sns:unsubscribe": "a subscription's name is known when it is made",
-    "sns:getsubscriptionattributes": "the same",
 }
 
 

@@ -7,18 +7,20 @@ from typing import Any
 
 import click
 
-from phalanx.cli.console import print_json
+from phalanx.cli.console import note, print_json
 from phalanx.cli.options import debug_option, file_option
 from phalanx.cli.planning import offline_option, planned
+from phalanx.errors import SpecError
 
 
 @click.command("policy")
 @file_option
 @click.option("--any-name", is_flag=True, help="For clusters of any name, not only the one of the file.")
 @click.option("--images", is_flag=True, help="For `phalanx image` instead, with every recipe; without a file.")
+@click.option("--part", type=click.IntRange(1), help="Print a part of a policy that is too long for a managed policy.")
 @offline_option
 @debug_option
-def command(file: Path, any_name: bool, images: bool, offline: bool) -> None:
+def command(file: Path, any_name: bool, images: bool, part: int | None, offline: bool) -> None:
     """Print the least IAM policy for a person who runs `up`, `status`, `scale`, `extend`, `why` and `down`.
 
     It follows from the CloudFormation document of this file: CloudFormation makes everything with the rights of the
@@ -31,13 +33,28 @@ def command(file: Path, any_name: bool, images: bool, offline: bool) -> None:
       aws iam create-policy --policy-name phalanx --policy-document file://policy.json
     """
     if images:
-        print_json(_of_images())
+        _print(_of_images(), part)
         return
     from phalanx.template.document import build
-    from phalanx.template.permissions import policy
+    from phalanx.template.policy import policy
 
     plan = planned(file, offline)
-    print_json(policy(build(plan).to_dict(), "*" if any_name else plan.spec.name))
+    _print(policy(build(plan).to_dict(), "*" if any_name else plan.spec.name), part)
+
+
+def _print(whole: dict[str, Any], part: int | None) -> None:
+    """Print a policy or a part of it; tell of parts if IAM takes it in no other way."""
+    from phalanx.template.policy import MOST, length, parts
+
+    pieces = parts(whole)
+    if part is not None and part > len(pieces):
+        raise SpecError(f"--part {part}: there are {len(pieces)} parts", "Use a smaller number.")
+    print_json(whole if part is None else pieces[part - 1])
+    if part is None and len(pieces) > 1:
+        words = ", ".join(f"`--part {number}`" for number in range(1, len(pieces) + 1))
+        note(
+            f"The policy has {length(whole):,} characters, and a managed policy may have {MOST:,}: {words} print parts."
+        )
 
 
 def _of_images() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from phalanx.images.image_stack import STACKS
 from phalanx.template import permissions
+from phalanx.template import policy as clusters
 
 _ANY_IMAGE = f"{STACKS}*"
 # The second half proves that nothing is left, as `down` does.
@@ -23,10 +24,11 @@ _OWN = """
 """
 # The names of Image Builder's resources, and of the log groups of builds (docs/aws-behaviour.md 9.10).
 _NAMED: Mapping[str, tuple[str, ...]] = {
-    **permissions.NAMED,
+    **clusters.NAMED,
     "imagebuilder": ("imagebuilder:*:*:*/{prefix}",),
     "logs": ("logs:*:*:log-group:/aws/imagebuilder/{prefix}",),
 }
+_PARENTS = "arn:*:ssm:*::parameter/aws/service/*"
 _SERVICE_ROLE = "arn:*:iam::*:role/aws-service-role/imagebuilder.amazonaws.com/*"
 # What Image Builder gives to the images and snapshots that it makes (docs/aws-behaviour.md 9.13).
 _MADE = {"StringEquals": {"aws:ResourceTag/CreatedBy": "EC2 Image Builder"}}
@@ -37,11 +39,12 @@ def policy(document: Mapping[str, Any]) -> dict[str, Any]:
     actions = sorted({*_OWN.split(), *permissions.needed(document, changes=False)})
     allow = {"Effect": "Allow"}
     own_role = {"Action": ["iam:CreateServiceLinkedRole", "iam:GetRole"], "Resource": _SERVICE_ROLE}
-    remove = {"Action": ["ec2:DeregisterImage", "ec2:DeleteSnapshot"], "Resource": "*", "Condition": _MADE}
+    remove = {"Action": ["ec2:DeregisterImage", "ec2:DeleteSnapshot"], "Resource": "arn:*:ec2:*::*", "Condition": _MADE}
     statements = [
-        *permissions.statements(actions, _ANY_IMAGE, _NAMED),
+        *clusters.statements(actions, _ANY_IMAGE, _NAMED, launched=["image"]),
         # A list of stacks is one of all stacks.
         {"Sid": "AllStacks", **allow, "Action": ["cloudformation:DescribeStacks"], "Resource": "*"},
+        {"Sid": "ParentImages", **allow, "Action": ["ssm:GetParameter"], "Resource": [_PARENTS]},
         {"Sid": "RoleOfImageBuilder", **allow, **own_role},
         {"Sid": "OwnImages", **allow, **remove},
     ]

@@ -1,4 +1,4 @@
-"""The least IAM policy for a person who runs `up`, `status`, `scale`, `extend`, `why` and `down`.
+"""The calls that a person needs rights for who runs `up`, `status`, `scale`, `extend`, `why` and `down`.
 
 CloudFormation makes and changes a stack's resources with the caller's rights. Which calls a type needs follows the
 permissions of the handlers in AWS's resource schemas, without those for properties that the template does not use.
@@ -6,14 +6,8 @@ permissions of the handlers in AWS's resource schemas, without those for propert
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-from phalanx.template.naming import CLUSTER_TAG
-
-# CloudFormation shortens a stack's name in longer names, but never this much (docs/aws-behaviour.md 3.30).
-_PREFIX = 20
 
 _OF_TYPES: Mapping[str, str] = {
     "AWS::AutoScaling::AutoScalingGroup": "autoscaling:CreateAutoScalingGroup autoscaling:UpdateAutoScalingGroup "
@@ -43,7 +37,7 @@ _OF_TYPES: Mapping[str, str] = {
     "AWS::EFS::FileSystem": "elasticfilesystem:CreateFileSystem elasticfilesystem:DeleteFileSystem "
     "elasticfilesystem:DescribeFileSystems elasticfilesystem:TagResource",
     "AWS::EFS::MountTarget": "elasticfilesystem:CreateMountTarget elasticfilesystem:DeleteMountTarget "
-    "elasticfilesystem:DescribeMountTargets",
+    "elasticfilesystem:DescribeMountTargets ec2:CreateNetworkInterface ec2:DeleteNetworkInterface",
     "AWS::EMR::Cluster": "elasticmapreduce:RunJobFlow elasticmapreduce:DescribeCluster elasticmapreduce:AddTags "
     "elasticmapreduce:TerminateJobFlows iam:PassRole",
     "AWS::Events::Rule": "events:PutRule events:DescribeRule events:PutTargets events:TagResource events:DeleteRule "
@@ -128,7 +122,8 @@ _OWN = """
     iam:ListRoleTags lambda:GetFunction lambda:ListFunctions lambda:ListTags logs:DeleteLogGroup
     logs:DescribeLogGroups logs:DescribeLogStreams logs:GetLogEvents servicequotas:GetAWSDefaultServiceQuota
     servicequotas:GetServiceQuota s3:ListBucket sns:GetTopicAttributes sns:ListTopics sqs:GetQueueAttributes
-    sqs:ListQueues sqs:SendMessage ssm:GetParameter autoscaling:DeleteScheduledAction autoscaling:DescribeTags
+    sqs:ListQueues sqs:SendMessage ssm:GetParameter ssm:GetParameters
+    autoscaling:DeleteScheduledAction autoscaling:DescribeTags
     ec2:DescribeTags cloudformation:ListChangeSets
     fsx:DescribeFileSystems
 """
@@ -153,63 +148,6 @@ OWN_OF = {"AWS::EMR::Cluster": OWN_OF_EMR, "AWS::FSx::FileSystem": ("fsx:DeleteF
 OWN_OF_PRIVATE = ("ec2:DescribeVpcEndpointServices",)
 """And for a cluster without public addresses."""
 
-_LUSTRE_TYPES = frozenset({"AWS::FSx::DataRepositoryAssociation", "AWS::FSx::FileSystem"})
-# They support no resource-level permissions, or act on what has no name of the cluster's (docs/aws-behaviour.md 6).
-_ANYWHERE = frozenset(
-    {
-        *("dynamodb:ListTables", "lambda:ListFunctions", "logs:DescribeLogGroups", "sns:ListTopics", "sqs:ListQueues"),
-        *("sns:Unsubscribe", "sns:GetSubscriptionAttributes", "iam:GetPolicy", "iam:ListRoles"),
-    }
-)
-# Of the service behind logins to a head without a public address.
-_SESSIONS = ".ssmmessages"
-# Of EC2, only what changes or removes something that exists can be bound to the cluster's tag.
-_CHANGES = (
-    "ec2:Delete",
-    "ec2:Detach",
-    "ec2:Disassociate",
-    "ec2:Release",
-    "ec2:Revoke",
-    "elasticfilesystem:Delete",
-    "fsx:Delete",
-)
-NAMED: Mapping[str, tuple[str, ...]] = {
-    "autoscaling": ("autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/{name}-*",),
-    "cloudformation": ("cloudformation:*:*:stack/{name}/*",),
-    "dynamodb": ("dynamodb:*:*:table/{prefix}*",),
-    "events": ("events:*:*:rule/{prefix}*",),
-    # The role that removes a forgotten cluster has its region in its path.
-    "iam": ("iam::*:role/{prefix}*", "iam::*:role/phalanx/*/{prefix}*", "iam::*:instance-profile/{prefix}*"),
-    "lambda": ("lambda:*:*:function:{prefix}*",),
-    "logs": ("logs:*:*:log-group:{prefix}*",),
-    "sns": ("sns:*:*:{prefix}*",),
-    "sqs": ("sqs:*:*:{prefix}*",),
-}
-"""Of each service, the ARNs of what belongs to a cluster by its name."""
-
-
-def policy(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
-    """Return the policy for clusters of this name that the document describes. Raises KeyError for an unknown type."""
-    kinds = {resource["Type"] for resource in document["Resources"].values()}
-    is_private = _SESSIONS in str(document["Resources"])
-    more = [own for kind, own in OWN_OF.items() if kind in kinds] + [OWN_OF_PRIVATE] * is_private
-    actions = sorted({*OWN, *needed(document), *chain(*more)})
-    logins = _logins(cluster) if is_private else []
-    prices = {"Sid": "OptionalPrices", "Effect": "Allow", "Action": [*OPTIONAL], "Resource": "*"}
-    others = [*logins, *_of_lustre(document), _guard_duty(), prices]
-    return {"Version": "2012-10-17", "Statement": [*statements(actions, cluster), *others]}
-
-
-def statements(
-    actions: Iterable[str], cluster: str, named: Mapping[str, tuple[str, ...]] = NAMED
-) -> list[dict[str, Any]]:
-    """Return statements that allow these actions on what belongs to the cluster, as far as IAM can bind them to it."""
-    found: dict[str, dict[str, Any]] = {}
-    for action in actions:
-        label, scope = _scope(action, cluster, named)
-        found.setdefault(label, {"Sid": label, "Effect": "Allow", "Action": [], **scope})["Action"].append(action)
-    return [*found.values()]
-
 
 def needed(document: Mapping[str, Any], changes: bool = True) -> Iterator[str]:
     """Yield the actions with which CloudFormation makes, deletes and (with `changes`) changes the resources."""
@@ -219,55 +157,3 @@ def needed(document: Mapping[str, Any], changes: bool = True) -> Iterator[str]:
     for resource in document["Resources"].values():
         for name in resource.get("Properties", {}):
             yield from _OF_PROPERTIES.get((resource["Type"], name), "").split()
-
-
-def _scope(action: str, cluster: str, named: Mapping[str, tuple[str, ...]]) -> tuple[str, dict[str, Any]]:
-    """Return the statement that an action belongs to, and its resources."""
-    service, _, verb = action.partition(":")
-    if action.startswith(_CHANGES):
-        return "TaggedOnly", {
-            "Resource": "*",
-            # Not StringEquals, which knows no `*` of `--any-name` and of images (docs/aws-behaviour.md 6).
-            "Condition": {"StringLike": {f"aws:ResourceTag/{CLUSTER_TAG}": cluster}},
-        }
-    if service not in named or action in _ANYWHERE or (service == "autoscaling" and verb.startswith("Describe")):
-        return "Anywhere", {"Resource": "*"}
-    arns = (arn.format(name=cluster, prefix=cluster[:_PREFIX]) for arn in named[service])
-    return service.title(), {"Resource": [f"arn:*:{arn}" for arn in arns]}
-
-
-def _logins(cluster: str) -> list[dict[str, Any]]:
-    """Allow to log in to the head through Session Manager, and to use and end one's own logins (aws-behaviour 2.54)."""
-    own = {"StringLike": {f"ssm:resourceTag/{CLUSTER_TAG}": [cluster]}}
-    mine = [f"arn:*:ssm:*:*:session/${{aws:{who}}}-*" for who in ("username", "userid")]
-    document = "arn:*:ssm:*:*:document/AWS-StartSSHSession"
-    start = {"Effect": "Allow", "Action": ["ssm:StartSession"]}
-    own_ones = ["ssm:TerminateSession", "ssmmessages:OpenDataChannel"]
-    return [
-        {"Sid": "Login", **start, "Resource": ["arn:*:ec2:*:*:instance/*"], "Condition": own},
-        {"Sid": "LoginBySsh", **start, "Resource": [document]},
-        {"Sid": "OwnLogins", "Effect": "Allow", "Action": own_ones, "Resource": mine},
-    ]
-
-
-def _of_lustre(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Allow what FSx does with its caller's rights: make its own roles, and read a linked bucket's policy (4.13)."""
-    kinds = _LUSTRE_TYPES.intersection(one["Type"] for one in document["Resources"].values())
-    if kinds:
-        roles = ["iam:AttachRolePolicy", "iam:CreateServiceLinkedRole", "iam:PutRolePolicy"]
-        where = "arn:*:iam::*:role/aws-service-role/*fsx.amazonaws.com/*"
-        yield {"Sid": "RolesOfFsx", "Effect": "Allow", "Action": roles, "Resource": where}
-    properties = (one.get("Properties", {}) for one in document["Resources"].values())
-    urls = (one["DataRepositoryPath"] for one in properties if "DataRepositoryPath" in one)
-    buckets = sorted({url.removeprefix("s3://").partition("/")[0] for url in urls})
-    if buckets:
-        actions = ["s3:GetBucketPolicy", "s3:ListBucket", "s3:PutBucketPolicy"]
-        arns = [f"arn:*:s3:::{bucket}" for bucket in buckets]
-        yield {"Sid": "LinkedBuckets", "Effect": "Allow", "Action": actions, "Resource": arns}
-
-
-def _guard_duty() -> dict[str, Any]:
-    """Allow to delete what GuardDuty made in the cluster's VPC, which keeps it (docs/aws-behaviour.md 11.14)."""
-    made = {"Null": {"aws:ResourceTag/GuardDutyManaged": "false"}}
-    actions = ["ec2:DeleteSecurityGroup", "ec2:DeleteVpcEndpoints"]
-    return {"Sid": "GuardDuty", "Effect": "Allow", "Action": actions, "Resource": "*", "Condition": made}

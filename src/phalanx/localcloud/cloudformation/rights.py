@@ -102,8 +102,9 @@ _CALLS: Mapping[str, tuple[str, str, str]] = {
         "file-system/{name}",
     ),
     "AWS::EFS::MountTarget": (
-        "elasticfilesystem:CreateMountTarget elasticfilesystem:DescribeMountTargets",
-        "elasticfilesystem:DeleteMountTarget elasticfilesystem:DescribeMountTargets",
+        "elasticfilesystem:CreateMountTarget elasticfilesystem:DescribeMountTargets ec2:CreateNetworkInterface "
+        "ec2:DescribeNetworkInterfaces ec2:DescribeSubnets",
+        "elasticfilesystem:DeleteMountTarget elasticfilesystem:DescribeMountTargets ec2:DeleteNetworkInterface",
         "file-system/{name}",
     ),
     "AWS::EMR::Cluster": (
@@ -227,7 +228,36 @@ _UPDATES: Mapping[str, str] = {
     "AWS::SQS::Queue": "sqs:SetQueueAttributes sqs:GetQueueAttributes sqs:TagQueue sqs:UntagQueue",
     "AWS::SQS::QueuePolicy": "sqs:SetQueueAttributes",
 }
-_WITHOUT_REGION = ("iam",)
+# Actions about other resources than the one that is made, or about more than it (docs/aws-behaviour.md 6.2).
+_TARGETS: Mapping[str, str] = {
+    **dict.fromkeys(("ec2:AssociateRouteTable", "ec2:DisassociateRouteTable"), "route-table/1 subnet/1"),
+    **dict.fromkeys(("ec2:AttachInternetGateway", "ec2:DetachInternetGateway"), "internet-gateway/1 vpc/1"),
+    "ec2:CreateNatGateway": "elastic-ip/1 natgateway/1 subnet/1",
+    "ec2:CreateNetworkInterface": "network-interface/1 security-group/1 subnet/1",
+    "ec2:CreateRouteTable": "route-table/1 vpc/1",
+    "ec2:CreateSecurityGroup": "security-group/1 vpc/1",
+    "ec2:CreateSubnet": "subnet/1 vpc/1",
+    "ec2:CreateVpcEndpoint": "route-table/1 security-group/1 subnet/1 vpc/1 vpc-endpoint/1",
+    "ec2:DeleteNetworkInterface": "network-interface/1",
+    # A key pair, a placement group and a reservation are named by few launch templates.
+    "ec2:RunInstances": "image/1 instance/1 launch-template/1 network-interface/1 security-group/1 subnet/1 volume/1",
+    "fsx:CreateDataRepositoryAssociation": "association/fs-1/dra-1 file-system/1",
+    "iam:PassRole": "role/{name}",
+    "imagebuilder:GetComponent": "component/{name}",
+    "route53:AssociateVPCWithHostedZone": "hostedzone/1",
+    "ssm:GetParameter": "parameter/aws/service/1",
+}
+# Actions that IAM judges without a resource, beside EC2's, Auto Scaling's and FSx's descriptions.
+_WITHOUT_RESOURCE = frozenset(
+    {"elasticfilesystem:CreateFileSystem", "elasticmapreduce:RunJobFlow", "logs:DescribeLogGroups"}
+)
+_DESCRIPTIONS = ("autoscaling:Describe", "ec2:Describe", "fsx:Describe")
+_OF_ONE = ("ec2:DescribeVpcAttribute",)
+OF_EFS = "ec2:DeleteNetworkInterface"
+"""About an interface that EFS has made, which has none of the stack's tags."""
+# What an ARN has in place of the region and the account.
+_PLACES = {"iam": ":{account}", "route53": ":"}
+_WITHOUT_ACCOUNT = ("ec2:image/", "ssm:parameter/aws/")
 # Image Builder works with a role of its own, which the first call makes (docs/aws-behaviour.md 9.12).
 _OWN_ROLE = "role/aws-service-role/imagebuilder.amazonaws.com/AWSServiceRoleForImageBuilder"
 _BY_ITS_ROLE = (("iam:CreateServiceLinkedRole", _OWN_ROLE), ("iam:GetRole", _OWN_ROLE))
@@ -248,6 +278,7 @@ _OTHERS: Mapping[tuple[str, str], tuple[tuple[str, str], ...]] = {
 
 # (Type, property) → what it takes beside that to make and to delete the resource.
 _OF_PROPERTIES: Mapping[tuple[str, str], Mapping[str, str]] = {
+    ("AWS::EC2::VPCEndpoint", "PrivateDnsEnabled"): {"create": "route53:AssociateVPCWithHostedZone"},
     ("AWS::IAM::Role", "ManagedPolicyArns"): {"create": "iam:AttachRolePolicy", "delete": "iam:DetachRolePolicy"},
 }
 # Types whose calls are about another resource → the property that names it.
@@ -277,7 +308,7 @@ def require(
     tags: Mapping[str, str],
     doing: str,
     name: str = "",
-    properties: Iterable[str] = (),
+    properties: Mapping[str, Any] | None = None,
 ) -> None:
     """Raise ResourceFailed, in AWS's words, unless the caller may create, update or delete a resource of this type.
 
@@ -286,8 +317,13 @@ def require(
     """
     if may is None:
         return
-    keys = {f"aws:resourcetag/{key.lower()}": [value] for key, value in tags.items()}
-    refusals = (may(action, arn, keys) for action, arn in calls(kind, stack, place, doing, name, properties))
+    given = properties or {}
+    tagged = {f"aws:resourcetag/{key.lower()}": [value] for key, value in tags.items()}
+    subnet = _arn("ec2:", f"subnet/{given.get('SubnetId', '')}", *place.split(":"))
+    refusals = (
+        may(action, arn, {"ec2:subnet": [subnet]} if action == OF_EFS else tagged)
+        for action, arn in calls(kind, stack, place, doing, name, given)
+    )
     refusal = next(filter(None, refusals), "")
     if refusal:
         raise ResourceFailed(f"{refusal} (Service: CloudFormation, Status Code: 403)")
@@ -302,14 +338,22 @@ def calls(
     """
     created, deleted, about = _CALLS.get(kind, ("", "", ""))
     chosen = {"create": created, "update": _UPDATES.get(kind, ""), "delete": deleted}[doing]
-    own = about.format(name=name or f"{stack}-{kind.rpartition(':')[2]}-0123456789AB")
-    region, _, account = place.partition(":")
-    others = [(action, arn.format(stack=stack)) for action, arn in _OTHERS.get((kind, doing), ())]
+    named = name or f"{stack}-{kind.rpartition(':')[2]}-0123456789AB"
     more = [_OF_PROPERTIES[kind, one].get(doing, "") for one in properties if (kind, one) in _OF_PROPERTIES]
-    for action, resource in [*((one, own) for one in " ".join([chosen, *more]).split()), *others]:
-        service = action.partition(":")[0]
-        where = f":{account}" if service in _WITHOUT_REGION else f"{region}:{account}"
-        yield action, f"arn:aws:{service}:{where}:{resource}"
+    for action in " ".join([chosen, *more]).split():
+        for resource in _TARGETS.get(action, about).split():
+            yield action, _arn(action, resource.format(name=named), *place.split(":"))
+    for action, resource in _OTHERS.get((kind, doing), ()):
+        yield action, _arn(action, resource.format(stack=stack), *place.split(":"))
+
+
+def _arn(action: str, resource: str, region: str, account: str) -> str:
+    if action in _WITHOUT_RESOURCE or (action.startswith(_DESCRIPTIONS) and action not in _OF_ONE):
+        return "*"
+    service = action.partition(":")[0]
+    owner = "" if f"{service}:{resource}".startswith(_WITHOUT_ACCOUNT) else account
+    place = _PLACES.get(service, "{region}:{account}").format(region=region, account=owner)
+    return f"arn:aws:{service}:{place}:{resource}"
 
 
 def name_of(kind: str, physical_id: str, properties: Mapping[str, Any]) -> str:

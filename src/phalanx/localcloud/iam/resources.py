@@ -6,13 +6,9 @@ Source: AWS service authorization reference; docs/aws-behaviour.md 6.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 from moto.autoscaling.exceptions import ValidationError
-from moto.dynamodb.models import dynamodb_backends
 from moto.ec2.models import ec2_backends
 from moto.efs.models import efs_backends
 
@@ -21,18 +17,8 @@ from phalanx.localcloud.autoscaling.group import Group
 from phalanx.localcloud.cloudformation.model import STACKS
 from phalanx.localcloud.emr.records import TAGS
 from phalanx.localcloud.iam.calls import Call
-from phalanx.localcloud.iam.policy import Keys
-
-ANY = "*"
-
-
-@dataclass(frozen=True)
-class Target:
-    """A resource for which the call must be allowed, with the condition keys that belong to it."""
-
-    arn: str
-    keys: Keys = field(default_factory=dict)
-
+from phalanx.localcloud.iam.items import batch_tables, table
+from phalanx.localcloud.iam.target import ANY, Target
 
 Finder = Callable[[Call, str], Iterable[Target]]
 
@@ -59,22 +45,6 @@ def queue(call: Call, account: str) -> Iterator[Target]:
     """SQS: by URL or by name."""
     name = str(call.params.get("QueueUrl") or call.params.get("QueueName") or "").rstrip("/").rpartition("/")[2]
     yield Target(f"arn:aws:sqs:{call.region}:{account}:{name}")
-
-
-def table(call: Call, account: str) -> Iterator[Target]:
-    """DynamoDB: the table, or the index that is queried, with the partition keys touched."""
-    name = str(call.params.get("TableName", ""))
-    keys = {"dynamodb:leadingkeys": _leading_keys(call, account, name)}
-    yield Target(_table_arn(call, account, name, call.params.get("IndexName")), keys)
-
-
-def batch_tables(call: Call, account: str) -> Iterator[Target]:
-    """DynamoDB's batches name several tables."""
-    for name, content in (call.params.get("RequestItems") or {}).items():
-        requests = content if isinstance(content, list) else content.get("Keys", [])
-        key = _partition_key(call, account, name)
-        found = [_text(_batch_item(request).get(key)) for request in requests]
-        yield Target(_table_arn(call, account, name), {"dynamodb:leadingkeys": found})
 
 
 def topic(call: Call, _account: str) -> Iterator[Target]:
@@ -153,11 +123,30 @@ def function(call: Call, account: str) -> Iterator[Target]:
 
 
 def file_system(call: Call, account: str) -> Iterator[Target]:
-    """EFS, by the file system's id."""
-    found = efs_backends[account][call.region].file_systems_by_id.get(str(call.params.get("FileSystemId")))
+    """EFS, by the file system's id or a mount target's; a description may be of all of them."""
+    backend = efs_backends[account][call.region]
+    mounted = backend.mount_targets_by_id.get(str(call.params.get("MountTargetId")))
+    given = mounted.file_system_id if mounted else str(call.params.get("FileSystemId") or ANY)
+    found = backend.file_systems_by_id.get(given)
     tags = {tag["Key"]: tag["Value"] for tag in (found.info_json()["Tags"] if found else ())}
-    arn = f"arn:aws:elasticfilesystem:{call.region}:{account}:file-system/{call.params.get('FileSystemId')}"
+    arn = f"arn:aws:elasticfilesystem:{call.region}:{account}:file-system/{given}"
     yield Target(arn, _tag_keys("elasticfilesystem", tags))
+
+
+def managed_policy(call: Call, _account: str) -> Iterator[Target]:
+    """IAM, operations on a managed policy."""
+    yield Target(str(call.params.get("PolicyArn", ANY)))
+
+
+def vpc(call: Call, account: str) -> Iterator[Target]:
+    """EC2, the one description of a VPC that has a resource."""
+    yield _ec2(call, account, "vpc", str(call.params.get("VpcId", ANY)))
+
+
+def quota(call: Call, account: str) -> Iterator[Target]:
+    """Service Quotas, one quota of a service."""
+    given = f"{call.params.get('ServiceCode')}/{call.params.get('QuotaCode')}"
+    yield Target(f"arn:aws:servicequotas:{call.region}:{account}:{given}")
 
 
 def security_group(call: Call, account: str) -> Iterator[Target]:
@@ -214,24 +203,28 @@ def instances(call: Call, account: str) -> Iterator[Target]:
 
 
 def without_account(call: Call, account: str) -> Iterator[Target]:
-    """EC2, operations on an image or a snapshot, whose ARNs have no account."""
+    """EC2, operations on an image or a snapshot."""
     for name, kind in (("ImageId", "image"), ("SnapshotId", "snapshot")):
         for one in call.values(name):
-            target = _ec2(call, account, kind, one)
-            yield Target(target.arn.replace(f":{account}:", "::"), target.keys)
+            yield _ec2(call, account, kind, one)
+
+
+# What ids begin with → the type in an ARN.
+_KINDS = {"i": "instance", "ami": "image", "snap": "snapshot", "vol": "volume"}
 
 
 def tagged(call: Call, account: str) -> Iterator[Target]:
-    """CreateTags and DeleteTags, on instances only."""
+    """CreateTags and DeleteTags, on what people and nodes tag themselves."""
     for resource_id in call.values("ResourceId"):
-        yield _ec2(call, account, "instance" if resource_id.startswith("i-") else ANY, resource_id)
+        yield _ec2(call, account, _KINDS.get(resource_id.partition("-")[0], ANY), resource_id)
 
 
 def _ec2(call: Call, account: str, kind: str, resource_id: str) -> Target:
     found = {
         t["key"]: t["value"] for t in ec2_backends[account][call.region].describe_tags({"resource-id": [resource_id]})
     }
-    return Target(f"arn:aws:ec2:{call.region}:{account}:{kind}/{resource_id}", _tag_keys("ec2", found))
+    owner = "" if kind in ("image", "snapshot") else account
+    return Target(f"arn:aws:ec2:{call.region}:{owner}:{kind}/{resource_id}", _tag_keys("ec2", found))
 
 
 def _tag_keys(service: str, tags: dict[str, str]) -> dict[str, list[str]]:
@@ -241,38 +234,6 @@ def _tag_keys(service: str, tags: dict[str, str]) -> dict[str, list[str]]:
 
 def _log_group_arn(call: Call, account: str) -> str:
     return f"arn:aws:logs:{call.region}:{account}:log-group:{call.params.get('logGroupName', '')}"
-
-
-def _table_arn(call: Call, account: str, name: str, index: Any = None) -> str:
-    arn = name if name.startswith("arn:") else f"arn:aws:dynamodb:{call.region}:{account}:table/{name}"
-    return f"{arn}/index/{index}" if index else arn
-
-
-def _leading_keys(call: Call, account: str, name: str) -> list[str]:
-    """Return the values of the partition key in the call; none for a scan."""
-    item = call.params.get("Key") or call.params.get("Item")
-    if item:
-        return [_text(item.get(_partition_key(call, account, name)))]
-    # In a query, the condition compares the partition key first.
-    condition = str(call.params.get("KeyConditionExpression", ""))
-    values = call.params.get("ExpressionAttributeValues") or {}
-    first = re.search(r"=\s*(:\w+)", condition)
-    return [_text(values.get(first.group(1)))] if first else []
-
-
-def _partition_key(call: Call, account: str, name: str) -> str:
-    found = dynamodb_backends[account][call.region].tables.get(name.rpartition("/")[2])
-    return str(found.hash_key_attr) if found else ""
-
-
-def _text(value: dict[str, Any] | None) -> str:
-    """Return the value of an attribute: "x" for {"S": "x"}."""
-    return str(next(iter(value.values()))) if value else ""
-
-
-def _batch_item(request: dict[str, Any]) -> dict[str, Any]:
-    put, delete = request.get("PutRequest"), request.get("DeleteRequest")
-    return put.get("Item", {}) if put else delete.get("Key", {}) if delete else request
 
 
 # Read-only operations that AWS authorizes on "*" alone (docs/aws-behaviour.md 6).
@@ -375,7 +336,19 @@ TABLE: dict[str, Finder] = {
     "lambda:ListTags": function,
     "logs:DeleteLogGroup": log_group,
     "sns:GetTopicAttributes": topic,
-    "elasticfilesystem:DeleteFileSystem": file_system,
+    **dict.fromkeys(
+        (
+            "elasticfilesystem:DeleteFileSystem",
+            "elasticfilesystem:DescribeFileSystems",
+            "elasticfilesystem:DescribeMountTargets",
+            "elasticfilesystem:DescribeMountTargetSecurityGroups",
+        ),
+        file_system,
+    ),
+    "ec2:DescribeVpcAttribute": vpc,
+    "iam:GetPolicy": managed_policy,
+    "servicequotas:GetServiceQuota": quota,
+    "servicequotas:GetAWSDefaultServiceQuota": everything,
     "ec2:AuthorizeSecurityGroupIngress": security_group,
     "ec2:DeleteSecurityGroup": security_group,
     "ec2:DeleteVpcEndpoints": vpc_endpoints,

@@ -1,0 +1,293 @@
+"""The least IAM policy for a person who runs phalanx: which resources each call is allowed on.
+
+Nothing is allowed on all resources that IAM judges on single ones (docs/aws-behaviour.md 6.2).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from phalanx.template.naming import CLUSTER_TAG
+from phalanx.template.permissions import OPTIONAL, OWN, OWN_OF, OWN_OF_PRIVATE, needed
+
+# CloudFormation shortens a stack's name in longer names, but never this much (docs/aws-behaviour.md 3.30).
+_PREFIX = 20
+_LUSTRE_TYPES = frozenset({"AWS::FSx::DataRepositoryAssociation", "AWS::FSx::FileSystem"})
+# What takes no resource beside descriptions, or none that is known before (docs/aws-behaviour.md 6.2).
+_ANYWHERE = frozenset(
+    {
+        *("dynamodb:ListTables", "elasticfilesystem:CreateFileSystem", "elasticmapreduce:DescribeReleaseLabel"),
+        *("elasticmapreduce:ListClusters", "elasticmapreduce:ListReleaseLabels", "elasticmapreduce:RunJobFlow"),
+        *("elasticmapreduce:ListSupportedInstanceTypes", "iam:ListRoles", "lambda:ListFunctions"),
+        *("logs:DescribeLogGroups", "pricing:GetProducts", "servicequotas:GetAWSDefaultServiceQuota"),
+        *("sns:ListTopics", "sqs:ListQueues"),
+    }
+)
+_DESCRIPTIONS = ("autoscaling:Describe", "ec2:Describe", "fsx:Describe")
+# Of the service behind logins to a head without a public address.
+_SESSIONS = ".ssmmessages"
+# What removes or takes apart is bound to the cluster's tag.
+_REMOVALS = (
+    *("ec2:Delete", "ec2:Detach", "ec2:Disassociate", "ec2:Release", "ec2:Revoke", "elasticfilesystem:Delete"),
+    *("elasticmapreduce:Terminate", "fsx:Delete"),
+)
+# A network interface of EFS has no tags of the cluster's.
+_UNTAGGED = "ec2:DeleteNetworkInterface"
+# Actions that make and change, and the types of resources that they take: what has another cluster's tag is refused.
+_TYPES: Mapping[str, str] = {
+    "ec2:AllocateAddress": "elastic-ip",
+    "ec2:AssociateRouteTable": "route-table subnet",
+    "ec2:AttachInternetGateway": "internet-gateway vpc",
+    "ec2:AuthorizeSecurityGroupEgress": "security-group",
+    "ec2:AuthorizeSecurityGroupIngress": "security-group",
+    "ec2:CreateInternetGateway": "internet-gateway",
+    "ec2:CreateLaunchTemplate": "launch-template",
+    "ec2:CreateLaunchTemplateVersion": "launch-template",
+    "ec2:CreateNatGateway": "elastic-ip natgateway subnet",
+    "ec2:CreateNetworkInterface": "network-interface security-group subnet",
+    "ec2:CreatePlacementGroup": "placement-group",
+    "ec2:CreateRoute": "route-table",
+    "ec2:CreateRouteTable": "route-table vpc",
+    "ec2:CreateSecurityGroup": "security-group vpc",
+    "ec2:CreateSubnet": "subnet vpc",
+    "ec2:CreateTags": "",  # All of the others.
+    "ec2:CreateVpc": "vpc",
+    "ec2:CreateVpcEndpoint": "route-table security-group subnet vpc vpc-endpoint",
+    _UNTAGGED: "network-interface",
+    "ec2:DescribeVpcAttribute": "vpc",
+    "ec2:ModifySubnetAttribute": "subnet",
+    "ec2:ModifyVpcAttribute": "vpc",
+    "ec2:RunInstances": "image instance launch-template network-interface security-group subnet volume",
+    **dict.fromkeys(
+        ("elasticfilesystem:TagResource", "elasticfilesystem:UntagResource", "elasticfilesystem:UpdateFileSystem"),
+        "file-system",
+    ),
+    **dict.fromkeys(
+        (
+            *("elasticmapreduce:AddTags", "elasticmapreduce:DescribeCluster", "elasticmapreduce:ListInstanceGroups"),
+            "elasticmapreduce:ListInstances",
+        ),
+        "cluster",
+    ),
+    "fsx:CreateDataRepositoryAssociation": "association file-system",
+    "fsx:CreateFileSystem": "file-system",
+    **dict.fromkeys(("fsx:TagResource", "fsx:UntagResource"), "association file-system"),
+    "fsx:UpdateDataRepositoryAssociation": "association",
+    "fsx:UpdateFileSystem": "file-system",
+}
+_OWNERS = {"image": ""}
+# Actions about what a user names: a file system of another cluster, too.
+_USED = {
+    **dict.fromkeys(
+        (
+            *("elasticfilesystem:CreateMountTarget", "elasticfilesystem:DescribeFileSystems"),
+            *("elasticfilesystem:DescribeMountTargetSecurityGroups", "elasticfilesystem:DescribeMountTargets"),
+        ),
+        "elasticfilesystem:*:*:file-system/*",
+    ),
+    "iam:GetPolicy": "iam::*:policy/*",
+    "route53:AssociateVPCWithHostedZone": "route53:::hostedzone/*",
+    "servicequotas:GetServiceQuota": "servicequotas:*:*:*/L-*",
+}
+NAMED: Mapping[str, tuple[str, ...]] = {
+    "autoscaling": ("autoscaling:*:*:autoScalingGroup:*:autoScalingGroupName/{name}-*",),
+    "cloudformation": ("cloudformation:*:*:stack/{name}/*",),
+    "dynamodb": ("dynamodb:*:*:table/{prefix}*",),
+    "events": ("events:*:*:rule/{prefix}*",),
+    # The role that removes a forgotten cluster has its region in its path.
+    "iam": ("iam::*:role/{prefix}*", "iam::*:role/phalanx/*/{prefix}*", "iam::*:instance-profile/{prefix}*"),
+    "lambda": ("lambda:*:*:function:{prefix}*",),
+    "logs": ("logs:*:*:log-group:{prefix}*",),
+    "sns": ("sns:*:*:{prefix}*",),
+    "sqs": ("sqs:*:*:{prefix}*",),
+}
+_OF_BUCKETS = ("s3:ListBucket", "s3:PutObject")
+_OF_PARAMETERS = ("ssm:GetParameter", "ssm:GetParameters")
+# What nodes of EMR start with, as the document names it.
+_AGENT = r"s3://([^\"]*phalanx)/agent-"
+MOST = 6144
+"""The characters that IAM allows in a managed policy, without white space."""
+
+
+def policy(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
+    """Return the policy for clusters of this name that the document describes. Raises KeyError for an unknown type."""
+    kinds = {resource["Type"] for resource in document["Resources"].values()}
+    is_private = _SESSIONS in str(document["Resources"])
+    more = [own for kind, own in OWN_OF.items() if kind in kinds] + [OWN_OF_PRIVATE] * is_private
+    actions = sorted({*OWN, *needed(document), *chain(*more)})
+    logins = _logins(cluster) if is_private else []
+    return {
+        "Version": "2012-10-17",
+        "Statement": [
+            *statements({*actions, *OPTIONAL}, cluster, launched=_launched(document)),
+            *_of_buckets(document, actions),
+            *_of_parameters(document),
+            *_of_their_storage(document),
+            *logins,
+            *_of_lustre(document),
+            _guard_duty(),
+        ],
+    }
+
+
+def statements(
+    actions: Iterable[str],
+    cluster: str,
+    named: Mapping[str, tuple[str, ...]] = NAMED,
+    launched: Iterable[str] = (),
+) -> list[dict[str, Any]]:
+    """Return statements that allow these actions on what belongs to the cluster, as far as IAM can bind them to it.
+
+    Parameters and buckets have statements of their own. `launched` are further types of EC2 that are used.
+    """
+    wanted = {*actions} - {*_OF_BUCKETS, *_OF_PARAMETERS}
+    used, made = wanted & {*_USED}, wanted & {*_TYPES}
+    anywhere = {one for one in wanted - made if one in _ANYWHERE or one.startswith(_DESCRIPTIONS)}
+    removals = {one for one in wanted - made if one.startswith(_REMOVALS)}
+    owned = wanted - used - made - anywhere - removals
+    found = [
+        _allow("Anywhere", anywhere, ["*"]),
+        _allow("Own", owned, _arns_of_names(owned, cluster, named)),
+        _tagged("TaggedOnly", removals, _services(removals), "StringLike", cluster),
+        _tagged("NotOfOthers", made, _arns_of_types(made, launched), "StringLikeIfExists", cluster),
+        _allow("Used", used, {_USED[one] for one in used}),
+    ]
+    return [one for one in found if one["Action"]]
+
+
+def parts(whole: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a policy in as few parts as fit into managed policies, of which a role may have ten."""
+    made: list[dict[str, Any]] = []
+    for statement in whole["Statement"]:
+        longer = {**whole, "Statement": [*(made[-1]["Statement"] if made else ()), statement]}
+        if made and length(longer) <= MOST:
+            made[-1] = longer
+        else:
+            made.append({**whole, "Statement": [statement]})
+    return made
+
+
+def length(made: Mapping[str, Any]) -> int:
+    """Return the characters that IAM counts."""
+    return len(json.dumps(made, separators=(",", ":")))
+
+
+def _allow(sid: str, actions: Iterable[str], arns: Iterable[str]) -> dict[str, Any]:
+    resources = sorted(one if one == "*" else f"arn:*:{one}" for one in arns)
+    return {"Sid": sid, "Effect": "Allow", "Action": sorted(actions), "Resource": resources}
+
+
+def _tagged(sid: str, actions: Iterable[str], arns: Iterable[str], operator: str, cluster: str) -> dict[str, Any]:
+    condition = {operator: {f"aws:ResourceTag/{CLUSTER_TAG}": cluster}}
+    return {**_allow(sid, actions, arns), "Condition": condition}
+
+
+def _arns_of_names(actions: Iterable[str], cluster: str, named: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    for service in {action.partition(":")[0] for action in actions}:
+        for arn in named[service]:
+            yield arn.format(name=cluster, prefix=cluster[:_PREFIX])
+
+
+def _services(actions: Iterable[str]) -> set[str]:
+    return {f"{action.partition(':')[0]}:*:*:*" for action in actions}
+
+
+def _arns_of_types(actions: Iterable[str], launched: Iterable[str]) -> set[str]:
+    found = {(one.partition(":")[0], kind) for one in actions for kind in _TYPES[one].split()}
+    found |= {("ec2", kind) for kind in launched}
+    return {f"{service}:*:{_OWNERS.get(kind, '*')}:{kind}/*" for service, kind in found}
+
+
+def _launched(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what this document's launch templates name beside what all do."""
+    found = str(document["Resources"])
+    if document.get("Parameters", {}).get("KeyPair", {}).get("Default"):
+        yield "key-pair"
+    if "'Placement'" in found:
+        yield "placement-group"
+    if "'CapacityReservationId" in found:
+        yield "capacity-reservation"
+
+
+def _of_buckets(document: Mapping[str, Any], actions: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Allow to look at the buckets that the document names, and to upload what nodes of EMR start with."""
+    found = json.dumps(document)
+    buckets = {f"s3:::{one}" for one in re.findall(r"s3:(?://|::)([a-z0-9][a-z0-9.-]+)", found)}
+    if buckets:
+        yield _allow("Buckets", ["s3:ListBucket"], buckets)
+    if "s3:PutObject" in actions:
+        yield _allow("Agent", ["s3:PutObject"], {f"s3:::{one}/*" for one in re.findall(_AGENT, found)})
+
+
+def _of_their_storage(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Allow to take what the stack adds to a file system of the user's away again: it has no tag of the cluster's."""
+    made = document["Resources"].values()
+    file_system = document.get("Parameters", {}).get("FileSystemId", {}).get("Default")
+    if file_system and any(one["Type"] == "AWS::EFS::MountTarget" for one in made):
+        where = {f"elasticfilesystem:*:*:file-system/{file_system}"}
+        yield _allow("TheirMountTarget", ["elasticfilesystem:DeleteMountTarget"], where)
+    rules = [one["Properties"] for one in made if one["Type"] == "AWS::EC2::SecurityGroupIngress"]
+    groups = {f"ec2:*:*:security-group/{one['GroupId']}" for one in rules if isinstance(one["GroupId"], str)}
+    if groups:
+        changes = ["ec2:AuthorizeSecurityGroupIngress", "ec2:RevokeSecurityGroupIngress"]
+        yield _allow("TheirGroup", changes, groups)
+
+
+def _of_parameters(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Allow to look up images: phalanx does, and so does CloudFormation (docs/aws-behaviour.md 1.47)."""
+    given = document.get("Parameters", {}).values()
+    names = {one["Default"] for one in given if one["Type"].startswith("AWS::SSM::Parameter::Value")}
+    if names:
+        yield _allow("Images", _OF_PARAMETERS, map(_of_parameter, names))
+
+
+def _of_parameter(name: str) -> str:
+    """Return the ARN of a parameter; AWS's own belong to no account."""
+    return "ssm:*::parameter/aws/service/*" if name.startswith("/aws/") else f"ssm:*:*:parameter/{name.lstrip('/')}"
+
+
+def _logins(cluster: str) -> list[dict[str, Any]]:
+    """Allow to log in to the head through Session Manager, and to use and end one's own logins (aws-behaviour 2.54)."""
+    own = {"StringLike": {f"ssm:resourceTag/{CLUSTER_TAG}": [cluster]}}
+    mine = [f"arn:*:ssm:*:*:session/${{aws:{who}}}-*" for who in ("username", "userid")]
+    document = "arn:*:ssm:*:*:document/AWS-StartSSHSession"
+    start = {"Effect": "Allow", "Action": ["ssm:StartSession"]}
+    own_ones = ["ssm:TerminateSession", "ssmmessages:OpenDataChannel"]
+    return [
+        {"Sid": "Login", **start, "Resource": ["arn:*:ec2:*:*:instance/*"], "Condition": own},
+        {"Sid": "LoginBySsh", **start, "Resource": [document]},
+        {"Sid": "OwnLogins", "Effect": "Allow", "Action": own_ones, "Resource": mine},
+    ]
+
+
+def _of_lustre(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Allow what FSx does with its caller's rights: make its own roles, and read a linked bucket's policy (4.13)."""
+    kinds = _LUSTRE_TYPES.intersection(one["Type"] for one in document["Resources"].values())
+    if kinds:
+        roles = ["iam:AttachRolePolicy", "iam:CreateServiceLinkedRole", "iam:PutRolePolicy"]
+        where = "arn:*:iam::*:role/aws-service-role/*fsx.amazonaws.com/*"
+        yield {"Sid": "RolesOfFsx", "Effect": "Allow", "Action": roles, "Resource": [where]}
+    properties = (one.get("Properties", {}) for one in document["Resources"].values())
+    urls = (one["DataRepositoryPath"] for one in properties if "DataRepositoryPath" in one)
+    buckets = sorted({url.removeprefix("s3://").partition("/")[0] for url in urls})
+    if buckets:
+        actions = ["s3:GetBucketPolicy", "s3:ListBucket", "s3:PutBucketPolicy"]
+        arns = [f"arn:*:s3:::{bucket}" for bucket in buckets]
+        yield {"Sid": "LinkedBuckets", "Effect": "Allow", "Action": actions, "Resource": arns}
+
+
+def _guard_duty() -> dict[str, Any]:
+    """Allow to delete what GuardDuty made in the cluster's VPC, which keeps it (docs/aws-behaviour.md 11.14)."""
+    made = {"Null": {"aws:ResourceTag/GuardDutyManaged": "false"}}
+    actions = ["ec2:DeleteSecurityGroup", "ec2:DeleteVpcEndpoints"]
+    return {
+        "Sid": "GuardDuty",
+        "Effect": "Allow",
+        "Action": actions,
+        "Resource": ["arn:*:ec2:*:*:*"],
+        "Condition": made,
+    }
