@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
-from phalanx.drill import trial
+from phalanx.drill import life, trial
 from phalanx.drill.faults import FAULTS, possible
+from phalanx.drill.local_cluster import LocalCluster, started
 from phalanx.drill.scenarios import HEAD, WORKER, Scenario, plan
 from phalanx.drill.trial import Result
 
@@ -47,3 +49,11 @@ def test_a_machine_that_became_busy_proves_nothing(phalanx, monkeypatch):
     made = Result(plan(1, 1, possible())[0], problems=["late"], void="the machine had 9 tasks for each CPU")
     assert not made.failed
     assert made.verdict.startswith("void: the machine had 9")
+
+
+def test_a_process_that_got_the_number_of_one_that_ended_is_not_left(tmp_path, monkeypatch):
+    """Machines reuse them within minutes."""
+    monkeypatch.setattr(life, "_GONE_WITHIN_S", 0)
+    made = life.Life(LocalCluster(tmp_path, "name: demo"), 1, 1, 1)
+    assert made.left({os.getpid(): started(os.getpid())}) == f"processes are left: [{os.getpid()}]"
+    assert made.left({os.getpid(): "1"}) == ""

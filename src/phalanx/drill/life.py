@@ -6,11 +6,11 @@ import re
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from phalanx.drill.local_cluster import LocalCluster, listed, reason
+from phalanx.drill.local_cluster import LocalCluster, listed, reason, started
 from phalanx.errors import PhalanxError
 
 # EC2 notices a machine that dies silently after minutes (docs/aws-behaviour.md 3.16).
@@ -69,23 +69,25 @@ class Life:
         """Delete the cluster; one whose creation failed is deleted already, and its local cloud has ended."""
         if self.cluster.endpoint() is None:
             return ""
-        pids = self.cluster.pids()
+        processes = self.cluster.processes()
         wrong = self.command("down", "--yes")
         made_by_hand = self._made_by_hand()
         if wrong and made_by_hand and all(neighbour in wrong for neighbour in made_by_hand):
             # They are not phalanx's to delete: it names them, and their owner removes them.
             self._delete(made_by_hand)
             wrong = self.command("down", "--yes")
-        return wrong or self.left(pids)
+        return wrong or self.left(processes)
 
-    def left(self, pids: set[int]) -> str:
+    def left(self, processes: Mapping[int, str]) -> str:
         """Return what a deleted cluster has left on this machine: processes, mounts and sockets."""
         deadline = time.monotonic() + _GONE_WITHIN_S
-        while (alive := {pid for pid in pids if Path(f"/proc/{pid}").exists()}) and time.monotonic() < deadline:
+        while (
+            alive := [one for one in processes.items() if started(one[0]) == one[1]]
+        ) and time.monotonic() < deadline:
             time.sleep(0.1)
         state = self.cluster.state
         found = {
-            "processes": sorted(alive),
+            "processes": sorted(pid for pid, _ in alive),
             "mounts": [line for line in Path("/proc/self/mounts").read_text().splitlines() if f" {state}/" in line],
             "sockets": [str(path) for path in state.rglob("*") if path.is_socket()],
             "endpoints": [str(path) for path in state.rglob("endpoint.json")],

@@ -118,10 +118,11 @@ class LocalCluster:
                     return one["PhysicalResourceId"]
         return ""
 
-    def pids(self) -> set[int]:
-        """Return the local cloud's processes, those of its nodes included; none if it does not run."""
+    def processes(self) -> dict[int, str]:
+        """Return the local cloud's processes with their starts, its nodes' included; none if it does not run."""
         found = self.endpoint()
-        return _descendants(found.pid) if found else set()
+        known = {pid: started(pid) for pid in _descendants(found.pid)} if found else {}
+        return {pid: start for pid, start in known.items() if start}
 
     def log(self) -> str:
         """Return the local cloud's log."""
@@ -162,6 +163,14 @@ def reason(stderr: str) -> str:
 def listed(output: str) -> list[dict[str, Any]]:
     """Read what `--json` printed; nothing if the command failed."""
     return json.loads(output) if output.startswith("[") else []
+
+
+def started(pid: int) -> str:
+    """Return when a process was started, which tells it from a later one with its number; "" if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 def _descendants(root: int) -> set[int]:

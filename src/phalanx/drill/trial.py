@@ -290,10 +290,10 @@ class _Drill:
 
     def _take_down(self) -> str:
         """Delete the cluster, also after a failure; with the fault in it if that is its step."""
-        pids = self._cluster.pids()
+        processes = self._cluster.processes()
         if self._scenario.step == DOWN and not self._result.problems:
             self._must("down with the fault", lambda: self._command(self._arguments(DOWN)))
-        self._must_be_gone(outcome(self._life.down) or self._life.left(pids))
+        self._must_be_gone(outcome(self._life.down) or self._life.left(processes))
         return ""
 
     def _must_be_gone(self, wrong: str) -> None:
