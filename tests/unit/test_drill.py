@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 
 import pytest
 
-from phalanx.drill import life, trial
+from phalanx.drill import life, strikes, trial
 from phalanx.drill.faults import FAULTS, possible
 from phalanx.drill.local_cluster import LocalCluster, started
 from phalanx.drill.scenarios import HEAD, WORKER, Scenario, plan
 from phalanx.drill.trial import Result
+from phalanx.errors import PhalanxError
 
 
 def test_a_seed_brings_the_same_scenarios_whatever_their_number():
@@ -57,3 +59,16 @@ def test_a_process_that_got_the_number_of_one_that_ended_is_not_left(tmp_path, m
     made = life.Life(LocalCluster(tmp_path, "name: demo"), 1, 1, 1)
     assert made.left({os.getpid(): started(os.getpid())}) == f"processes are left: [{os.getpid()}]"
     assert made.left({os.getpid(): "1"}) == ""
+
+
+def test_a_fault_that_could_not_be_taken_back_is_told():
+    """Else the drill blames the cluster for it."""
+
+    class Full:
+        def phalanx(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+            text = "No space left on device"
+            return subprocess.CompletedProcess(arguments, 1 if "rm -rf /var/full" in arguments else 0, text, "")
+
+    struck = strikes.fill_disk(Full(), plan(1, 1, possible())[0])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(PhalanxError, match="rm -rf /var/full` ended with 1: No space left on device"):
+        struck.lift()

@@ -192,4 +192,7 @@ def _call(cluster: LocalCluster, service: str, operation: str, **arguments: Any)
 
 
 def _phalanx(cluster: LocalCluster, *arguments: str) -> None:
-    cluster.phalanx(*arguments)
+    """Run a command that takes a fault back. Raises PhalanxError if it fails: the fault would go on unnoticed."""
+    done = cluster.phalanx(*arguments)
+    if done.returncode:
+        raise PhalanxError(f"`{' '.join(arguments)}` ended with {done.returncode}: {done.stdout}{done.stderr}")
