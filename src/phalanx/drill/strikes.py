@@ -192,7 +192,9 @@ def _call(cluster: LocalCluster, service: str, operation: str, **arguments: Any)
 
 
 def _phalanx(cluster: LocalCluster, *arguments: str) -> None:
-    """Run a command that takes a fault back. Raises PhalanxError if it fails: the fault would go on unnoticed."""
+    """Run a command that takes a fault back, up to three times. Raises PhalanxError if none succeeds."""
     done = cluster.phalanx(*arguments)
+    for _ in range(2):
+        done = cluster.phalanx(*arguments) if done.returncode else done
     if done.returncode:
         raise PhalanxError(f"`{' '.join(arguments)}` ended with {done.returncode}: {done.stdout}{done.stderr}")
