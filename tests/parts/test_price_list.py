@@ -17,7 +17,7 @@ from phalanx.clouds import lookups, price_list
 from phalanx.clouds.aws import AwsCloud
 from phalanx.data import location, table
 from phalanx.errors import CloudError
-from phalanx.plan.money import Prices
+from phalanx.plan.money import Prices, usd_per_hour
 from phalanx.plan.plan import make_plan
 from phalanx.plan.plan_text import as_dict, explain, warnings
 
@@ -91,7 +91,7 @@ def test_a_plan_has_aws_s_prices_and_says_so(aws):
     made = make_plan(spec, lookups.facts(aws, spec, ""))
     assert made.facts.prices.usd_per_hour == {"c5.large": 0.085}
     (cost,) = (line for line in explain(made) if line.startswith("cost"))
-    assert "AWS's price list, us-east-1, 20" in cost and "network: prices of us-east-1, 2026-11" in cost
+    assert "AWS's price list, us-east-1, 20" in cost and "addresses: prices of us-east-1, 2026-11" in cost
     assert not [text for text in warnings(made) if "price" in text]
     assert as_dict(made)["prices"].startswith("AWS's price list, us-east-1, 20")
 
@@ -101,7 +101,7 @@ def test_the_price_is_that_of_linux_on_shared_machines_that_are_used(aws, monkey
     call = aws.call
     monkeypatch.setattr(aws, "call", lambda *names, **given: asked.append(given) or call(*names, **given))
     price_list.ask(aws, ["c5.large"])
-    (given,) = asked
+    given, of_gateway = asked
     assert {one["Field"]: one["Value"] for one in given["Filters"]} == {
         "instanceType": "c5.large",
         "regionCode": "us-east-1",
@@ -111,6 +111,22 @@ def test_the_price_is_that_of_linux_on_shared_machines_that_are_used(aws, monkey
         "capacitystatus": "Used",
         "marketoption": "OnDemand",
     }
+    assert {one["Field"]: one["Value"] for one in of_gateway["Filters"]} == {
+        "productFamily": "NAT Gateway",
+        "group": "NGW:NatGateway",
+        "operation": "NatGateway",
+        "regionCode": "us-east-1",
+    }
+
+
+def test_the_nat_gateway_has_the_price_of_its_region(aws):
+    assert price_list.ask(aws, ["c5.large"]).nat_gateway == 0.045, "of an hour, and not of a GB"
+    spec = aws_spec(type="c5.large", region="ap-southeast-1")
+    here = Prices({"c5.large": 0.1}, "ap-southeast-1, 2026-11-23", nat_gateway=0.059)
+    unknown = replace(here, nat_gateway=None)
+    assert usd_per_hour(spec, 1, here) == pytest.approx(0.1 + 0.059 + 2 * 0.005)
+    assert usd_per_hour(spec, 1, unknown) == pytest.approx(0.1 + 0.045 + 2 * 0.005)
+    assert (here.source.split("; ")[1][:9], unknown.source.split("; ")[1][:7]) == ("addresses", "network")
 
 
 def test_a_type_that_the_list_lacks_brings_the_table_s_prices_for_all(aws):
@@ -120,7 +136,7 @@ def test_a_type_that_the_list_lacks_brings_the_table_s_prices_for_all(aws):
 
 
 class Api:
-    """A cloud whose answers the test gives, by operation."""
+    """A cloud whose answers the test gives, by operation; its price list has no NAT gateway."""
 
     name = "aws"
 
@@ -131,7 +147,7 @@ class Api:
         answer = self.answers[operation]
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return {"PriceList": []} if "NAT Gateway" in str(arguments) else answer
 
 
 def product(amount: str, unit: str = "Hrs") -> str:

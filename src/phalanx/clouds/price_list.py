@@ -37,6 +37,8 @@ _LINUX = {
     "capacitystatus": "Used",
     "marketoption": "OnDemand",
 }
+# A NAT gateway is sold by the hour, and by the GB.
+_NAT = {"productFamily": "NAT Gateway", "group": "NGW:NatGateway", "operation": "NatGateway"}
 _AMOUNT = re.compile(r"\d{1,6}(\.\d{1,10})?")
 
 
@@ -64,7 +66,8 @@ def ask(api: Api, types: Collection[str], spot_in: str = "") -> Prices:
     if reason:
         return Prices(unlisted=reason, spot=spot)
     try:
-        found = {one: _on_demand(api, one) for one in dict.fromkeys(types)}
+        found = {one: _on_demand(api, {**_LINUX, "instanceType": one}) for one in dict.fromkeys(types)}
+        gateway = _on_demand(api, _NAT)
     except CloudError as error:
         return Prices(unlisted=f"AWS's price list was not read: {error.message}", spot=spot)
     missing = [one for one, price in found.items() if price is None]
@@ -72,12 +75,12 @@ def ask(api: Api, types: Collection[str], spot_in: str = "") -> Prices:
         return Prices(unlisted=f"AWS's price list has no price of {', '.join(missing)} in {api.region}", spot=spot)
     day = datetime.now(timezone.utc).strftime("%Y-%m-%d")
     listed = {one: price for one, price in found.items() if price is not None}
-    return Prices(listed, f"{api.region}, {day}", spot=spot)
+    return Prices(listed, f"{api.region}, {day}", spot=spot, nat_gateway=gateway)
 
 
-def _on_demand(api: Api, instance_type: str) -> float | None:
+def _on_demand(api: Api, attributes: Mapping[str, str]) -> float | None:
     """Return the price of an hour; None unless the list has exactly one."""
-    wanted = {**_LINUX, "regionCode": api.region, "instanceType": instance_type}
+    wanted = {**attributes, "regionCode": api.region}
     filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
     answer = api.call("pricing", "get_products", ServiceCode="AmazonEC2", Filters=filters, MaxResults=100)
     try:

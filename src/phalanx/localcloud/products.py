@@ -1,7 +1,8 @@
 """AWS's price list: GetProducts for EC2's machines, with the prices of a file that the local cloud is started with.
 
-The file has what instance types cost an hour, and where: {"prices_of": {"region", "date"}, "types": {TYPE:
-{"usd_per_hour", "vcpus", "memory_gib"}}}. Of other regions there are no products. Shape: docs/aws-behaviour.md 2.39.
+The file has what instance types and a NAT gateway cost an hour, and where: {"prices_of": {"region", "date"}, "types":
+{TYPE: {"usd_per_hour", "vcpus", "memory_gib"}}, "network_usd_per_hour": {"nat_gateway"}}. Of other regions there are no
+products. Shape: docs/aws-behaviour.md 2.39.
 """
 
 from __future__ import annotations
@@ -83,18 +84,25 @@ def _all(context: Context) -> Iterator[dict[str, Any]]:
     table = json.loads(context.prices.read_text(encoding="utf-8"))
     for kind, about in table["types"].items():
         for status in _STATUSES:
-            yield _product(kind, about, table["prices_of"], status)
+            yield _instance(kind, about, table["prices_of"], status)
+    for usage, unit in (("Hours", "Hrs"), ("Bytes", "Quantity")):
+        yield _nat_gateway(table["network_usd_per_hour"]["nat_gateway"], table["prices_of"], usage, unit)
 
 
-def _product(kind: str, about: Mapping[str, Any], where: Mapping[str, str], status: str) -> dict[str, Any]:
+def _nat_gateway(amount: float, where: Mapping[str, str], usage: str, unit: str) -> dict[str, Any]:
+    attributes = {
+        "group": "NGW:NatGateway",
+        "groupDescription": "Hourly charge for NAT Gateways" if unit == "Hrs" else "Charge for per GB data processed",
+        "operation": "NatGateway",
+        "usagetype": f"NatGateway-{usage}",
+    }
+    return _product("NAT Gateway", attributes, where, amount, f"${amount:g} per NAT Gateway {unit}", unit)
+
+
+def _instance(kind: str, about: Mapping[str, Any], where: Mapping[str, str], status: str) -> dict[str, Any]:
     usage, words, share = _STATUSES[status]
-    sku = hashlib.sha256(f"{kind} {status}".encode()).hexdigest()[:16].upper()
     amount = about["usd_per_hour"] * share
     attributes = {
-        "servicecode": "AmazonEC2",
-        "servicename": "Amazon Elastic Compute Cloud",
-        "locationType": "AWS Region",
-        "regionCode": where["region"],
         "instanceType": kind,
         "vcpu": str(about["vcpus"]),
         "memory": f"{about['memory_gib']} GiB",
@@ -107,13 +115,28 @@ def _product(kind: str, about: Mapping[str, Any], where: Mapping[str, str], stat
         "operation": "RunInstances",
         "usagetype": f"{usage}:{kind}",
     }
+    text = f"${amount:g} per {words} Linux {kind} Instance Hour"
+    return _product("Compute Instance", attributes, where, amount, text)
+
+
+def _product(
+    family: str, of_family: Mapping[str, str], where: Mapping[str, str], amount: float, text: str, unit: str = "Hrs"
+) -> dict[str, Any]:
+    sku = hashlib.sha256(json.dumps(of_family).encode()).hexdigest()[:16].upper()
+    attributes = {
+        "servicecode": "AmazonEC2",
+        "servicename": "Amazon Elastic Compute Cloud",
+        "locationType": "AWS Region",
+        "regionCode": where["region"],
+        **of_family,
+    }
     rate = {
-        "unit": "Hrs",
+        "unit": unit,
         "beginRange": "0",
         "endRange": "Inf",
         "appliesTo": [],
         "rateCode": f"{sku}.{_OFFER}.{_RATE}",
-        "description": f"${amount:g} per {words} Linux {kind} Instance Hour",
+        "description": text,
         "pricePerUnit": {"USD": f"{amount:.10f}"},
     }
     term = {
@@ -124,7 +147,7 @@ def _product(kind: str, about: Mapping[str, Any], where: Mapping[str, str], stat
         "priceDimensions": {rate["rateCode"]: rate},
     }
     return {
-        "product": {"productFamily": "Compute Instance", "attributes": attributes, "sku": sku},
+        "product": {"productFamily": family, "attributes": attributes, "sku": sku},
         "serviceCode": "AmazonEC2",
         "terms": {"OnDemand": {f"{sku}.{_OFFER}": term}},
         "version": where["date"].replace("-", "") + "01000000",

@@ -25,12 +25,14 @@ class Prices:
 
     `listed_in` is the region and the day of the list, "" if it was not asked, or had no price of one of the types.
     `unlisted`: why, "" if nobody wanted to know. `spot` has what workers cost now as spot instances, by type.
+    `nat_gateway` is what one costs an hour; None is the table's price.
     """
 
     usd_per_hour: Mapping[str, float] = field(default_factory=dict)
     listed_in: str = ""
     unlisted: str = ""
     spot: Mapping[str, float] = field(default_factory=dict)
+    nat_gateway: float | None = None
 
     def of(self, instance_type: str) -> float | None:
         """Return the price of a node; None if it is not known."""
@@ -41,10 +43,11 @@ class Prices:
 
     @property
     def source(self) -> str:
-        """The regions and the dates of the prices: those of the network are the table's."""
+        """The regions and the dates of the prices: those of addresses and endpoints are the table's."""
         prices = table("instance_types")["prices_of"]
         of_table = f"prices of {prices['region']}, {prices['date']}"
-        return f"AWS's price list, {self.listed_in}; network: {of_table}" if self.listed_in else of_table
+        others = "network" if self.nat_gateway is None else "addresses"
+        return f"AWS's price list, {self.listed_in}; {others}: {of_table}" if self.listed_in else of_table
 
 
 TABLE = Prices()
@@ -105,7 +108,7 @@ def cost(
     if is_local(cloud):
         return Cost(0.0, 0.0, 0.0, 0.0)
     head, worker = prices.of(head_type), prices.of(worker_type)
-    network = network_usd_per_hour(cloud, use.heads + use.workers, existing_vpc, endpoints)
+    network = network_usd_per_hour(cloud, use.heads + use.workers, existing_vpc, endpoints, prices)
     network = round(network + lustre_usd_per_hour, 4)
     storage = round(use.stored_gib * table("efs")["usd_per_gib_month"], 2)
     if head is None or worker is None:
@@ -115,7 +118,9 @@ def cost(
     return Cost(so_far, now, network, storage, prices.source, lustre_usd_per_hour)
 
 
-def network_usd_per_hour(cloud: str, nodes: int, existing_vpc: bool = False, endpoints: int = 0) -> float:
+def network_usd_per_hour(
+    cloud: str, nodes: int, existing_vpc: bool = False, endpoints: int = 0, prices: Prices = TABLE
+) -> float:
     """Return the price of the network: the NAT gateway, and two public addresses (head and NAT), however many nodes.
 
     In an existing VPC that is the head's address. EMR's nodes are all in one public subnet: each has an address, and
@@ -127,7 +132,8 @@ def network_usd_per_hour(cloud: str, nodes: int, existing_vpc: bool = False, end
     address = network["public_address"]
     if is_emr(cloud):
         return max(1, nodes) * address
-    return address if existing_vpc else network["nat_gateway"] + 2 * address
+    gateway = network["nat_gateway"] if prices.nat_gateway is None else prices.nat_gateway
+    return address if existing_vpc else gateway + 2 * address
 
 
 def types_of(spec: ClusterSpec) -> tuple[str, ...]:
@@ -146,7 +152,8 @@ def usd_per_hour(spec: ClusterSpec, nodes: int, prices: Prices = TABLE) -> float
     if node is None or head is None:
         return None
     heads = min(nodes, 1)
-    network = network_usd_per_hour(spec.cloud, nodes, bool(spec.subnets), len(private_access.interfaces(spec)))
+    endpoints = len(private_access.interfaces(spec))
+    network = network_usd_per_hour(spec.cloud, nodes, bool(spec.subnets), endpoints, prices)
     network += lustre_storage.usd_per_hour(spec)
     return round(heads * head + (nodes - heads) * node + network, 4)
 
