@@ -7,6 +7,7 @@ import io
 import json
 import re
 import tarfile
+from pathlib import Path
 
 import pytest
 import yaml
@@ -129,3 +130,17 @@ def test_a_manifest_lists_every_version_and_survives_a_log(tmp_path, monkeypatch
 def test_a_log_without_the_whole_manifest_has_none():
     first, *_ = manifest.lines("x" * 10 + json.dumps([str(number) for number in range(500)]))
     assert manifest.found_in([first]) == ""
+
+
+@pytest.mark.parametrize("name", [one for one in recipe_names() if not recipe(one).image["cuda"]])
+def test_the_manifest_of_each_recipe_is_published_and_has_the_versions_of_its_lock(name):
+    """`make images` writes them; those of recipes for GPUs were never made."""
+    docs = Path(__file__).parents[2] / "docs"
+    assert f"[{name}](manifests/{name}.txt)" in (docs / "images.md").read_text()
+    first, _, *lines = (docs / "manifests" / f"{name}.txt").read_text().splitlines()
+    assert re.match(rf"{name} 20\d\d\.\d+\.\d+ on \S+, x86_64, Python ", first)
+    made = {re.sub("[-_.]+", "-", line.split()[0].lower()): line.split()[1] for line in lines if line.count(" ") == 1}
+    environment = recipe(name).environment
+    texts = [text for file, text in environment.files.items() if "constraints" not in file]
+    pins = dict(re.findall(r"^([A-Za-z0-9-]+)==([^ ;\n]+)(?: \\)?$", "\n".join(texts), re.MULTILINE))
+    assert pins and {package: made[package].partition("+")[0] for package in pins} == pins

@@ -15,6 +15,7 @@ from phalanx.cli import image_making
 from phalanx.cli import images as commands
 from phalanx.clouds import images
 from phalanx.errors import JobError, LocalCloudError
+from phalanx.images import making, shelf
 from phalanx.images.base import local_bases
 from phalanx.images.shelf import Shelved
 from phalanx.jobs.environments import recipe
@@ -140,8 +141,9 @@ def test_a_recipe_is_built_on_a_system_that_is_there_or_else_on_its_own(
         keep(name)
     ran, ordered = [], []
 
-    def begin(_connected: object, order: Any, **_options: Any) -> int:
+    def begin(_connected: object, order: Any, *, command: str, **_options: Any) -> int:
         ordered.append(order.base.alias)
+        assert command == " ".join(("phalanx local image build chainermn", *options)), "it follows this build"
         return 0
 
     monkeypatch.setattr(images, "run", lambda *arguments: ran.append(arguments[-1]))
@@ -149,6 +151,14 @@ def test_a_recipe_is_built_on_a_system_that_is_there_or_else_on_its_own(
     monkeypatch.setattr(commands.image_making, "make", begin)
     assert phalanx("local", "image", "build", "chainermn", *options) == 0
     assert (ordered, ran) == ([base], built)
+
+
+def test_a_system_is_removed(phalanx, monkeypatch):
+    monkeypatch.setattr(images, "run", lambda *arguments: {"name": arguments[-1], "removed": True})
+    assert phalanx("local", "image", "rm", "debian-12", "--json") == 0
+    assert json.loads(phalanx.out) == {"name": "debian-12", "removed": True}
+    assert phalanx("local", "image", "rm", "debian-12") == 0
+    assert phalanx.out == "debian-12 is removed.\n"
 
 
 def test_names_are_completed(phalanx, kept):
@@ -190,3 +200,47 @@ def test_an_image_that_local_nodes_run_from_is_kept():
         image_making._require_unused(Nodes("local", ["i-1", "i-2"]), image)  # type: ignore[arg-type]
     image_making._require_unused(Nodes("local", []), image)  # type: ignore[arg-type]
     image_making._require_unused(Nodes("aws", ["i-1"]), image)  # type: ignore[arg-type]
+
+
+class Idle:
+    """A cloud that has nothing else to do."""
+
+    name = "local"
+
+    def stop_if_idle(self) -> None:
+        pass
+
+
+class Following:
+    """A build that is followed: until Ctrl-C, or to its end."""
+
+    def __init__(self, interrupted: bool) -> None:
+        self._interrupted = interrupted
+
+    def steps(self) -> Any:
+        if self._interrupted:
+            raise KeyboardInterrupt
+        return iter([making.BuildLine("passed")])
+
+
+def test_an_interrupted_build_goes_on_and_the_same_command_follows_it(phalanx, monkeypatch):
+    keep("debian-12")
+    begun, joined = [], []
+    known = Shelved("mpich", "2026.1122.905", "debian-12-full", recipe("mpich").environment.digest, "s")
+    going, ready = replace(known, status="CREATE_IN_PROGRESS"), replace(known, image_id="ami-1")
+    monkeypatch.setattr(image_making, "connect", lambda *_: Idle())
+    monkeypatch.setattr(making.Making, "begin", lambda _cloud, order: begun.append(order) or Following(True))
+    monkeypatch.setattr(making.Making, "join", lambda _cloud, image: joined.append(image) or Following(False))
+    monkeypatch.setattr(making, "read_manifest", lambda *_: {"packages": {}, "system": {}, "python": "3.11.2"})
+    monkeypatch.setattr(shelf, "find", lambda *_: ready)
+    monkeypatch.setattr(shelf, "shelved", lambda _api: [])
+    build = ("local", "image", "build", "mpich", "--base", "debian-12")
+    assert phalanx(*build) == 130
+    assert "the build continues. `phalanx local image build mpich --base debian-12` follows it again." in phalanx.err
+    monkeypatch.setattr(shelf, "shelved", lambda _api: [going])
+    assert phalanx(*build) == 0
+    assert (len(begun), joined) == (1, [going])
+    monkeypatch.setattr(shelf, "shelved", lambda _api: [ready])
+    assert phalanx(*build) == 0
+    assert (len(begun), len(joined)) == (1, 1), "it is there"
+    assert "mpich@2026.1122.905 is ami-1" in phalanx.out

@@ -106,9 +106,14 @@ def build(
       phalanx image build chainermn --cloud aws --region eu-west-1 --base ubuntu-22.04
     """
     order = _order(recipe, cloud, alias, instance_type)
-    command = f"phalanx image build {recipe}"
     connected = image_making.connect(cloud, region)
+    command = f"phalanx image build {recipe}{_place(cloud, region)}{f' --base {alias}' if alias else ''}"
     return image_making.make(connected, order, again=again, verbose=verbose, as_json=as_json, command=command)
+
+
+def _place(cloud: str, region: str) -> str:
+    """Return the options that lead to the same images again."""
+    return "" if cloud == "local" else f" --cloud {cloud} --region {region}"
 
 
 def _order(name: str, cloud: str, alias: str | None, instance_type: str | None) -> Order:
@@ -196,4 +201,5 @@ def remove(name: str, cloud: str, region: str, yes: bool, verbose: bool) -> int:
 
     connected = image_making.connect(cloud, region)
     found = shelf.find(connected, name)
-    return image_making.remove(connected, found, yes=yes, verbose=verbose, command="phalanx image rm")
+    command = f"phalanx image rm {found.name}{_place(cloud, region)}"
+    return image_making.remove(connected, found, yes=yes, verbose=verbose, command=command)

@@ -99,7 +99,9 @@ def record(one: Shelved) -> dict[str, Any]:
     return {**vars(one), "name": one.name, "state": state(one)}
 
 
-def remove(connected: ImageCloud, found: Shelved, *, yes: bool, verbose: bool, command: str) -> int:
+def remove(
+    connected: ImageCloud, found: Shelved, *, yes: bool, verbose: bool, command: str, as_json: bool = False
+) -> int:
     """Delete an image, and show what is deleted; return the exit code."""
     from phalanx.cli.progress import Watch
     from phalanx.images import making
@@ -112,10 +114,13 @@ def remove(connected: ImageCloud, found: Shelved, *, yes: bool, verbose: bool, c
         try:
             watch.follow(making.remove(connected, found))
         except KeyboardInterrupt:
-            note(f"interrupted; the deletion continues. `{command} {found.name}` follows it again.")
+            note(f"interrupted; the deletion continues. `{command}` follows it again.")
             return 130
     connected.stop_if_idle()
-    say(f"{found.name} is deleted; nothing of it is left.")
+    if as_json:
+        print_json({"name": found.name, "removed": True})
+    else:
+        say(f"{found.name} is deleted; nothing of it is left.")
     return 0
 
 

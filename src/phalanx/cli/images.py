@@ -92,7 +92,7 @@ def _build_recipe(name: str, base: str | None, again: bool, verbose: bool, as_js
         images.run("build", below.row["local"])
     order = image_making.order_of(chosen, below)
     connected = image_making.connect("local", _REGION)
-    command = f"phalanx local image build {name}"
+    command = f"phalanx local image build {name}{f' --base {base}' if base else ''}"
     return image_making.make(connected, order, again=again, verbose=verbose, as_json=as_json, command=command)
 
 
@@ -149,8 +149,9 @@ def show(name: str, as_json: bool) -> None:
 @image.command("rm")
 @click.argument("name", shell_complete=_complete_built)
 @verbose_option
+@json_option
 @debug_option
-def remove(name: str, verbose: bool) -> int:
+def remove(name: str, verbose: bool, as_json: bool) -> int:
     """Remove an image. Nodes that run it must have ended. A recipe's image in the making is given up.
 
     \b
@@ -159,15 +160,19 @@ def remove(name: str, verbose: bool) -> int:
       phalanx local image rm torch@2026.1122.905
     """
     if name not in images.buildable():
-        return _remove_recipe(name, verbose)
-    removed = images.run("rm", name)["removed"]
-    say(f"{name} is removed." if removed else f"{name} was not built.")
+        return _remove_recipe(name, verbose, as_json)
+    removed = images.run("rm", name)
+    if as_json:
+        print_json(removed)
+    else:
+        say(f"{name} is removed." if removed["removed"] else f"{name} was not built.")
     return 0
 
 
-def _remove_recipe(name: str, verbose: bool) -> int:
+def _remove_recipe(name: str, verbose: bool, as_json: bool) -> int:
     from phalanx.images import shelf
 
     connected = image_making.connect("local", _REGION)
     found = shelf.find(connected, name)
-    return image_making.remove(connected, found, yes=True, verbose=verbose, command="phalanx local image rm")
+    command = f"phalanx local image rm {found.name}"
+    return image_making.remove(connected, found, yes=True, verbose=verbose, command=command, as_json=as_json)
