@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from clusters import GPU_FACTS, aws_spec, plan
@@ -82,6 +83,15 @@ def test_a_build_says_what_is_missing_and_the_line_that_installs_it(monkeypatch,
     monkeypatch.setattr(build.shutil, "which", lambda _program: None)
     assert command.main(argv) == 1
     assert "sudo apt-get install -y --no-install-recommends mmdebstrap" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_build_without_room_is_refused_before_it_begins(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(build, "_require_tools", lambda _name: None)
+    monkeypatch.setattr(build.shutil, "disk_usage", lambda _place: SimpleNamespace(free=300 << 20))
+    assert command.main(["--images", str(tmp_path), "build", "debian-12"]) == 1
+    message = json.loads(capsys.readouterr().out)["message"]
+    assert message.startswith(f"the disk of {tmp_path} has 300 MiB free\nan image takes 400 MiB")
     assert not list(tmp_path.iterdir())
 
 

@@ -210,6 +210,10 @@ class Idle:
     def stop_if_idle(self) -> None:
         pass
 
+    def require_full_system(self, image: str) -> None:
+        if image == "debian-11-full":
+            raise LocalCloudError(f"image: {image} runs systemd, and no cgroup is delegated")
+
 
 class Following:
     """A build that is followed: until Ctrl-C, or to its end."""
@@ -221,6 +225,14 @@ class Following:
         if self._interrupted:
             raise KeyboardInterrupt
         return iter([making.BuildLine("passed")])
+
+
+def test_a_machine_that_cant_run_systemd_is_refused_before_anything_starts(phalanx, monkeypatch):
+    keep("debian-11")
+    monkeypatch.setattr(image_making, "connect", lambda *_: Idle())
+    monkeypatch.setattr(shelf, "shelved", lambda _api: [])
+    assert phalanx("local", "image", "build", "mpich", "--base", "debian-11") == 5
+    assert "runs systemd, and no cgroup is delegated" in phalanx.err
 
 
 def test_an_interrupted_build_goes_on_and_the_same_command_follows_it(phalanx, monkeypatch):

@@ -53,6 +53,7 @@ def make(connected: ImageCloud, order: Order, *, again: bool, verbose: bool, as_
 
     there = _existing(shelf.shelved(connected), order, again)
     if there is None or there.in_progress:
+        connected.require_full_system(order.base.alias)
         begun = making.Making.join(connected, there) if there else making.Making.begin(connected, order)
         with Watch(f"making an image of {order.recipe.name}", started_s, verbose) as watch:
             try:

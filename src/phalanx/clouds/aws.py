@@ -44,6 +44,9 @@ class AwsCloud(ApiCloud):
     def accounts_separated(self) -> bool:
         return True
 
+    def require_full_system(self, image: str) -> None:
+        """Raise nothing: machines of AWS run every image."""
+
     def stop_if_idle(self) -> None:
         """Do nothing: on AWS nothing runs beside the clusters."""
 

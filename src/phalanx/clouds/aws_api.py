@@ -95,6 +95,9 @@ class ApiCloud(ABC):
     @abstractmethod
     def stop_if_idle(self) -> None: ...
 
+    @abstractmethod
+    def require_full_system(self, image: str) -> None: ...
+
     def kept_manifest(self, image_id: str) -> str:  # noqa: ARG002 - the local cloud needs it
         """Return "": nobody sees the files of an AMI."""
         return ""

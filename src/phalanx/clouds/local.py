@@ -101,7 +101,7 @@ class LocalCloud(ApiCloud):
         if name:
             images.require(spec.image or "", name)
         if name or is_of_recipe(spec.image):
-            self._require_cgroup(spec.image or "")
+            self.require_full_system(spec.image or "")
         known = offline_facts(spec, ssh_public_key)
         if known is not None and not _has_to_ask(spec):
             kept = file_systems.kept_beside(self._directory, spec.name, spec.region)
@@ -114,7 +114,7 @@ class LocalCloud(ApiCloud):
     def _with_stand_ins(self, facts: Facts) -> Facts:
         return replace(facts, stand_ins=endpoint.stand_ins() if facts.gpus else 0)
 
-    def _require_cgroup(self, image: str) -> None:
+    def require_full_system(self, image: str) -> None:
         """Raise LocalCloudError if a local cloud runs that can't give a node's systemd a control group."""
         running = endpoint.find_process()
         if running is not None and running.no_cgroup:

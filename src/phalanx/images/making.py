@@ -31,6 +31,9 @@ _STDOUT = "Stdout: "
 class ImageCloud(shelf.Api, Cloud, Protocol):
     """A cloud that can be asked by the names of AWS's API."""
 
+    def require_full_system(self, image: str) -> None:
+        """Raise LocalCloudError if machines here can't run an image with systemd."""
+
 
 @dataclass(frozen=True)
 class BuildLine:

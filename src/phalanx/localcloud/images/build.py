@@ -29,6 +29,9 @@ _MODE = "range"
 _MIN_LINUX = (6, 6)
 _PLAIN_LINE = re.compile(r"^[IWE]: ")
 _LAST_LINES = 15
+# What the largest image took, and mmdebstrap while it made it, and some.
+_IMAGE_BYTES, _WORK_BYTES = 400 << 20, 800 << 20
+_ROOM = f"an image takes {_IMAGE_BYTES >> 20} MiB, and its build {_WORK_BYTES >> 20} MiB in $TMPDIR (/tmp)"
 _MOST_BYTES = 2000
 
 
@@ -43,6 +46,7 @@ def build(directory: Path, name: str, say: Say) -> Image:
     """
     _require_tools(name)
     directory.mkdir(parents=True, exist_ok=True)
+    _require_room(directory)
     store.remove_abandoned(directory, store.remove)
     began_s = time.monotonic()
     with _lock(directory, name), _clean(directory / f"{name}{PARTIAL}") as place:
@@ -64,6 +68,14 @@ def _require_tools(name: str) -> None:
         raise CannotBuild("mmdebstrap is not installed.\nsudo apt-get install -y --no-install-recommends mmdebstrap")
     if distributions.needs_keyring(DISTRIBUTIONS[name]):
         raise CannotBuild("Debian's keys are not installed.\nsudo apt-get install -y debian-archive-keyring")
+
+
+def _require_room(directory: Path) -> None:
+    """Raise CannotBuild now rather than after minutes."""
+    for place, least in ((directory, _IMAGE_BYTES), (Path(tempfile.gettempdir()), _WORK_BYTES)):
+        free = shutil.disk_usage(place).free
+        if free < least:
+            raise CannotBuild(f"the disk of {place} has {free >> 20} MiB free\n{_ROOM}")
 
 
 def _origin(name: str) -> str:
@@ -121,9 +133,9 @@ def _unpack_into(tree: Path, name: str, say: Say) -> None:
 def _fail(tree: Path, made: int, lines: list[str], unpacked: int, said: str) -> NoReturn:
     """Raise CannotBuild for what mmdebstrap and tar have printed."""
     temporary = Path(tempfile.gettempdir())
-    full = store.full_disk(said, tree) or store.full_disk("\n".join(lines), temporary)
+    full = store.full_disk(said, tree.parents[1]) or store.full_disk("\n".join(lines), temporary)
     if full:
-        raise CannotBuild(f"{full}\nan image takes about 300 MB, and three times that in {temporary} while it is built")
+        raise CannotBuild(f"{full}\n{_ROOM}")
     if made:
         raise CannotBuild("\n".join([f"mmdebstrap ended with exit code {made}:", *lines]))
     raise CannotBuild(f"tar ended with exit code {unpacked}:\n{said}")
