@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.errors import JobError
@@ -98,6 +98,7 @@ def test_nccl_s_last_word_on_its_network_counts():
     assert (network_of(log), network_of("")) == ("AWS Libfabric", "unknown")
 
 
+@settings(deadline=None)
 @given(st.integers(2, 40))
 def test_every_two_ranks_meet_once_and_each_is_in_one_pair_of_a_round(size):
     found = rounds(size)

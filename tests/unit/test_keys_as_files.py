@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.objects.keys_as_files import NamesError, is_marker, require_files
@@ -35,6 +35,7 @@ def test_what_s3s_console_makes_for_a_directory_is_no_file():
     assert is_marker("") and is_marker("a/") and not is_marker("a/b")
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(st.sampled_from("ab./\x00\n"), min_size=1, max_size=8), max_size=6))
 def test_every_accepted_key_is_a_file_of_its_own_below_the_directory(keys):
     try:

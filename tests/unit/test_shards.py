@@ -6,7 +6,7 @@ import json
 from itertools import chain, pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.packing.containers import _pieces
@@ -19,6 +19,7 @@ def samples_of(counts: list[int], rank: int, ranks: int) -> list[tuple[int, int]
     return [(shard, n) for shard, first, last in split(counts, rank, ranks) for n in range(first, last)]
 
 
+@settings(deadline=None)
 @given(COUNTS, st.integers(1, 200))
 def test_every_sample_is_read_once_and_ranks_differ_by_one_at_most(counts, ranks):
     read = [samples_of(counts, rank, ranks) for rank in range(ranks)]
@@ -27,6 +28,7 @@ def test_every_sample_is_read_once_and_ranks_differ_by_one_at_most(counts, ranks
     assert max(sizes) - min(sizes) <= 1
 
 
+@settings(deadline=None)
 @given(COUNTS, st.integers(1, 30), st.integers(1, 8))
 def test_the_workers_of_a_rank_read_what_the_rank_alone_would_read(counts, ranks, workers):
     for rank in range(ranks):

@@ -64,5 +64,5 @@ class Shell:
             ended = (
                 f"tar ended with exit codes {packing.returncode} and {unpacked.returncode}: {last[-_MOST_CHARACTERS:]}"
             )
-            return store.full_disk(last, tree) or ended
+            return store.full_disk(last, tree.parents[1]) or ended
         return ""
