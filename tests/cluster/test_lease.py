@@ -51,7 +51,7 @@ def test_a_lease_ends_whatever_the_nodes_do_and_up_gives_a_new_start(terminal):
     if status(terminal)["stopped"]:
         terminal.phalanx("up")
     # At once: a slow machine would take the cluster for an unused one.
-    busy = terminal.start("ssh", "head", "--", "sleep 60")
+    busy = terminal.start("ssh", "head", "--", "sleep 600")
     assert "ends in" in terminal.phalanx("extend", "8s").stdout
     wait_until_stopped(terminal)
     busy.communicate(timeout=180)
