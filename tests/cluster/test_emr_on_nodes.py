@@ -10,9 +10,17 @@ import pytest
 from emr_fakes import command
 from emr_nodes import Emr, served, wait_for
 from local_clouds import api
+from needed_rights import not_needed, rights
 
 pytestmark = pytest.mark.cluster
 # What AWS's and users' bootstrap actions do: they ask what the node is, administer by sudo, and print.
+# What the life of phalanx's cluster here does not use, and why it is a right nevertheless.
+NOT_USED = {
+    "ec2:AssociateAddress": "instances and interfaces have a statement each, by EC2's reference; not tried on AWS",
+    "network-interface/*": "the same",
+    "s3:ListBucket": "EMR's own programs look at the place of logs; not tried on AWS",
+    "s3:::new-bucket": "the same",
+}
 SCRIPT = """\
 #!/bin/bash
 set -e
@@ -123,6 +131,10 @@ def test_phalanx_makes_one_runs_jobs_on_it_resizes_it_and_says_when_emr_has_ende
         terminal.on("worker1", "for ip in $(cat /home/hadoop/worker_ip_file); do ssh $ip hostname; done").count("ip-")
         == 3
     )
+    for role in ("NodeRole", "EmrRole"):
+        _, statements, used = rights(terminal, f"ours-{role}-")
+        left = not_needed(statements, used, NOT_USED)
+        assert left == [], f"{role}: {left}"
     (master,) = (node["instance_id"] for node in nodes if node["name"].endswith("worker1"))
     emr.ec2.terminate_instances(InstanceIds=[master])
     ended = "The master node was terminated"

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import WaiterError
 from local_clouds import api, create_as_the_console, endpoint
+from needed_rights import not_needed, rights
 
 from conftest import PHALANX, Terminal, a_cluster
 from phalanx.clouds.aws import AwsCloud
@@ -97,6 +98,17 @@ def test_jobs_run_and_files_travel(private: Terminal, tmp_path: Path):
     private.phalanx("put", str(tmp_path / "data.txt"), "/efs/data.txt")
     done = private.phalanx("run", "--launcher", "mpi", "--", "cat", "/efs/data.txt")
     assert done.stdout.count("carried") == 4
+
+
+def test_the_head_needs_each_right_of_its_sessions_and_nothing_else_of_systems_manager(private: Terminal):
+    assert private.on("head", "echo here") == "here\n"
+    _, statements, used = rights(private, "private-HeadRole-")
+    sessions = [one for one in statements if "ssm" in str(one["Action"])]
+    assert {action for one in sessions for action in one["Action"]} == {
+        "ssm:UpdateInstanceInformation",
+        *(f"ssmmessages:{verb}{kind}Channel" for verb in ("Create", "Open") for kind in ("Control", "Data")),
+    }
+    assert not_needed(sessions, used) == []
 
 
 def test_nobody_is_allowed_in_from_a_network(private: Terminal):

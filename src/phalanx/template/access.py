@@ -163,6 +163,15 @@ def membership_of_head() -> list[dict[str, Any]]:
     ]
 
 
+def membership_of_both() -> list[dict[str, Any]]:
+    """Let a node be head or worker, where both have one role."""
+    queue = ("ReceiveMessage", "DeleteMessage", "SendMessage")
+    return [
+        allow([f"sqs:{action}" for action in queue], GetAtt("HeadQueue", "Arn")),
+        allow(["dynamodb:GetItem", "dynamodb:PutItem"], GetAtt("RosterTable", "Arn")),
+    ]
+
+
 def _fleet_of_head(plan: Plan) -> list[dict[str, Any]]:
     """Name the workers' group: a reference would make a cycle (role, group, role; docs/aws-behaviour.md 6)."""
     reads = [

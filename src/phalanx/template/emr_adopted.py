@@ -90,8 +90,7 @@ def _of_nodes() -> list[dict[str, Any]]:
     """Return what the agents may do. They read the cluster's groups, and can't change them by this."""
     reads = [f"elasticmapreduce:{action}" for action in ("ListInstanceGroups", "ListInstances")]
     return [
-        *access.membership_of_head(),
-        *access.membership_of_worker(),
+        *access.membership_of_both(),
         access.own_logs(),
         access.agent_of_head(),
         access.allow(reads, arn("elasticmapreduce", f"cluster/${{{CLUSTER}}}")),

@@ -158,8 +158,7 @@ def _bootstrap(plan: Plan) -> emr.BootstrapActionConfig:
 def _roles(plan: Plan) -> list[iam.Role | iam.PolicyType | iam.InstanceProfile]:
     """Make the roles of EMR, of its nodes and of jobs. EMR gives all nodes one role: the head's and the workers'."""
     of_nodes = [
-        *access.membership_of_head(),
-        *access.membership_of_worker(),
+        *access.membership_of_both(),
         *access.every_node(plan),
         *access.address_of_head(),
         access.agent_of_head(),

@@ -91,7 +91,7 @@ def _check_service_role(context: Context, backend: EC2Backend, cluster: Cluster)
     role = credentials.role_of(cluster.account, given)
     if role is None or not credentials.trusts(role, "elasticmapreduce.amazonaws.com"):
         raise Invalid(f"EMR service role {role.arn if role else given} is invalid")
-    if not _may_launch(context, backend, cluster, role):
+    if not (_may_launch(context, backend, cluster, role) and _may_pass(context, cluster, role)):
         raise Invalid(f"Service role {role.arn} has insufficient EC2 permissions")
 
 
@@ -101,8 +101,15 @@ def _may_launch(context: Context, backend: EC2Backend, cluster: Cluster, role: R
     tags = backend.describe_tags({"resource-id": [subnet_id]}) if subnet_id != "*" else []
     keys = {f"{prefix}:resourcetag/{tag['key'].lower()}": [tag["value"]] for tag in tags for prefix in ("aws", "ec2")}
     arn = f"arn:aws:ec2:{cluster.region}:{cluster.account}:subnet/{subnet_id}"
-    decision = middleware.rights_of(context, role.name).decide(policy.Ask("ec2:RunInstances", arn, keys))
-    return decision is policy.Decision.ALLOWED
+    return not middleware.denial(context, role.name, role.arn, policy.Ask("ec2:RunInstances", arn, keys))
+
+
+def _may_pass(context: Context, cluster: Cluster, role: Role) -> bool:
+    """Whether EMR may give its instances their role."""
+    profile = requests.profile_named(cluster.account, str(cluster.wanted["JobFlowRole"]))
+    keys = {"iam:passedtoservice": ["ec2.amazonaws.com"]}
+    asks = [policy.Ask("iam:PassRole", given.arn, keys) for given in (profile.roles if profile else ())]
+    return not any(middleware.denial(context, role.name, role.arn, ask) for ask in asks)
 
 
 def _check_image(backend: EC2Backend, image_id: str, wanted: Mapping[str, Any]) -> None:
