@@ -6,6 +6,7 @@ import time
 
 import pytest
 from local_clouds import api
+from needed_rights import not_needed, rights
 
 from conftest import a_terminal, assert_nothing_is_left
 
@@ -36,6 +37,8 @@ def test_a_forgotten_cluster_is_removed_without_its_data_and_one_started_in_time
         terminal.phalanx("extend", "2s")
         wait_until_removed(terminal, first["StackId"])
         (role,) = removal_roles(terminal)
+        # This stack has no lease.
+        assert not_needed(*rights(terminal, role)[1:], ["autoscaling:DeleteScheduledAction"]) == []
         assert "was deleted since; making it again" in terminal.phalanx("up").stderr
         assert cluster_stack(terminal)["StackId"] != first["StackId"]
         assert role not in removal_roles(terminal) != []
