@@ -113,6 +113,8 @@ class TestImage:
 
     def test_another_one_is_refused_by_its_name(self):
         assert "image: ubuntu-24.04 is Ubuntu 24.04, and EMR starts Amazon Linux only" in refusal(image="ubuntu-24.04")
+        here = refusal(cloud="local-emr", image="ubuntu-24.04")
+        assert "image: ubuntu-24.04 is Ubuntu 24.04, and EMR starts Amazon Linux only" in here
         mine = replace(AMAZON, name="debian-12-mine")
         assert "debian-12-mine, and EMR starts Amazon Linux only" in refusal(mine, image="ami-0123abcd")
 

@@ -146,7 +146,6 @@ class ImageChoice:
                 f"image: {self.alias} is for local clusters only, and this one is in {self.spec.cloud}",
                 "Choose another `image`, or leave it out for the default.",
             )
-        self._refuse_for_emr()
         made_for = self._made_for()
         if made_for and self.architecture not in made_for:
             raise SpecError(
@@ -164,7 +163,7 @@ class ImageChoice:
                 "Leave --offline out, or write the AMI's id, which `phalanx image list` shows.",
             )
 
-    def _refuse_for_emr(self) -> None:
+    def refuse_for_emr(self) -> None:
         """Raise SpecError for an image that EMR does not start: it takes Amazon Linux alone (aws-behaviour 7.1)."""
         if not is_emr(self.spec.cloud):
             return

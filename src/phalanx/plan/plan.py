@@ -287,6 +287,7 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
             f"image: the SSM parameter {image.parameter} does not exist in {spec.region}",
             "Write another `image`: an alias, or a parameter's path, such as one below /aws/service/deeplearning/ami/.",
         )
+    image.refuse_for_emr()
     if not is_local(spec.cloud):
         image.refuse_unsuited()
         if spec.storage == LUSTRE:
