@@ -214,7 +214,7 @@ def test_a_cluster_is_adopted_runs_jobs_and_is_given_back_as_it_was(others, thei
     home = terminal.phalanx("get", "first", "out-1", str(terminal.directory)).stdout.strip()
     assert Path(home).read_text() == "1\n"
     assert terminal.phalanx("ssh", "deeplearning-worker2", "--", "hostname").stdout.startswith("ip-")
-    assert "does not change its size" in terminal.phalanx("scale", "3", check=False).stderr
+    grow_and_shrink(others, theirs)
     assert "nothing is wrong" in terminal.phalanx("why", check=False).stdout.lower()
     ended = terminal.phalanx("down", "--yes")
     assert ended.stderr.count("is as it was before") == 2, ended.stderr
@@ -225,6 +225,17 @@ def test_a_cluster_is_adopted_runs_jobs_and_is_given_back_as_it_was(others, thei
     iam = api(terminal, "iam")
     assert iam.list_role_policies(RoleName="EMR_EC2_DefaultRole")["PolicyNames"] == ["allow"]
     assert others.step(theirs, "cat", "/efs/file") == ("COMPLETED", "shared\n")
+
+
+def grow_and_shrink(others: Others, cluster: str) -> None:
+    """Have EMR start a core node by `scale`, with the agent, and end it again."""
+    terminal, before = others.terminal, {one["Ec2InstanceId"] for one in others.instances(cluster, "RUNNING")}
+    assert "has 3 of 3 nodes" in terminal.phalanx("scale", "3").stdout
+    assert len(others.instances(cluster, "RUNNING")) == 3
+    job = terminal.phalanx("run", "--launcher", "exec", "-n", "3", "-N", "1", "--", "sh", "-c", "cat /efs/file; id -un")
+    assert job.stdout.count("shared") == job.stdout.count("phalanx") == 3
+    assert "has 2 of 2 nodes" in terminal.phalanx("scale", "2", "--yes").stdout
+    until(lambda: {one["Ec2InstanceId"] for one in others.instances(cluster, "RUNNING")} == before, "the new node ends")
 
 
 def test_what_keeps_a_cluster_from_being_adopted_is_named_and_nothing_is_left(others, theirs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,13 +13,16 @@ from botocore.exceptions import ClientError
 from click.testing import CliRunner
 from fake_cloud import STACK, FakeCloud, event
 from plans import ADOPTED, FOUND
+from rosters import a_node
 
 from phalanx import clouds
 from phalanx.cli.adopt import command
 from phalanx.cli.progress import Watch
 from phalanx.clouds import emr_found
+from phalanx.clouds.emr_resizing import CoreGroup
 from phalanx.clouds.protocol import SshRoute
 from phalanx.cluster import adopt_emr
+from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.emr_nodes import Nodes
 from phalanx.errors import CloudError, ClusterError
 from phalanx.ssh.remote import Completed
@@ -211,3 +215,60 @@ def test_an_agent_that_no_stack_has_any_more_is_removed_first_and_any_other_is_n
     cloud.put("earlier", "CREATE_COMPLETE")
     with pytest.raises(ClusterError, match="i-1 is a node of cluster earlier\ni-2 is a node"):
         adopt_emr.EmrAdoption(cloud, "amazonaws.com", FOUND, adopt_emr.Wanted("mine"))
+
+
+class FakeGroups:
+    """EMR with the groups of a cluster, one reading after another; `changes` are the requests to change them."""
+
+    region, poll_interval_s = "us-east-1", 0.0
+
+    def __init__(self, *readings: dict[str, Any]) -> None:
+        self.readings, self.changes = list(readings), []
+
+    def pages(self, *_: str, **__: str) -> list[dict[str, Any]]:
+        found = self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
+        core = {"Id": "ig-1", "InstanceGroupType": "CORE", "Status": {"State": "RUNNING"}, **found}
+        return [{"InstanceGroupType": "MASTER"}, *([core] if found else [])]
+
+    def call(self, _service: str, operation: str, **given: Any) -> dict[str, Any]:
+        assert operation == "modify_instance_groups"
+        self.changes += given["InstanceGroups"]
+        return {}
+
+
+def core_group(*readings: dict[str, Any]) -> tuple[Any, FakeGroups]:
+    cloud = FakeGroups(*readings)
+    return CoreGroup(cloud, Cluster("mine", "emr", "us-east-1", spec={"adopted": "j-1"})), cloud
+
+
+def test_nodes_that_leave_an_adopted_cluster_are_ended_by_their_ids():
+    group, cloud = core_group({"RequestedInstanceCount": 2})
+    assert list(group.resize(2, [a_node(3)], [a_node(number) for number in (1, 2, 3)])) == []
+    assert cloud.changes == [{"InstanceGroupId": "ig-1", "EC2InstanceIdsToTerminate": [a_node(3).instance_id]}]
+
+
+def test_a_core_group_that_emr_can_not_fill_is_named_with_the_reason():
+    given_up = {"State": "SUSPENDED", "StateChangeReason": {"Message": "no capacity"}}
+    counts = {"RequestedInstanceCount": 1, "RunningInstanceCount": 1}
+    group, cloud = core_group(counts, counts, counts, counts, {**counts, "Status": given_up})
+    with pytest.raises(ClusterError, match="EMR has 1 of 2 core nodes of j-1: no capacity"):
+        list(group.resize(3, [], [a_node(1), a_node(2)]))
+    assert cloud.changes == [{"InstanceGroupId": "ig-1", "InstanceCount": 2}]
+
+
+def test_a_cluster_of_a_master_alone_has_no_size_to_change():
+    with pytest.raises(ClusterError, match="j-1 has no core nodes"):
+        core_group({})
+
+
+def test_a_master_without_a_public_address_is_adopted_from_where_it_can_be_reached(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
+
+    def refuse() -> None:
+        raise ClusterError("no answer")
+
+    monkeypatch.setattr(Nodes, "remote", lambda *_: SimpleNamespace(connect=refuse))
+    private = replace(FOUND, master_address=FOUND.master.address)
+    with pytest.raises(ClusterError, match=r"it has only the private address 10\.0\.0\.1: no answer") as error:
+        Nodes(private, "mine", SshRoute(), None).look("/efs")
+    assert "a machine that reaches that address" in error.value.hint

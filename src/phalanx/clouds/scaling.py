@@ -25,6 +25,7 @@ from phalanx.spec.spec import ClusterSpec
 from phalanx.waits import waiting
 
 if TYPE_CHECKING:
+    from phalanx.clouds.emr_resizing import CoreGroup
     from phalanx.cluster.bring_up import Up
 
 _DEADLINE_S = 15 * 60.0
@@ -35,14 +36,10 @@ class Scaling:
 
     def __init__(self, cluster: Cluster, nodes: int) -> None:
         cluster.require_ready()
-        if adopted := cluster.spec.get("adopted"):
-            raise ClusterError(
-                f"cluster {cluster.name} is the adopted EMR cluster {adopted}: phalanx does not change its size",
-                "Change it with `aws emr modify-instance-groups`; then `phalanx down`, and adopt it again.",
-            )
         require_running(cluster)
         self.cluster, self.nodes = cluster, nodes
         self.cloud = cast("ApiCloud", clouds.get(cluster.cloud, cluster.region))
+        self._adopted = self._adopted_group()
         self.roster = self._read()
 
     def leaving(self) -> list[Node]:
@@ -67,10 +64,21 @@ class Scaling:
     def steps(self) -> Iterator[str]:
         """Change the number of nodes, wait until they are members, and record it; yield what happens."""
         yield from self._hold_budget()
+        leaving, members = self.leaving(), self.roster.members
         self.request()
+        if self._adopted:
+            yield from self._adopted.resize(self.nodes, leaving, members)
         for roster in self.follow(_DEADLINE_S):
             yield f"generation {roster.generation}: {len(roster.nodes)} of {roster.requested} nodes"
         replace(self.cluster, nodes=len(self.roster.nodes), control=None).save()
+
+    def _adopted_group(self) -> CoreGroup | None:
+        """Return the group of an adopted EMR cluster: no node has the right to change its size."""
+        if "adopted" not in self.cluster.spec:
+            return None
+        from phalanx.clouds.emr_resizing import CoreGroup  # here, because only these clusters need it
+
+        return CoreGroup(self.cloud, self.cluster)
 
     def _hold_budget(self) -> Iterator[str]:
         """Bring the end of the lease forward if the budget does not pay for more nodes until then. Raises SpecError."""
@@ -135,7 +143,9 @@ class Scaling:
         self.cloud.allow_workers(self.cluster.name, self.nodes - 1)
 
     def _running(self) -> int:
-        """Return how many nodes the cloud is to run, the head included."""
+        """Return how many nodes the cloud is to run, the head included. No maximum of an adopted cluster follows it."""
+        if self._adopted:
+            return 0
         running = self.cloud.running(self.cluster.name)
         return running.nodes if running else 0
 

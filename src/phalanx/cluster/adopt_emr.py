@@ -47,6 +47,7 @@ class EmrAdoption:
     def __init__(self, cloud: Cloud, domain: str, found: EmrCluster, wanted: Wanted) -> None:
         self.cloud, self.found, self._domain = cloud, found, domain
         self.name = wanted.name or (found.name if _NAME.fullmatch(found.name) else found.cluster_id)
+        self._identity = wanted.identity
         self._refuse_another()
         self._left: list[Instance] = []  # with the agent of a stack that is gone
         self._nodes = Nodes(found, self.name, cloud.ssh_route(), wanted.identity)
@@ -92,12 +93,14 @@ class EmrAdoption:
         if creation.state is None or not creation.ready:
             yield from self._undo(creation)
         else:
-            self.result = record_ready(self.cloud, creation.state, settings(self.cloud, creation.state))
+            chosen = {"identity": str(self._identity.absolute())} if self._identity else {}
+            known = settings(self.cloud, creation.state)
+            self.result = record_ready(self.cloud, creation.state, {**known, **chosen})
 
     def _start_agents(self, stack: Stack) -> None:
         """Begin to start the agent on all nodes, which takes a while."""
         made = {one.logical_id: one.physical_id for one in self.cloud.resources(stack.stack_id)}
-        job_role = f"{self.found.role_arn.rpartition(':')[0]}:role/{made['JobRole']}"
+        job_role = job_role_of(self.found, made)
         scripts = {
             one: emr_adopted.boot(self.terms, one, stack.stack_id, self._domain, made, job_role)
             for one in self.found.instances
@@ -146,12 +149,10 @@ class EmrAdoption:
         """Return whether the master has to serve the shared directory. Raises ClusterError with all that is wrong."""
         wrong: list[str] = []
         for one, marks in has.items():
-            wrong += [f"{one.instance_id} has no {what}" for mark, what in _NEEDED.items() if mark not in marks]
+            wrong += unsuited(one, marks)
             stacks = [found[1] for found in map(_STACK.fullmatch, marks) if found]
             wrong += [f"{one.instance_id} is a node of cluster {name}" for name in stacks if self._exists(name)]
             self._left += [one] if stacks else []
-            # Jobs would run as that user, and `down` would remove it.
-            wrong += [f"{one.instance_id} {what}" for mark, what in _TAKEN.items() if mark in marks and not stacks]
         without = [one.instance_id for one, marks in has.items() if "shared" not in marks]
         if without and len(without) < len(has):
             wrong.append(f"{shared} is mounted on the other nodes, and not on {', '.join(without)}")
@@ -170,6 +171,20 @@ _TAKEN = {
     "uid": f"uses the uid or gid {JOB_UID} for another user or group, and jobs would run with it",
 }
 _NEEDED = {"sudo": f"sudo for {USER}", "python": "Python 3.9 as /usr/bin/python3"}
+
+
+def unsuited(one: Instance, marks: set[str]) -> list[str]:
+    """Return what keeps an instance with these marks from becoming a node."""
+    wrong = [f"{one.instance_id} has no {what}" for mark, what in _NEEDED.items() if mark not in marks]
+    if not any(map(_STACK.fullmatch, marks)):
+        # Jobs would run as that user, and `down` would remove it.
+        wrong += [f"{one.instance_id} {what}" for mark, what in _TAKEN.items() if mark in marks]
+    return wrong
+
+
+def job_role_of(found: EmrCluster, made: Mapping[str, str]) -> str:
+    """Return the ARN of the role of jobs, from the stack's physical ids."""
+    return f"{found.role_arn.rpartition(':')[0]}:role/{made['JobRole']}"
 
 
 def settings(cloud: Cloud, state: StackState) -> dict[str, Any]:

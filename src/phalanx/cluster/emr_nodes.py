@@ -87,6 +87,12 @@ class Nodes:
 
     def _unreachable(self, error: ClusterError) -> ClusterError:
         found = self.cluster
+        if found.master_address == found.master.address:
+            return ClusterError(
+                f"the master of EMR cluster {found.cluster_id} can't be reached by ssh as {USER}:"
+                f" it has only the private address {found.master_address}: {error.message}",
+                "Adopt it from a machine that reaches that address, such as one in its VPC or on a VPN.",
+            )
         return ClusterError(
             f"the master of EMR cluster {found.cluster_id} can't be reached by ssh as {USER}"
             f" ({found.master_address}): {error.message}",

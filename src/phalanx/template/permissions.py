@@ -138,6 +138,7 @@ OWN_OF_EMR = (
         "elasticmapreduce:DescribeReleaseLabel",
         "elasticmapreduce:ListClusters",
         "elasticmapreduce:ListInstanceGroups",
+        "elasticmapreduce:ModifyInstanceGroups",
     ),
     *("elasticmapreduce:ListInstances", "elasticmapreduce:ListReleaseLabels"),
     *("elasticmapreduce:ListSupportedInstanceTypes", "s3:PutObject", "s3:ListBucket", "iam:GetRole"),

@@ -69,7 +69,7 @@ _TYPES: Mapping[str, str] = {
     **dict.fromkeys(
         (
             *("elasticmapreduce:AddTags", "elasticmapreduce:DescribeCluster", "elasticmapreduce:ListInstanceGroups"),
-            "elasticmapreduce:ListInstances",
+            *("elasticmapreduce:ListInstances", "elasticmapreduce:ModifyInstanceGroups"),
         ),
         "cluster",
     ),
