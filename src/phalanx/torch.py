@@ -6,20 +6,22 @@ This file needs PyTorch 2.1 and Python 3.10, and nothing else of phalanx. `phala
 
 # No `from __future__ import annotations`: DistributedDataParallel compares the annotations of a hook with types.
 
+import atexit
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed import GradBucket  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import BuiltinCommHookType, GradBucket  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.futures import Future
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817  (as in PyTorch's documents)
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 _SMALL_MB, _MIB = 1, 1 << 20
@@ -28,7 +30,7 @@ _WARM_UP_STEPS, _POWER_SGD_RANK = 3, 4
 _LOCAL_STEPS = 4
 # A choice must be this much faster than plain DDP, and one that costs accuracy than those that cost none.
 _WORTH, _WORTH_ITS_PRICE = 1.05, 1.5
-_LATE = "_phalanx_late_gradients"
+_APPLIED, _LATE, _EXIT_WITHIN_S = "_phalanx_choice", "_phalanx_late_gradients", 30.0
 
 _Mode = Callable[[], AbstractContextManager[None]]
 
@@ -60,9 +62,8 @@ _ALL = (
 )
 CHOICES = {choice.name: choice for choice in _ALL}
 """Every choice by its name."""
-# PowerSGD needs NumPy.
 CANDIDATES = ("small-buckets", "fp16", "fp16-small-buckets", *(["powersgd"] if find_spec("numpy") else []))
-"""What `suggest` measures beside plain DDP: nothing experimental."""
+"""What `suggest` measures beside plain DDP: nothing experimental. PowerSGD needs NumPy."""
 
 
 class Measured(NamedTuple):
@@ -83,24 +84,19 @@ class Suggestion:
     """A step without any exchange."""
 
     def __str__(self) -> str:
-        lines = [f"suggested: {self.choice.name} ({self.reason})"]
-        if self.measured:
-            plain_s = self.measured[0].step_s
-            local_s = self.compute_s + max(0.0, plain_s - self.compute_s) / _LOCAL_STEPS
-            rows = [_row(one.choice.name, one.step_s, plain_s, one.choice.price) for one in self.measured]
-            rows.append(_row(f"local SGD, {_LOCAL_STEPS} steps", local_s, plain_s, "an estimate; some accuracy"))
-            rows.append(_row("no exchange at all", self.compute_s, plain_s, ""))
-            lines = [f"{'':<24}{'ms/step':>8}{'gain':>8}  price", *rows, *lines]
-        return "\n".join(lines)
+        if not self.measured:
+            return f"suggested: {self.choice.name} ({self.reason})"
+        plain_s = self.measured[0].step_s
+        local_s = self.compute_s + max(0.0, plain_s - self.compute_s) / _LOCAL_STEPS
+        rows = [(one.choice.name, one.step_s, one.choice.price) for one in self.measured]
+        rows.append((f"local SGD, {_LOCAL_STEPS} steps", local_s, "an estimate; some accuracy"))
+        rows.append(("no exchange at all", self.compute_s, ""))
+        cells = [f"{name:<24}{took_s * 1e3:>8.1f}{plain_s / took_s:>7.2f}x  {price}" for name, took_s, price in rows]
+        answer = str(Suggestion(self.choice, self.reason))
+        return "\n".join([f"{'':<24}{'ms/step':>8}{'gain':>8}  price", *(line.rstrip() for line in cells), answer])
 
 
-def _row(name: str, step_s: float, plain_s: float, price: str) -> str:
-    return f"{name:<24}{step_s * 1e3:>8.1f}{plain_s / step_s:>7.2f}x  {price}".rstrip()
-
-
-def apply(
-    model: DistributedDataParallel, choice: str | Choice | Suggestion, *, scaler: Any = None
-) -> DistributedDataParallel:
+def apply(model: DDP, choice: str | Choice | Suggestion, *, scaler: Any = None) -> DDP:
     """Return a DistributedDataParallel of the same network that exchanges gradients as chosen.
 
     Call it on all ranks, before the first backward pass, and use what it returns. `choice` is a name in CHOICES, or
@@ -111,7 +107,7 @@ def apply(
     return model if chosen == PLAIN or ranks == 1 else _applied(model, chosen, scaler, is_trained=True)
 
 
-def finish(model: DistributedDataParallel) -> bool:
+def finish(model: DDP) -> bool:
     """Put the gradients that double buffering still holds into `.grad`, for one more step of the optimizer.
 
     Call it on all ranks after the last step. Returns False, and does nothing, if there are none: then take no step.
@@ -121,7 +117,7 @@ def finish(model: DistributedDataParallel) -> bool:
 
 
 def suggest(
-    model: DistributedDataParallel,
+    model: DDP,
     batch: Any,
     *,
     loss: Callable[[Any], torch.Tensor] | None = None,
@@ -143,10 +139,12 @@ def suggest(
     stopwatch = _Stopwatch(model, batch, loss or _mean, steps)
     with _unchanged(model.module):
         (compute_s,) = stopwatch.medians_s([model], model.no_sync)
-        measured = [stopwatch.measured(choice) for choice in (PLAIN, *chosen)]
+        measured = [stopwatch.measured(choice)[0] for choice in (PLAIN, *chosen)]
         best, reason = best_of(measured)
-        if best != PLAIN and not stopwatch.confirms(best):
-            best, reason = PLAIN, "nothing is reliably faster"
+        if best != PLAIN:
+            plain, again = stopwatch.measured(PLAIN, best)
+            if plain.step_s < again.step_s * _WORTH:
+                best, reason = PLAIN, "nothing is reliably faster"
     return Suggestion(best, reason, tuple(measured), compute_s)
 
 
@@ -165,25 +163,20 @@ def best_of(measured: Sequence[Measured]) -> tuple[Choice, str]:
 class _Stopwatch:
     """Measures steps of a model, in the same way on all ranks."""
 
-    def __init__(self, model: DistributedDataParallel, batch: Any, loss: Callable[[Any], Any], steps: int) -> None:
+    def __init__(self, model: DDP, batch: Any, loss: Callable[[Any], Any], steps: int) -> None:
         self._model, self._loss, self._steps = model, loss, steps
         self._arguments = batch if isinstance(batch, (tuple, list)) else (batch,)
         self._device = next(model.parameters()).device
 
-    def measured(self, choice: Choice) -> Measured:
-        model = _applied(self._model, choice)
-        (step_s,) = self.medians_s([model])
-        finish(model)
-        return Measured(choice, step_s)
+    def measured(self, *choices: Choice) -> list[Measured]:
+        """Measure choices whose steps alternate."""
+        models = [_applied(self._model, choice) for choice in choices]
+        medians_s = self.medians_s(models)
+        for model in models:
+            finish(model)
+        return [Measured(*one) for one in zip(choices, medians_s, strict=True)]
 
-    def confirms(self, choice: Choice) -> bool:
-        """Whether a choice is faster than plain DDP, too, when their steps alternate."""
-        models = [_applied(self._model, one) for one in (PLAIN, choice)]
-        plain_s, step_s = self.medians_s(models)
-        finish(models[1])
-        return plain_s >= step_s * _WORTH
-
-    def medians_s(self, models: Sequence[DistributedDataParallel], mode: _Mode = nullcontext) -> list[float]:
+    def medians_s(self, models: Sequence[DDP], mode: _Mode = nullcontext) -> list[float]:
         """Return each model's median step, of the slowest rank; the models take turns."""
         for model in models:
             for _ in range(_WARM_UP_STEPS):
@@ -194,7 +187,7 @@ class _Stopwatch:
         dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self._model.process_group)
         return slowest.tolist()
 
-    def _step_s(self, model: DistributedDataParallel, mode: _Mode) -> float:
+    def _step_s(self, model: DDP, mode: _Mode) -> float:
         began_s = self._now_s()
         with mode():
             self._loss(model(*self._arguments)).backward()
@@ -239,19 +232,18 @@ def _chosen(choice: str | Choice | Suggestion) -> Choice:
 
 
 def _has_sparse_gradients(network: torch.nn.Module) -> bool:
-    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-    return any(isinstance(module, kinds) and module.sparse for module in network.modules())
+    return any(isinstance(one, torch.nn.Embedding | torch.nn.EmbeddingBag) and one.sparse for one in network.modules())
 
 
-def _ranks(model: DistributedDataParallel) -> int:
-    if not isinstance(model, DistributedDataParallel):
+def _ranks(model: DDP) -> int:
+    if not isinstance(model, DDP):
         raise TypeError(f"the model is a {type(model).__name__}: wrap it in DistributedDataParallel first")
     return dist.get_world_size(model.process_group)
 
 
-def _applied(model: DistributedDataParallel, choice: Choice, scaler: Any = None, is_trained: bool = False) -> Any:
+def _applied(model: DDP, choice: Choice, scaler: Any = None, is_trained: bool = False) -> Any:
     """Return another DistributedDataParallel with this choice. Raises ValueError for what would go wrong silently."""
-    if getattr(model, "_comm_hooks", None):
+    if getattr(model, "_comm_hooks", None) or hasattr(model, _APPLIED):
         raise ValueError(f"{choice.name}: the model has a communication hook already")
     if choice.hook and _has_sparse_gradients(model.module):
         raise ValueError(f"{choice.name}: the network has sparse gradients, which only plain DDP exchanges")
@@ -259,17 +251,17 @@ def _applied(model: DistributedDataParallel, choice: Choice, scaler: Any = None,
         # DDP leaves the gradient of a parameter that this step did not use as it is, so the late one would be lost.
         raise ValueError(f"{choice.name}: the model has find_unused_parameters, whose late gradients would be lost")
     made = _with_buckets(model, choice)
+    setattr(made, _APPLIED, choice)
     if choice.hook == "fp16":
-        made.register_comm_hook(model.process_group, default_hooks.fp16_compress_hook)
+        # PyTorch's in C++: what it computes in threads of gloo never waits for Python.
+        made._register_builtin_comm_hook(BuiltinCommHookType.FP16_COMPRESS)
     elif choice.hook == "bf16":
         made.register_comm_hook(model.process_group, _round_to_bf16)
     elif choice.hook == "powersgd":
-        # Imported here, because it needs NumPy.
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-        made.register_comm_hook(
-            PowerSGDState(model.process_group, _POWER_SGD_RANK, start_powerSGD_iter=2), powerSGD_hook
-        )
+        state = PowerSGDState(model.process_group, _POWER_SGD_RANK, start_powerSGD_iter=2)
+        made.register_comm_hook(state, powerSGD_hook)
     elif choice.hook:
         late = _Late(model, torch.float16 if choice.hook == "late-fp16" else None, scaler, is_trained)
         setattr(made, _LATE, late)
@@ -277,13 +269,13 @@ def _applied(model: DistributedDataParallel, choice: Choice, scaler: Any = None,
     return made
 
 
-def _with_buckets(model: DistributedDataParallel, choice: Choice) -> DistributedDataParallel:
+def _with_buckets(model: DDP, choice: Choice) -> DDP:
     """Return a DistributedDataParallel with the same settings and the choice's buckets; it replaces the first."""
     bucket_bytes = model.bucket_bytes_cap
     if choice.hook == "powersgd":
         # On gloo it aborts with more than one bucket.
         bucket_bytes = _MIB + sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    made = DistributedDataParallel(
+    made = DDP(
         model.module,
         device_ids=model.device_ids,
         output_device=model.output_device,
@@ -343,9 +335,7 @@ class _Late:
     `is_trained`: an optimizer uses the gradients of every backward pass.
     """
 
-    def __init__(
-        self, model: DistributedDataParallel, dtype: torch.dtype | None, scaler: Any, is_trained: bool
-    ) -> None:
+    def __init__(self, model: DDP, dtype: torch.dtype | None, scaler: Any, is_trained: bool) -> None:
         self._dtype, self._scaler, self._is_trained = dtype, scaler, is_trained
         self._ranks = _ranks(model)
         # A group of its own: buffers that the next forward pass broadcasts must not wait behind gradients.
@@ -364,10 +354,7 @@ class _Late:
         # A scaler that has reduced its scale has skipped the step.
         scale, self._last_scale = self._last_scale, self._scale()
         if self._is_trained and self._began and not self._has_stepped and self._last_scale >= scale:
-            raise RuntimeError(
-                "double buffering: two backward passes exchanged gradients without a step of the optimizer between"
-                " them, so the first one's would be lost. Accumulate gradients within model.no_sync()."
-            )
+            raise RuntimeError("double buffering: two backward passes for one step lose gradients: use model.no_sync()")
         self.is_first = not self._began
         self._began, self._has_stepped = True, False
 
@@ -395,3 +382,18 @@ class _Late:
         """Note a step of any optimizer that has one of the model's parameters."""
         if any(id(one) in self._parameters for group in optimizer.param_groups for one in group["params"]):
             self._has_stepped = True
+
+
+@atexit.register
+def _let_gloo_rest() -> None:
+    """Wait until gloo's threads sleep: one that has a Python object aborts an interpreter's end (pytorch #190489)."""
+    last, until_s = [""], time.monotonic() + _EXIT_WITHIN_S
+    while time.monotonic() < until_s:
+        time.sleep(0.001)  # Without Python's lock, for which such a thread may wait.
+        with suppress(OSError):  # A thread has just ended.
+            texts = [file.read_text() for file in Path("/proc/self/task").glob("*/status")]
+            # Their states, and how often each has run: one that has not run since the last look sleeps.
+            looks = [one.partition("State:\t")[2] for one in texts if "pt_gloo_runloop" in one]
+            before, last = last, [look[0] + look.partition("voluntary")[2] for look in looks]
+            if last == before and not any(look.startswith("R") for look in looks):
+                return

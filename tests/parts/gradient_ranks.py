@@ -5,9 +5,12 @@ Each NAME is a function below; the facts that it returns are printed as JSON, on
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -21,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from phalanx import torch as gradients
 
 STEPS = 6
+KEPT: list[nn.Module] = []
 
 
 def network() -> nn.Module:
@@ -249,6 +253,24 @@ def dies() -> dict[str, str]:
             optimizer.step()
 
     return {"error": refusal(train)}
+
+
+def ends_while_gloo_computes() -> dict[str, bool]:
+    """Leave a callback in Python to a thread of gloo, which a model keeps; the interpreter's end comes before its."""
+    KEPT.append(DistributedDataParallel(network()))
+    has_begun = threading.Event()
+
+    def compute(_done: object) -> None:
+        has_begun.set()
+        for _ in range(30):
+            # This lets other threads run Python, as what gloo's threads do does.
+            hashlib.sha256(bytes(1 << 22))
+
+    # A callback for what has ended already would run in this thread.
+    time.sleep(0.5 * dist.get_rank())
+    work: Any = dist.all_reduce(torch.ones(1), async_op=True)
+    work.get_future().then(compute)
+    return {"begun": has_begun.wait(60)}
 
 
 def main(rank: int, ranks: int, directory: str, names: Iterator[str]) -> None:

@@ -117,3 +117,9 @@ def test_a_rank_that_dies_ends_the_others_exchange_with_an_error(tmp_path):
     assert ranks[1].wait(WITHIN_S) == 9
     ranks[1].communicate()
     assert json.loads(out)["error"].startswith("RuntimeError: "), errors
+
+
+def test_an_interpreter_ends_only_after_the_threads_of_gloo_let_go_of_python(tmp_path):
+    ranks = started(tmp_path, 2, "ends_while_gloo_computes")
+    outputs = [rank.communicate(timeout=WITHIN_S) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs

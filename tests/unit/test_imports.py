@@ -59,7 +59,12 @@ ONLY_ON_LINUX = re.compile(
 )
 LINUX_ROOMS = ("phalanx.localcloud", "phalanx.drill", "phalanx.runner", "phalanx.netcheck", "phalanx.node")
 # It asks for the platform first; and these are the local cloud's processes, which are on Linux.
-LINUX_ELSEWHERE = {"phalanx.ssh.bounded": {"memfd_create"}, "phalanx.clouds.endpoint": {"/proc/"}}
+LINUX_ELSEWHERE = {
+    "phalanx.ssh.bounded": {"memfd_create"},
+    "phalanx.clouds.endpoint": {"/proc/"},
+    # It runs in jobs on nodes, too; where there is no /proc, it looks at no threads.
+    "phalanx.torch": {"/proc/"},
+}
 NAMESPACE_CALLS = ("unshare", "setns", "pivot_root", "mount_setattr", "CLONE_NEW")
 
 
