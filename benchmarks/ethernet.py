@@ -69,26 +69,35 @@ def main() -> None:
     parser.add_argument("--record", type=Path, default=todays_result("ethernet", "jsonl"), help="%(default)s")
     arguments = parser.parse_args()
     until_s = time.monotonic() + arguments.within
-    if _complete(arguments.record, list(_wanted(arguments.samples, arguments.nodes or NODES)), until_s):
+    wanted = list(_wanted(arguments.samples, tuple(arguments.nodes or NODES)))
+    if _complete(arguments.record, wanted, until_s):
         _report(arguments.record)
     else:
-        print("not all samples are there: run this command again to go on")
+        left = len(_missing(arguments.record, wanted))
+        print(f"{left} of {len(wanted)} samples are missing: run this command again to go on")
 
 
 def _wanted(samples: int, nodes: tuple[int, ...]) -> Iterator[Sample]:
-    """Yield the keys of all samples, in the order in which they are taken."""
-    for number in range(samples):
-        for count in nodes:
+    """Yield the keys of all samples, in the order in which they are taken: those of two nodes, which decide, first."""
+    for count in sorted(nodes):
+        for number in range(samples):
             for case in CASES:
                 yield {"kind": "speed", "case": case.name, "nodes": count, "number": number}
-        if number < len(SEEDS):
-            for chosen_at in ("", *SHAPED):
-                yield {"kind": "accuracy", "chosen_at": chosen_at, "seed": SEEDS[number]}
+        if count == min(nodes):
+            for seed in SEEDS:
+                for chosen_at in ("", *SHAPED):
+                    yield {"kind": "accuracy", "chosen_at": chosen_at, "seed": seed}
+
+
+def _missing(record: Path, wanted: list[Sample]) -> list[Sample]:
+    """Return the keys of which the record has no sample."""
+    taken = _read(record)
+    return [key for key in wanted if not any(key.items() <= sample.items() for sample in taken)]
 
 
 def _complete(record: Path, wanted: list[Sample], until_s: float) -> bool:
     """Take the samples that the record lacks; return whether all are there."""
-    missing = [key for key in wanted if not any(key.items() <= sample.items() for sample in _read(record))]
+    missing = _missing(record, wanted)
     if not missing:
         return True
     with bench_cluster(max(NODES)) as cluster:
