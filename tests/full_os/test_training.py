@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
-from full_systems import a_full_cluster
+from full_systems import IMAGE, a_full_cluster
 
 from conftest import ONE_THREAD, Terminal
 
 pytestmark = pytest.mark.full_os
 
 FIRST_USE_S = 900
+# Their Python suits neither recipe: uv brings another one, from where python-build-standalone publishes them.
+OF_OTHER_PYTHONS = ("ubuntu-24.04", "debian-11")
+PYTHONS = ("github.com", 443)
 
 
 @pytest.fixture(scope="module")
 def terminal() -> Iterator[Terminal]:
+    if IMAGE in OF_OTHER_PYTHONS:
+        try:
+            socket.create_connection(PYTHONS, 10).close()
+        except OSError as problem:
+            pytest.skip(f"{IMAGE} needs another Python, and {PYTHONS[0]} can't be reached: {problem}")
     with a_full_cluster("training", 2) as terminal:
         yield terminal
 
