@@ -18,6 +18,7 @@ from phalanx.node import aws_client
 from phalanx.node.aws_client import Aws
 from phalanx.node.sigv4 import Credentials
 from phalanx.plan.private_access import ENDPOINTS
+from phalanx.runner.verbs import checkpoints
 from phalanx.spec.spec import ClusterSpec
 
 RESOLVER: Any = EndpointResolver(create_loader().load_data("endpoints"))
@@ -96,3 +97,14 @@ def _texts(part: object) -> Iterator[str]:
     elif isinstance(part, (list, dict)):
         for item in part.values() if isinstance(part, dict) else part:
             yield from _texts(item)
+
+
+@pytest.mark.parametrize(("region", "domain"), list(regions()))
+def test_checkpoints_are_kept_in_the_regions_own_s3(region, domain, tmp_path, monkeypatch):
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    partition = RESOLVER.get_partition_for_region(region)
+    stack = f"arn:{partition}:cloudformation:{region}:123456789012:stack/demo/1"
+    job = {"checkpoint": "s3://bucket/runs", "stack": stack, "env": {}}
+    checkpoints.claim(str(tmp_path / ".phalanx/jobs/J1"), job, [])
+    assert job["mirror"]["endpoint"] == f"https://s3.{region}.{domain}"

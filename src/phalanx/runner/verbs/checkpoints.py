@@ -19,6 +19,8 @@ VARIABLE = "PHALANX_CHECKPOINT"
 
 _S3 = "s3://"
 _HOMES = ".phalanx/s3"
+# Of S3, by the partition; "amazonaws.com" in the others (docs/aws-behaviour.md 6.1).
+_DOMAINS = {"aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"}
 # What belongs to a submission, and not to the job that it continues.
 _OWN = ("id", "submitted_at", "stack", "resume")
 
@@ -80,7 +82,7 @@ def _mirror(job: Dict[str, Any], shared: str) -> Dict[str, str]:
         return {}
     bucket, _, prefix = job["checkpoint"][len(_S3) :].partition("/")
     _, partition, _, region = job["stack"].split(":")[:4]
-    endpoint = f"https://s3.{region}.{'amazonaws.com.cn' if partition == 'aws-cn' else 'amazonaws.com'}"
+    endpoint = f"https://s3.{region}.{_DOMAINS.get(partition, 'amazonaws.com')}"
     return {
         "bucket": bucket,
         "prefix": f"{prefix.rstrip('/')}/",
