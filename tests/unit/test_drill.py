@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from phalanx.drill import life, strikes, trial
 from phalanx.drill.faults import FAULTS, possible
+from phalanx.drill.life import Life
 from phalanx.drill.local_cluster import LocalCluster, started
 from phalanx.drill.scenarios import HEAD, WORKER, Scenario, plan
 from phalanx.drill.trial import Result
@@ -72,3 +74,34 @@ def test_a_fault_that_could_not_be_taken_back_is_told():
     struck = strikes.fill_disk(Full(), plan(1, 1, possible())[0])  # pyright: ignore[reportArgumentType]
     with pytest.raises(PhalanxError, match="rm -rf /var/full` ended with 1: No space left on device"):
         struck.lift()
+
+
+class Answering(LocalCluster):
+    """A cluster with this weather whose `run` ends with each of these errors, and then works."""
+
+    def __init__(self, root: Path, weather: str, errors: list[str]) -> None:
+        super().__init__(root, "")
+        self._weather, self._errors = weather, errors
+
+    def phalanx(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+        error = self._errors.pop(0) if self._errors else ""
+        return subprocess.CompletedProcess(arguments, 7 * bool(error), "", error)
+
+    def log(self) -> str:
+        return f"1.0 weather: {self._weather}: it struck\n"
+
+
+@pytest.mark.parametrize(
+    ("weather", "error", "is_over"),
+    [
+        ("storage", "error: the shared directory /efs does not answer", False),
+        ("stalls", "job 261121-095500-abcdef failed: deeplearning-worker2 was lost", False),
+        ("stalls", "error: the shared directory /efs does not answer", True),
+        ("storage", "job 261121-095500-abcdef failed: deeplearning-worker2 was lost", True),
+        ("metadata", "error: the shared directory /efs does not answer", True),
+    ],
+)
+def test_a_life_waits_only_for_weather_that_passes(weather, error, is_over, tmp_path, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda _s: None)
+    wrong = Life(Answering(tmp_path, weather, [error]), 2, deadline_s=60, speed=10).run()
+    assert bool(wrong) == is_over

@@ -15,8 +15,8 @@ from phalanx.errors import PhalanxError
 
 # EC2 notices a machine that dies silently after minutes (docs/aws-behaviour.md 3.16).
 NOTICED_AFTER_S = 120.0
-# What a command says of a node that stands still (the weather's stalls).
-_NAMES = ("deeplearning-worker", "the head")
+# By kind of weather, what a job or a command says of a node that stands still, and of a file server that is away.
+_NAMED = {"stalls": r"deeplearning-worker|the head", "storage": r"the shared directory \S+ does not answer"}
 _GONE_WITHIN_S = 10.0
 
 
@@ -39,9 +39,9 @@ class Life:
         return verdict(arguments, done.returncode, done.stderr)
 
     def run(self, *words: str) -> str:
-        """Run a job; a node that stands still ends it with the node named, and the user starts it again."""
+        """Run a job; weather that passes ends it with its cause named, and the user starts it again."""
         deadline = time.monotonic() + self._deadline_s
-        while (wrong := self.command(*self.job(*words))) and self._is_stalled(wrong) and time.monotonic() < deadline:
+        while (wrong := self.command(*self.job(*words))) and self._passes(wrong) and time.monotonic() < deadline:
             time.sleep(1)
         return wrong
 
@@ -49,8 +49,9 @@ class Life:
         """Return the arguments that run a small program on all nodes."""
         return ("run", "-N", "1", "--directory", str(self.cluster.code), "--", *(words or ("hostname",)))
 
-    def _is_stalled(self, wrong: str) -> bool:
-        return bool(self.struck().get("stalls")) and any(name in wrong for name in _NAMES)
+    def _passes(self, wrong: str) -> bool:
+        struck = self.struck()
+        return any(struck.get(kind) and re.search(named, wrong) for kind, named in _NAMED.items())
 
     def replace(self) -> str:
         """End a worker's machine without notice; its name must come back on another machine."""
