@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from phalanx.jobs.job import (
     JobState,
     submit,
 )
+from phalanx.runner.head.doorway import request_stop
 
 
 def test_the_first_failure_ends_the_job_and_is_shown(two_nodes, code):
@@ -73,6 +75,23 @@ def test_a_job_ends_also_when_only_its_runners_socket_can_be_reached(two_nodes, 
     assert job.status().message == "stopped on request"
     with pytest.raises(SharedSilent, match="0 match"):
         halt(two_nodes.remote(), two_nodes.shared, job.id, SharedSilent("the shared directory does not answer"))
+
+
+def test_a_job_ends_although_whoever_asked_for_that_has_left(two_nodes, code):
+    job = submit(two_nodes, JobSpec(("sh", "-c", "trap '' TERM; echo on; sleep 300"), "exec", directory=code))
+    wait_for_line(job.follow(), "on")
+    assert list(request_stop(job.id, 0.2)) == []
+    assert outcome(job.follow())[1].state is JobState.STOPPED
+    assert job.status().message == "stopped on request"
+
+
+def test_a_socket_with_an_odd_name_keeps_no_job_from_being_found(two_nodes, code):
+    job = submit(two_nodes, JobSpec(("sh", "-c", "echo on; sleep 300"), "exec", directory=code))
+    wait_for_line(job.follow(), "on")
+    with socket.socket(socket.AF_UNIX) as odd:
+        odd.bind(b"\0a\n\n\xff b")
+        status = halt(two_nodes.remote(), two_nodes.shared, job.id, SharedSilent("it does not answer"))
+    assert (status.id, status.state) == (job.id, JobState.STOPPED)
 
 
 def test_a_runner_that_is_killed_takes_the_job_with_it(two_nodes, code):

@@ -113,11 +113,11 @@ class Doorway:
         """Send the final state to those who asked for the stop: the shared directory may not take it for minutes."""
         text = json.dumps(state).encode() + b"\n"
         for stopper in self._stoppers:
-            stopper.settimeout(_TAKEN_WITHIN_S)
-            with suppress(OSError):
+            with suppress(OSError):  # it may have left
+                stopper.settimeout(_TAKEN_WITHIN_S)
                 for start in range(0, len(text), _MOST_BYTES):
                     stopper.send(text[start : start + _MOST_BYTES])
-            stopper.setblocking(True)
+                stopper.setblocking(True)
 
     def close(self) -> None:
         """Accept no more connections, and close those of followers."""

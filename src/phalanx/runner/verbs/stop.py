@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from typing import List
 
 _LOOK_EVERY_S = 0.1
-# Of ids as clients make them: starters' sockets have longer names.
-_SOCKET = re.compile(f"@{socket_name('')}([0-9]{{6}}-[0-9]{{6}}-[0-9a-f]{{6}})")
+# Of ids as clients make them: starters' sockets have longer names. Those of others may contain any bytes.
+_SOCKET = re.compile(rf" @{socket_name('')}([0-9]{{6}}-[0-9]{{6}}-[0-9a-f]{{6}})$", re.MULTILINE | re.ASCII)
 
 
 def stop(directory: str, stack: str, timeout_s: float) -> int:
@@ -96,7 +96,7 @@ def halt(reference: str, timeout_s: float) -> int:
     for part in request_stop(chosen[0], timeout_s):
         state += part
         if state.endswith(b"\n"):
-            print(state.decode(), end="")
+            print(state.decode(errors="replace"), end="")
             return 0
     print(chosen[0], file=sys.stderr)
     return STILL_RUNS
@@ -105,5 +105,4 @@ def halt(reference: str, timeout_s: float) -> int:
 def _running() -> List[str]:
     """Return the ids of the jobs whose runners have their sockets on this machine, the newest first."""
     with open("/proc/net/unix", errors="replace") as file:
-        found = [_SOCKET.fullmatch(line.split()[-1]) for line in file]
-    return sorted({one[1] for one in found if one}, reverse=True)
+        return sorted({*_SOCKET.findall(file.read())}, reverse=True)
