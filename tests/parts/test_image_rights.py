@@ -31,6 +31,7 @@ CONTENTS = json.dumps({"recipe": "torch", "python": "3.12.3", "packages": {}, "s
 # What this life does not need, and why it is a right nevertheless.
 NOT_HERE = {
     "role/phalanx/": "of clusters alone: the name of the role that removes a forgotten one",
+    "ec2:DescribeNetworkInterfaces": "of a deletion that fails: what keeps the VPC",
     "cloudformation:TagResource": "AWS judges a stack's tags beside CreateStack",
 }
 

@@ -211,7 +211,7 @@ def takes(action: str, arn: str) -> bool:
     service, _, verb = action.partition(":")
     known = authorization()[service]
     kinds = known["Actions"][verb.lower()].get("Resources", ())
-    formats = [known["Resources"].get(kind, {}).get("ARNFormats", ()) for kind in kinds]
+    formats = [known["Resources"].get(kind.lower(), {}).get("ARNFormats", ()) for kind in kinds]
     if not all(formats):
         return arn != "*"  # The file lacks some formats.
     patterns = [re.sub(r"\$\{\w+\}", "[^:/]*", one) for one in chain(*formats)]

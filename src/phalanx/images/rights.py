@@ -17,15 +17,16 @@ _OWN = """
     logs:DeleteLogGroup logs:DescribeLogGroups logs:FilterLogEvents
 
     autoscaling:DescribeAutoScalingGroups dynamodb:ListTables ec2:DescribeAddresses ec2:DescribeInstances
-    ec2:DescribeInternetGateways ec2:DescribeLaunchTemplates ec2:DescribeNatGateways ec2:DescribePlacementGroups
-    ec2:DescribeRouteTables ec2:DescribeSecurityGroups ec2:DescribeSubnets ec2:DescribeVolumes ec2:DescribeVpcEndpoints
-    ec2:DescribeVpcs fsx:DescribeFileSystems iam:GetInstanceProfile iam:GetRole iam:ListRoles lambda:ListFunctions
-    sns:ListTopics sqs:ListQueues
+    ec2:DescribeInternetGateways ec2:DescribeLaunchTemplates ec2:DescribeNatGateways ec2:DescribeNetworkInterfaces
+    ec2:DescribePlacementGroups ec2:DescribeRouteTables ec2:DescribeSecurityGroups ec2:DescribeSubnets
+    ec2:DescribeVolumes ec2:DescribeVpcEndpoints ec2:DescribeVpcs fsx:DescribeFileSystems iam:GetInstanceProfile
+    iam:GetRole iam:ListRoles lambda:ListFunctions sns:ListTopics sqs:ListQueues
 """
 # The names of Image Builder's resources, and of the log groups of builds (docs/aws-behaviour.md 9.10).
 _NAMED: Mapping[str, tuple[str, ...]] = {
     **clusters.NAMED,
-    "imagebuilder": ("imagebuilder:*:*:*/{prefix}",),
+    # The deletion of an image is an execution whose id is the service's own.
+    "imagebuilder": ("imagebuilder:*:*:*/{prefix}", "imagebuilder:*:*:lifecycle-execution/*"),
     "logs": ("logs:*:*:log-group:/aws/imagebuilder/{prefix}",),
 }
 _PARENTS = "arn:*:ssm:*::parameter/aws/service/*"

@@ -244,6 +244,11 @@ _TARGETS: Mapping[str, str] = {
     "fsx:CreateDataRepositoryAssociation": "association/fs-1/dra-1 file-system/1",
     "iam:PassRole": "role/{name}",
     "imagebuilder:GetComponent": "component/{name}",
+    "imagebuilder:GetDistributionConfiguration": "distribution-configuration/{name}",
+    "imagebuilder:GetImageRecipe": "image-recipe/{name}",
+    "imagebuilder:GetInfrastructureConfiguration": "infrastructure-configuration/{name}",
+    # Its id is the service's own.
+    "imagebuilder:GetLifecycleExecution": "lifecycle-execution/lce-1",
     "route53:AssociateVPCWithHostedZone": "hostedzone/1",
     "ssm:GetParameter": "parameter/aws/service/1",
 }
