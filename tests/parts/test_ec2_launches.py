@@ -9,6 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 from fleet_fakes import Cloud, cloud, name, until
 from instances import described, run, state
+from moto.ec2.models.instances import InstanceBackend
 
 from phalanx.localcloud import faults
 
@@ -41,6 +42,15 @@ def test_a_quota_failure_says_quota(local):
     run(local, subnet)
     with pytest.raises(ClientError, match=r"VcpuLimitExceeded.*current vCPU limit of 2 allows"):
         run(local, subnet)
+
+
+def test_a_launch_reads_no_records_of_other_instances(local, monkeypatch):
+    """Else the work of launching a cluster grows with the square of its nodes."""
+    first, read = launched_into(local), []
+    monkeypatch.setattr(InstanceBackend, "all_reservations", lambda *_: read.append("all") or [])
+    made = launched_into(local, IamInstanceProfile={"Name": local.profile(local.role())})
+    local.client("ec2").modify_instance_attribute(InstanceId=first["InstanceId"], SourceDestCheck={"Value": False})
+    assert made["InstanceId"] != first["InstanceId"] and not read
 
 
 def launched_into(local: Cloud, **data) -> dict:

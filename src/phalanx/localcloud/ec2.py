@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from moto.core.responses import ActionResult
-from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.exceptions import EC2ClientError, InvalidInstanceIdError
 from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.instances import Instance, InstanceState, Reservation
 from moto.ec2.models.subnets import Subnet
@@ -30,6 +30,7 @@ PATCHED = (
     "moto.ec2.models.EC2Backend.reboot_instances",
     "moto.ec2.models.EC2Backend.delete_vpc_endpoints",
     "moto.ec2.models.EC2Backend.describe_spot_price_history",
+    "moto.ec2.models.EC2Backend.get_instance",
     "moto.ec2.responses.general.General.get_console_output",
     "moto.ec2.models.availability_zones_and_regions.RegionsAndZonesBackend.zones",
     "moto.ec2.models.subnets.Subnet.get_available_subnet_ip",
@@ -48,6 +49,7 @@ def install(context: Context) -> None:
     EC2Backend.delete_vpc_endpoints = _delete_vpc_endpoints
     # moto's prices are of its own making: here no market has any.
     EC2Backend.describe_spot_price_history = _no_prices
+    EC2Backend.get_instance = _get_instance
     setattr(General, "get_console_output", _console_output(context))  # noqa: B010 (pyright knows the original)
     Subnet.get_available_subnet_ip = placement.next_address
 
@@ -58,6 +60,19 @@ def _no_prices(
     filters: Any = None,  # noqa: ARG001
 ) -> list[dict[str, str]]:
     return []
+
+
+def _get_instance(self: EC2Backend, instance_id: str) -> Instance:
+    """Find an instance. moto copies all reservations for each look, and looks five times at each launch."""
+    live = fleet.current().instance(instance_id)
+    if live is not None and live.ec2_backend is self:
+        return live
+    # One that is being launched is the last.
+    every = (one for reservation in reversed(list(self.reservations.values())) for one in reservation.instances)
+    found = next((one for one in every if one.id == instance_id), None)
+    if found is None:
+        raise InvalidInstanceIdError(instance_id)
+    return found
 
 
 def vpcs_of_users() -> list[str]:
