@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
@@ -11,6 +12,7 @@ from botocore.exceptions import ClientError
 from fleet_fakes import Cloud, Group, cloud, until
 
 from phalanx.localcloud import faults
+from phalanx.localcloud.autoscaling.reconciler import Lock
 
 
 @pytest.fixture
@@ -240,6 +242,23 @@ def test_a_template_that_cannot_launch_is_refused_with_the_group(local):
 
 
 _HOOK = {"LifecycleHookName": "h", "LifecycleTransition": "autoscaling:EC2_INSTANCE_LAUNCHING"}
+
+
+def test_those_who_wait_for_a_group_go_before_its_next_launches():
+    """Its head describes it while hundreds of nodes boot, on a machine that wakes waiting threads late."""
+    lock, seen = Lock(threading.RLock()), []
+
+    def describe() -> None:
+        with lock:
+            seen.append(lock)
+
+    with lock:
+        callers = [threading.Thread(target=describe) for _ in range(5)]
+        for caller in callers:
+            caller.start()
+        until(lambda: len(lock._waiting) == 5)
+    lock.let_others()
+    assert len(seen) == 5
 
 
 def schedule(group, after_s: float, name="end", **sizes) -> None:

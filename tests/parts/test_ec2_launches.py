@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ from fleet_fakes import Cloud, cloud, name, until
 from instances import described, run, state
 from moto.ec2.models.instances import InstanceBackend
 
-from phalanx.localcloud import faults
+from phalanx.localcloud import faults, fleet
 
 
 @pytest.fixture
@@ -51,6 +52,28 @@ def test_a_launch_reads_no_records_of_other_instances(local, monkeypatch):
     made = launched_into(local, IamInstanceProfile={"Name": local.profile(local.role())})
     local.client("ec2").modify_instance_attribute(InstanceId=first["InstanceId"], SourceDestCheck={"Value": False})
     assert made["InstanceId"] != first["InstanceId"] and not read
+
+
+def test_nodes_ask_for_their_data_while_others_are_launched(local, monkeypatch):
+    _, (subnet,) = local.network()
+    run(local, subnet)
+    going_on, may_end, found, launch = threading.Event(), threading.Event(), [], fleet._moto_launch
+
+    def slow(*request):
+        going_on.set()
+        assert may_end.wait(60)
+        return launch(*request)
+
+    monkeypatch.setattr(fleet, "_moto_launch", slow)
+    launching = threading.Thread(target=run, args=(local, subnet))
+    launching.start()
+    assert going_on.wait(60)
+    asking = threading.Thread(target=lambda: found.extend(fleet.current().live()), daemon=True)
+    asking.start()
+    asking.join(5)
+    may_end.set()
+    assert len(found) == 1
+    launching.join()
 
 
 def launched_into(local: Cloud, **data) -> dict:

@@ -44,6 +44,8 @@ class Fleet:
         self._neighbours = Neighbours(context)
         self._absences = Absences(context)
         self._lock = threading.RLock()
+        # Of moto's records, for launches and ends, which take milliseconds each.
+        self._recording = threading.RLock()
         self._live: dict[str, Instance] = {}
         context.runner.on_exit = self.exited
 
@@ -68,8 +70,9 @@ class Fleet:
         return reservation
 
     def _record(self, backend: EC2Backend, request: placement.Request) -> Reservation:
-        with self._lock:
+        with self._recording:
             reservation = _moto_launch(backend, request)
+        with self._lock:
             for instance in reservation.instances:
                 _set_state(instance, "pending")
                 self._live[instance.id] = instance
@@ -152,7 +155,7 @@ class Fleet:
             self.context.runner.kill(instance.id)
         finally:
             reason = instance.state_reason
-            with self._lock:
+            with self._recording, self._lock:
                 release_network(instance)
                 _moto_terminate(instance.ec2_backend, [instance.id])
                 instance.state_reason = reason
@@ -201,9 +204,8 @@ class Fleet:
         return self._live.get(instance_id)
 
     def live(self) -> list[Instance]:
-        """Return the instances that are not terminated."""
-        with self._lock:
-            return list(self._live.values())
+        """Return the instances that are not terminated. Waits for nothing: each request of a node comes here."""
+        return list(self._live.values())
 
     def _changed(self, instance_id: str) -> None:
         self.context.network_changed()

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 from moto.core.exceptions import ServiceException
 
@@ -27,8 +28,10 @@ LAST_RETRY_S = 300.0
 MAX_FAILURES_PER_ROUND = 10
 # A round holds the lock: whoever describes a group meanwhile waits for its end.
 LAUNCHES_PER_ROUND = 10
-# Long enough for a thread that waits for the lock to take it, which would otherwise be taken again at once.
+# Between two rounds, for threads that wait for the lock: it would otherwise be taken again at once.
 PAUSE_S = 0.001
+# On a busy machine they take longer to wake up. The worker waits for them, up to this time.
+PATIENCE_S = 1.0
 # Failed rounds before CloudFormation is notified; AWS does not document how many it tolerates (aws-behaviour 1.4).
 ROUNDS_BEFORE_GIVING_UP = 3
 
@@ -41,16 +44,42 @@ TERMINATE = "autoscaling:EC2_INSTANCE_TERMINATE"
 Publish = Callable[[Group, str, Activity, str], object]
 
 
+class Lock:
+    """A reentrant lock that can be left to the threads that wait for it."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self._waiting: list[None] = []
+
+    def __enter__(self) -> None:
+        self._waiting.append(None)
+        try:
+            self._lock.acquire()
+        finally:
+            self._waiting.pop()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def let_others(self) -> None:
+        """Return when nobody waits any more, or at the end of the patience. The caller must not hold the lock."""
+        end = time.monotonic() + PATIENCE_S
+        time.sleep(PAUSE_S)
+        while self._waiting and time.monotonic() < end:
+            time.sleep(PAUSE_S)
+
+
 class Reconciler:
     """Owns the groups. Hold `lock` while reading or changing one, and `touch` it after a change."""
 
     def __init__(self, context: Context, fleet: Fleet, publish: Publish) -> None:
         self.context = context
-        self.lock = threading.RLock()
+        lock = threading.RLock()
+        self.lock = Lock(lock)
         self.groups: dict[tuple[str, str], Group] = {}
         self._fleet = fleet
         self._publish = publish
-        self._wake = threading.Condition(self.lock)
+        self._wake = threading.Condition(lock)
         self._dirty: dict[int, Group] = {}
         self._owner: dict[str, Group] = {}
         self._calls: list[Callable[[], object]] = []
@@ -109,7 +138,7 @@ class Reconciler:
             for call in calls:
                 call()
             if self._dirty:
-                time.sleep(PAUSE_S)
+                self.lock.let_others()
 
     def _reconcile(self, group: Group) -> None:
         self._collect(group)
