@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -236,6 +237,20 @@ def test_it_keeps_serving_after_a_failed_accept():
     server.attach(listener)  # type: ignore[arg-type]
     with urllib.request.urlopen("http://{}:{}".format(*listener.getsockname()), timeout=60) as answer:
         assert (answer.status, listener.failed) == (204, True)
+    server.close()
+
+
+def test_it_accepts_the_next_connection_before_the_thread_of_the_last_one_runs(monkeypatch):
+    def app(_environ, start_response):
+        start_response("204 No Content", [])
+        return []
+
+    server = HttpServer(app, listener := socket.create_server(("127.0.0.1", 0)))
+    never = threading.Event()
+    monkeypatch.setattr(threading.Thread, "start", lambda *_: never.wait(20))
+    with urllib.request.urlopen("http://{}:{}".format(*listener.getsockname()), timeout=5) as answer:
+        assert answer.status == 204
+    never.set()
     server.close()
 
 

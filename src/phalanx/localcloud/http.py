@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 import time
+from _thread import start_new_thread
 from collections.abc import Iterable
 from typing import Any
 
@@ -77,7 +78,8 @@ class HttpServer:
                 log.warning("accept: %s", problem)
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
-            self._server.process_request(connection, (*address[:2], vpc_id))
+            # Thread.start() would wait until the thread runs, while hundreds of nodes want to connect.
+            start_new_thread(self._server.process_request_thread, (connection, (*address[:2], vpc_id)))
 
 
 def close(listener: socket.socket) -> None:

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from _thread import start_new_thread
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -238,6 +239,10 @@ class _Server(ThreadingHTTPServer):
         """Report an error of the service, and none of a client that hangs up: a node that ends does."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin to serve a connection without waiting, as Thread.start() does, until its thread runs."""
+        start_new_thread(self.process_request_thread, (request, client_address))
 
 
 class _Handler(BaseHTTPRequestHandler):
