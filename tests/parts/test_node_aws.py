@@ -138,6 +138,16 @@ def test_the_queue(server, client):
     assert bodies[2]["Entries"] == [{"Id": "0", "ReceiptHandle": "r"}]
 
 
+def test_hellos_that_wait_in_the_queue_are_received_together(server, client):
+    queue, full = Queue(client, "https://queue"), [{"Body": "b", "ReceiptHandle": "r"}] * 10
+    server.answers += [(200, json.dumps({"Messages": batch})) for batch in (full, full, full[:4])]
+    messages = queue.receive(5)
+    queue.delete(messages)
+    bodies = [json.loads(body) for *_, body in server.seen]
+    assert [body["WaitTimeSeconds"] for body in bodies[:3]] == [5, 0, 0]
+    assert [len(body["Entries"]) for body in bodies[3:]] == [10, 10, 4]
+
+
 def test_the_table_speaks_in_plain_values(server, client):
     table = Table(client, "roster")
     table.epoch = "000001 i-1"

@@ -24,14 +24,24 @@ class Queue:
         self._call("SendMessage", MessageBody=json.dumps(message))
 
     def receive(self, wait_s: int) -> list[dict[str, Any]]:
-        """Return up to 10 raw messages with their senders; wait at most `wait_s` (0 to 20) for the first."""
-        answer = self._call("ReceiveMessage", wait_s + 10, **_TEN, WaitTimeSeconds=wait_s)
-        return answer.get("Messages") or []
+        """Return up to 200 raw messages with their senders; wait at most `wait_s` (0 to 20) for the first.
+
+        A call returns 10, and hundreds of nodes say hello at the same time: what they cause is done once for all.
+        """
+        messages = batch = self._receive(wait_s)
+        while len(batch) == 10 and len(messages) < 200:
+            batch = self._receive(0)
+            messages = messages + batch
+        return messages
+
+    def _receive(self, wait_s: int) -> list[dict[str, Any]]:
+        return self._call("ReceiveMessage", wait_s + 10, **_TEN, WaitTimeSeconds=wait_s).get("Messages") or []
 
     def delete(self, messages: list[dict[str, Any]]) -> None:
         """Delete received messages. One that can't be deleted is received again, which is harmless."""
         entries = [{"Id": str(i), "ReceiptHandle": m["ReceiptHandle"]} for i, m in enumerate(messages)]
-        self._call("DeleteMessageBatch", Entries=entries)
+        for start in range(0, len(entries), 10):
+            self._call("DeleteMessageBatch", Entries=entries[start : start + 10])
 
     def _call(self, action: str, timeout_s: float = 10, **payload: Any) -> dict[str, Any]:
         return self._aws.json("sqs", f"AmazonSQS.{action}", {"QueueUrl": self._url, **payload}, timeout_s)
