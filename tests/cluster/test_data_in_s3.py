@@ -1,6 +1,6 @@
 """Data in S3 on real nodes: staged with the rights of the role of jobs, and nothing beyond what phalanx.yaml names.
 
-The shared directory is a file system of FSx for Lustre that is linked to two other prefixes.
+The shared directory is a file system of FSx for Lustre that is linked to two other prefixes, and two are mounted.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ DATA = """data:
   none: s3://my-bucket/none
   sets: s3://my-bucket/sets
   out: s3://my-bucket/out rw
+  shelf: s3://my-bucket/shelf mount
+  made: s3://my-bucket/made rw mount
 lustre: {data: [sets, out]}
 """
 LARGE = os.urandom(20 << 20)
@@ -43,6 +45,7 @@ OBJECTS = {
     "sets/large": LARGE,
     "sets/sub/one": b"one",
     "out/earlier": b"earlier",
+    "shelf/sub/one": b"one",
 }
 
 
@@ -245,6 +248,90 @@ def test_a_job_reads_the_prefixes_that_lustre_is_linked_to_and_writes_to_s3(pets
 def test_what_is_linked_needs_no_staging(pets):
     refused = pets.phalanx("data", "stage", "sets", check=False)
     assert "error: sets: linked to the file system, which imports the objects itself" in refused.stderr
+
+
+MOUNTED = """
+import os, sys
+rank = os.environ["RANK"]
+print(open("/s3/shelf/sub/one").read(), sorted(os.listdir("/s3")))
+os.makedirs("/s3/made/a", exist_ok=True)
+open("/s3/made/a/" + rank, "w").write("of rank " + rank)
+try:
+    open("/s3/shelf/of-a-job", "w")
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_job_reads_mounted_prefixes_and_what_it_writes_is_in_s3_when_it_has_ended(pets, bucket, tmp_path):
+    (tmp_path / "job.py").write_text(MOUNTED)
+    words = ("--directory", str(tmp_path), "--launcher", "exec", "-N", "2", "--", "python3", "job.py")
+    shown = pets.phalanx("run", *words).stdout.splitlines()
+    ranks = {line[: line.index(" ")] for line in shown}
+    for rank in ranks:
+        own = [line.removeprefix(f"{rank} ") for line in shown if line.startswith(f"{rank} ")]
+        assert own == ["one ['made', 'shelf']", "Read-only file system"]
+    listed = bucket.list_objects_v2(Bucket="my-bucket", Prefix="made/")["Contents"]
+    assert len(listed) == len(ranks) == 4
+    assert bucket.get_object(Bucket="my-bucket", Key="made/a/3")["Body"].read() == b"of rank 3"
+    bucket.put_object(Bucket="my-bucket", Key="shelf/new", Body=b"new")
+    wait = "for _ in $(seq 100); do [ ! -e /s3/shelf/new ] || break; sleep 0.1; done; cat /s3/shelf/new"
+    assert pets.on("deeplearning-worker2", wait) == "new"
+
+
+def on_root(pets: Terminal, node: str, command: str) -> str:
+    done = pets.phalanx("exec", "--sudo", "--json", "--node", node, "--", command)
+    return json.loads(done.stdout)[0]["stdout"]
+
+
+def running(pets: Terminal, tmp_path: Any, command: str) -> str:
+    """Start a job on both nodes, wait until each of its processes runs, and return its id."""
+    words = ("--directory", str(tmp_path), "--launcher", "exec", "-N", "1", "--detach", "--")
+    job = pets.phalanx("run", *words, "sh", "-c", f"echo began; {command}").stdout.strip()
+    deadline = time.monotonic() + 60
+    while pets.phalanx("logs", job).stdout.count("began") < 2 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return job
+
+
+def ended(pets: Terminal, job: str) -> str:
+    """Wait until a job has ended; return what is said of that."""
+    return pets.phalanx("logs", "--follow", job, check=False).stderr
+
+
+def test_a_mount_that_ends_ends_the_job_with_that_reason_and_comes_back(pets, tmp_path):
+    job = running(pets, tmp_path, "sleep 600")
+    on_root(pets, "worker2", "umount -l /s3/shelf")
+    reason = "deeplearning-worker2: the mount of shelf at /s3/shelf ended: it is not mounted"
+    assert reason in ended(pets, job)
+    wait = "for _ in $(seq 300); do ! mountpoint -q /s3/shelf || break; sleep 0.1; done; cat /s3/shelf/sub/one"
+    assert pets.on("deeplearning-worker2", wait) == "one"
+    # As when Mountpoint's process is killed.
+    job = running(pets, tmp_path, "sleep 600")
+    on_root(pets, "worker1", "kill -9 $(pgrep -n -f 'mount-s3 my-bucket /s3/sh[e]lf')")
+    assert reason.replace("worker2", "worker1") in ended(pets, job)
+
+
+def test_a_job_whose_file_mountpoint_could_not_upload_has_not_succeeded(pets, tmp_path):
+    job = running(pets, tmp_path, "while [ ! -e /efs/go-on ]; do sleep 0.1; done")
+    line = (
+        'WARN release{req=8 name="out"}: mountpoint_s3_fs::fuse: release failed with errno 5: upload error: put failed'
+    )
+    on_root(pets, "worker2", f"echo '{line}' | tee -a $(ls /var/log/phalanx-s3/made/*)")
+    pets.on("deeplearning-worker1", "touch /efs/go-on")
+    reason = "deeplearning-worker2: not in S3, from /s3/made: out: errno 5: upload error: put failed"
+    assert reason in ended(pets, job)
+
+
+def test_mountpoint_has_the_rights_of_jobs_and_not_those_of_the_node(pets):
+    """Root on a node has no credentials for S3 but the role of jobs', which the agent lends to its own mounts."""
+    mount = "mkdir -p /mnt/x; {} mount-s3 my-bucket /mnt/x --prefix={} 2>&1; rmdir /mnt/x"
+    assert "No signing credentials available" in on_root(pets, "worker2", mount.format("", "shelf/"))
+    place = "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:331/"
+    lent = f"{place} AWS_CONTAINER_AUTHORIZATION_TOKEN=$(cat /run/phalanx-s3.token)"
+    refused = on_root(pets, "worker2", mount.format(lent, "secret/"))
+    assert "initial ListObjectsV2 failed for bucket my-bucket in region us-east-1" in refused
+    assert "Forbidden: " in refused and "assumed-role" in refused and "JobRole" in refused
 
 
 def test_lustre_is_mounted_as_aws_s_client_would_and_only_where_its_port_is_let_in(pets):

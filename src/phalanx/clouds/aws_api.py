@@ -47,6 +47,7 @@ _TOKENS = {
     "nextToken": "nextToken",
     "Marker": "Marker",
     "NextMarker": "Marker",
+    "NextContinuationToken": "ContinuationToken",
     "LastEvaluatedTableName": "ExclusiveStartTableName",
 }
 

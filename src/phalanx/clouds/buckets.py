@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 from botocore.exceptions import ClientError
 
 from phalanx.errors import CloudError, SpecError
+from phalanx.plan.mounted_data import MOST_COUNTED, Contents
 from phalanx.spec.spec import ClusterSpec
-from phalanx.spec.spec_data import places
+from phalanx.spec.spec_data import mounted, places
 
 _REGION = "x-amz-bucket-region"
 
@@ -18,6 +21,7 @@ class Api(Protocol):
     region: str
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]: ...
 
 
 def require_buckets(api: Api, spec: ClusterSpec) -> None:
@@ -44,3 +48,19 @@ def refusals(api: Api, bucket: str, entry: str = "") -> Iterator[str]:
             raise
     if region != api.region:
         yield f"the bucket {bucket}{entry} is in {region}, and the cluster in {api.region}"
+
+
+def count(api: Api, spec: ClusterSpec) -> dict[str, Contents]:
+    """Count the objects of each prefix that is mounted and that this user may list, up to MOST_COUNTED of them."""
+    found = {}
+    for place in mounted(spec.data):
+        with contextlib.suppress(CloudError):
+            found[place.name] = _contents(api, place.bucket, place.prefix)
+    return found
+
+
+def _contents(api: Api, bucket: str, prefix: str) -> Contents:
+    found = api.pages("s3", "list_objects_v2", "Contents", Bucket=bucket, Prefix=prefix)
+    files = (one["Size"] for one in found if not one["Key"].endswith("/"))
+    sizes = list(itertools.islice(files, MOST_COUNTED + 1))
+    return Contents(min(len(sizes), MOST_COUNTED), sum(sizes[:MOST_COUNTED]), len(sizes) <= MOST_COUNTED)

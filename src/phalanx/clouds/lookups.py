@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from phalanx.clouds import (
+    buckets,
     emr_checks,
     file_systems,
     lustre_file_systems,
@@ -15,7 +16,6 @@ from phalanx.clouds import (
     usage,
     vpcs,
 )
-from phalanx.clouds.buckets import require_buckets
 from phalanx.clouds.policies import require_policies
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan import money, network_cards, quotas
@@ -47,7 +47,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         )
     _require_placement_group(api, spec)
     require_policies(api, spec)
-    require_buckets(api, spec)
+    buckets.require_buckets(api, spec)
     node_role = emr_checks.require(api, spec) if is_emr(spec.cloud) else ("", "")
     described = _describe_type(api, spec.type)
     found = described.get("GpuInfo", {}).get("Gpus", [])
@@ -84,6 +84,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         quotas=asked,
         quotas_unknown=unknown,
         prices=_prices(api, spec, zones),
+        data=buckets.count(api, spec),
     )
 
 

@@ -21,6 +21,7 @@ from phalanx.localcloud import (
     fsx,
     functions,
     moto_setup,
+    mounted_buckets,
     notifications,
     parameters,
     placement_groups,
@@ -126,4 +127,4 @@ def _services(context: Context, engine: Engine) -> WsgiApp:
         status, headers, body = CloudFormationApi(context, engine)._dispatch(request)
         return Response(body, status, headers)(environ, start_response)
 
-    return throttling.wrap(context, tables.wrap(context, gate.wrap(services)))
+    return throttling.wrap(context, tables.wrap(context, gate.wrap(mounted_buckets.wrap(context, services))))

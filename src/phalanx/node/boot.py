@@ -70,6 +70,8 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
             packages.install(lacking, patience_s, agent.log.say)
         if mount.LUSTRE in settings.file_system and not settings.offline:
             packages.install_lustre(patience_s, agent.log.say, root)
+        if settings.data:
+            packages.install_mountpoint(patience_s, agent.log.say, root)
 
     def mount_shared() -> None:
         if serves:

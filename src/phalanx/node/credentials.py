@@ -6,6 +6,7 @@ a client that sends the token gets credentials of the job's role. They are reque
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -13,12 +14,23 @@ import socket
 import struct
 import threading
 import time
-from typing import Callable
+from typing import TYPE_CHECKING, Callable, Optional
 
 from phalanx.node import account
 from phalanx.node.aws_client import Aws, AwsError
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Mounts(Protocol):
+        """What the agent has mounted for jobs (node.data_mounts)."""
+
+        def problems(self) -> list[str]: ...
+        def logged(self) -> dict[str, int]: ...
+        def unsaved(self, since: dict[str, int]) -> list[str]: ...
+
 
 # Also defined in runner.starter.guest. Below 1024, so that no job can take the agent's place.
 SOCKET = "/run/phalanx.sock"
@@ -28,9 +40,21 @@ _PATIENCE_S = 5
 _REQUEST_BYTES = 8192
 # botocore renews credentials in their last 15 minutes, other SDKs in the last five.
 _FRESH_S = 1800
+# What starters are told, a line each.
+_LOST, _UNSAVED, _DATA, _SETTLED = "lost", "unsaved", b"data\n", b"settled\n"
 
 
-def serve(settings: Settings, metadata: Metadata) -> None:
+def variables(token: str) -> dict[str, str]:
+    """Return the variables by which AWS's programs find credentials for a token, and nothing else."""
+    return {
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"http://127.0.0.1:{PORT}/",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN": token,
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    }
+
+
+def serve(settings: Settings, metadata: Metadata) -> Desk:
     """Start serving in threads, and return."""
     if os.path.exists(SOCKET):
         os.unlink(SOCKET)
@@ -45,6 +69,7 @@ def serve(settings: Settings, metadata: Metadata) -> None:
         listener.listen(_AT_ONCE)
         threading.Thread(target=_listen, args=(listener, handle), daemon=True).start()
     os.chmod(SOCKET, 0o666)
+    return desk
 
 
 def _listen(listener: socket.socket, handle: Callable[[socket.socket], None]) -> None:
@@ -65,6 +90,22 @@ def _listen(listener: socket.socket, handle: Callable[[socket.socket], None]) ->
         threading.Thread(target=work, args=(listener.accept()[0],), daemon=True).start()
 
 
+def _say(starter: socket.socket, kind: str, problems: list[str]) -> None:
+    for problem in problems:
+        starter.sendall(f"{kind} {' '.join(problem.split())}\n".encode())
+
+
+def _attend(starter: socket.socket, mounts: Mounts) -> None:
+    """Tell a job what has become of its data whenever it asks, by any byte."""
+    logged = mounts.logged()
+    starter.sendall(_DATA)
+    _say(starter, _LOST, mounts.problems())
+    while starter.recv(1):
+        _say(starter, _LOST, mounts.problems())
+        _say(starter, _UNSAVED, mounts.unsaved(logged))
+        starter.sendall(_SETTLED)
+
+
 class Desk:
     """The jobs on this node, known by their starters' connections, and the credentials that they got."""
 
@@ -74,17 +115,31 @@ class Desk:
         self._metadata = metadata
         self._aws = Aws(settings.region, settings.domain, metadata.credentials)
         self._jobs: dict[socket.socket, list[str]] = {}
+        self._own: dict[str, str] = {}
+        self.mounts: Optional[Mounts] = None
         self._lent: dict[str, dict[str, str]] = {}
         self._lock = threading.Lock()
 
+    def lend_to(self, token: str, name: str) -> None:
+        """Lend the role to the agent's own program with this token; CloudTrail shows the name."""
+        self._own[token] = name
+
+    def tell(self, problems: list[str]) -> None:
+        """Tell all jobs here what is wrong with this node's data."""
+        for starter in list(self._jobs):
+            with contextlib.suppress(OSError):
+                _say(starter, _LOST, problems)
+
     def register(self, starter: socket.socket) -> None:
-        """Register a starter's job, "TOKEN JOB", for as long as its connection lasts."""
+        """Register a starter's job, "TOKEN JOB", for as long as its connection lasts, and answer what it asks."""
         token, job = starter.recv(_REQUEST_BYTES).decode().split()
         if struct.unpack("3i", starter.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1] != self._uid:
             return
         self._jobs[starter] = [token, job]
         try:
             starter.settimeout(None)
+            if self.mounts:
+                _attend(starter, self.mounts)
             starter.recv(1)
         finally:
             del self._jobs[starter]
@@ -98,7 +153,7 @@ class Desk:
                 return
             text += piece.decode()
         named = re.search(r"(?i)\r\nauthorization:\s*(\S+)", text)
-        job = dict(list(self._jobs.values())).get(named[1] if named else "")
+        job = {**self._own, **dict(list(self._jobs.values()))}.get(named[1] if named else "")
         refused = ("401 Unauthorized", {"code": "Unauthorized", "message": "no job has this token"})
         status, content = self._lend(job) if job else refused
         body = json.dumps(content)

@@ -16,7 +16,7 @@ from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
 from phalanx.node.speed import SPEED
 
-_GPUS = "GPUs"
+_GPUS, _DATA = "GPUs", "data"
 # Before another try after an error.
 _PAUSE_S = 5 / SPEED
 # Of the node's timeout, so that the reason is reported before the node counts as missing.
@@ -68,13 +68,13 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
     node from becoming a member.
     """
     threading.Thread(target=firewall.watch, args=(settings,), daemon=True).start()
-    credentials.serve(settings, metadata)
+    desk = credentials.serve(settings, metadata)
     end = time.monotonic() + _PATIENCE * settings.node_timeout_s
     while True:
         try:
             agent = agent or Agent(settings, metadata, root)
             agent.log.ship(agent.stream)
-            _live(agent)
+            _live(agent, desk, end)
         except Exception as error:
             import traceback
 
@@ -83,7 +83,7 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
             traceback.print_exc()
             may_pass = time.monotonic() < end or files.read(root + contract.ROSTER)
             if not (may_pass and isinstance(error, (OSError, AwsError))):
-                failure.report(settings, agent, "agent", error)
+                failure.report(settings, agent, _DATA if agent and agent.step == _DATA else "agent", error)
                 # A running head that fails later is left to its unit: jobs may run on its machine.
                 if agent and agent.step == _GPUS and isinstance(error, CommandError):
                     failure.make_way(agent)
@@ -91,7 +91,7 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
         time.sleep(_PAUSE_S)
 
 
-def _live(agent: Agent) -> None:
+def _live(agent: Agent, desk: credentials.Desk, end: float) -> None:
     """Run as head or worker. Never returns. Each imports only its own part, a third of the agent."""
     if agent.settings.metrics:
         from phalanx.node import nfs_metrics
@@ -104,9 +104,22 @@ def _live(agent: Agent) -> None:
         agent.step = _GPUS
         progress.begin(agent)
         try:
+            _mount_data(agent, desk, end)
             Head(agent).serve()
         finally:
             agent.settled = True
     from phalanx.node import worker
 
+    _mount_data(agent, desk, end)
     worker.serve(agent)
+
+
+def _mount_data(agent: Agent, desk: credentials.Desk, end: float) -> None:
+    """Mount what jobs read from S3, once in this process's life. Raises CommandError."""
+    if agent.settings.data and not desk.mounts:
+        from phalanx.node import data_mounts
+
+        step, agent.step = agent.step, _DATA
+        mounts = data_mounts.DataMounts(agent, desk)
+        mounts.begin(end)
+        agent.step, desk.mounts = step, mounts

@@ -37,6 +37,8 @@ _NEW = ("agent", "config.json")
 _OF_ANOTHER = (
     SSH,
     "/var/lib/phalanx",
+    "/var/cache/phalanx-s3",
+    "/var/log/phalanx-s3",
     "/etc/exports.d/phalanx.exports",
     "/etc/ssh/sshd_config.d/60-phalanx.conf",
     "/etc/ssh/ssh_config.d/60-phalanx.conf",

@@ -20,6 +20,8 @@ _INSTALL = (
 
 # FSx's own repository has modules for exact kernels (docs/aws-behaviour.md 4.7).
 _FSX = "https://fsx-lustre-client-repo"
+# What no repetition changes is that a package does not exist.
+_PASSING = "(?s)^(?!.*(unable to locate|no match for argument|unable to find a match))"
 _LUSTRE_BY_APT = f"""
 . /etc/os-release; key=/etc/apt/keyrings/fsx-lustre.asc
 mkdir -p /etc/apt/keyrings
@@ -27,6 +29,13 @@ curl -fsS --retry 3 -o $key {_FSX}-public-keys.s3.amazonaws.com/fsx-ubuntu-publi
 cd /etc/apt/sources.list.d
 echo "deb [signed-by=$key] {_FSX}.s3.amazonaws.com/ubuntu $VERSION_CODENAME main" > fsx-lustre.list
 {_INSTALL}lustre-client-modules-$(uname -r)
+"""
+
+# AWS has it for Debian's relatives as a file (docs/aws-behaviour.md 4.9).
+_MOUNTPOINT_BY_APT = f"""
+cd "$(mktemp -d)"; case $(uname -m) in aarch64) arch=arm64 ;; *) arch=x86_64 ;; esac
+curl -fsS --retry 3 -O https://s3.amazonaws.com/mountpoint-s3-release/latest/$arch/mount-s3.deb || exit
+{_INSTALL}./mount-s3.deb
 """
 
 
@@ -69,5 +78,16 @@ def install_lustre(patience_s: float, say: Callable[[str], None], root: str = ""
         return
     say("installing Lustre's client")
     script = _LUSTRE_BY_APT if os.access(root + _APT, os.X_OK) else "dnf -q -y install lustre-client"
-    passing = "(?s)^(?!.*(unable to locate|no match for argument|unable to find a match))"
-    insist(["sh", "-c", script], 300, passing, time.monotonic() + patience_s, say)
+    insist(["sh", "-c", script], 300, _PASSING, time.monotonic() + patience_s, say)
+
+
+def install_mountpoint(patience_s: float, say: Callable[[str], None], root: str = "") -> None:
+    """Install Mountpoint for S3 unless the image has it: from Amazon Linux, or AWS's file for Ubuntu.
+
+    Raises CommandError.
+    """
+    if shutil.which("mount-s3", path=f"{root}/usr/bin:{root}/usr/sbin:{root}/usr/local/sbin"):
+        return
+    say("installing Mountpoint for S3")
+    script = _MOUNTPOINT_BY_APT if os.access(root + _APT, os.X_OK) else "dnf -q -y install mount-s3"
+    insist(["sh", "-c", script], 300, _PASSING, time.monotonic() + patience_s, say)

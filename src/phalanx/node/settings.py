@@ -55,6 +55,8 @@ class Settings:
     """"1" if the EMR cluster is a user's own, whose size is not the head's to change."""
     linked: str = ""
     """The directories of Lustre's data/ that are prefixes of S3, with commas; "+" behind those where jobs may write."""
+    data: str = ""
+    """The prefixes of S3 that are mounted (node.data_mounts); "" for none."""
 
     @staticmethod
     def of(given: dict[str, str]) -> Settings:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from phalanx.data import table
@@ -23,6 +24,7 @@ from phalanx.plan.existing_vpc import ExistingVpc
 from phalanx.plan.lustre_storage import LustreFileSystem
 from phalanx.plan.machine_images import Image, ImageChoice
 from phalanx.plan.mount_targets import MountTarget
+from phalanx.plan.mounted_data import Contents
 from phalanx.plan.network_cards import Card
 from phalanx.plan.quotas import Quota, refuse_exceeded
 from phalanx.plan.quotas import of as quotas_of
@@ -91,6 +93,8 @@ class Facts:
     """On AWS those that the cluster takes of, with their limits if they could be asked."""
     quotas_unknown: str = ""
     """Why the quotas could not be asked."""
+    data: Mapping[str, Contents] = field(default_factory=dict)
+    """What is in the S3 prefixes that are mounted, by name; none if that was not asked."""
     prices: money.Prices = money.TABLE
     """What nodes cost, on AWS by its price list if that could be asked."""
     not_asked: str = ""

@@ -7,13 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from phalanx.data import table
-from phalanx.plan import capacity, existing_vpc, lustre_storage, money, private_access, quotas
+from phalanx.plan import capacity, existing_vpc, lustre_storage, money, mounted_data, private_access, quotas
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
 from phalanx.spec.cloud_names import is_emr, is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE, AUTO
-from phalanx.spec.spec_data import places
 from phalanx.spec.spec_emr import DEFAULT_APPLICATIONS, DEFAULT_RELEASE
 from phalanx.spec.spec_limits import OWN_GROUP
 from phalanx.spec.spec_storage import HEAD
@@ -69,7 +68,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("ssh", _sources(plan)),
         ("root disk", _disk(plan)),
         ("jobs may use", ", ".join(spec.policies or ())),
-        ("data of jobs", _data(spec)),
+        ("data of jobs", mounted_data.described(spec, plan.facts.data)),
         ("boundary of roles", spec.permissions_boundary or ""),
         ("tags", ", ".join(f"{name}={value}" for name, value in (spec.tags or {}).items())),
         ("membership", f"a queue, a table, {'' if is_emr(spec.cloud) else 'a topic, a function, '}a log group"),
@@ -192,13 +191,6 @@ def _disk(plan: Plan) -> str:
     units = {"size_gib": "GiB", "iops": "IOPS", "throughput_mib_s": "MiB/s"}
     chosen = (f"{disk[key]} {unit}" for key, unit in units.items() if key in disk)
     return ", ".join([disk.get("type", "gp3"), *chosen, "encrypted, on every node"])
-
-
-def _data(spec: ClusterSpec) -> str:
-    """Name the S3 prefixes of jobs, and which of them they may change."""
-    return ", ".join(
-        f"{one.name}: {one.url} ({'read, write' if one.is_writable else 'read'})" for one in places(spec.data)
-    )
 
 
 def _throughput(plan: Plan) -> list[tuple[str, str]]:
@@ -332,6 +324,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
     if plan.storage == HEAD:
         yield "the shared directory ends with the head: when it is stopped (lease, idle), replaced or taken down"
     yield from lustre_storage.warnings(spec, image_choice(spec, facts))
+    yield from mounted_data.warnings(spec, facts.data)
     if spec.throughput and plan.file_system:
         yield f"throughput is for a new file system: {plan.file_system} keeps its mode"
     if not is_local(spec.cloud):

@@ -8,6 +8,7 @@ from phalanx.errors import SpecError
 from phalanx.plan.machine_images import ImageChoice
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec_data import mounted
 from phalanx.spec.spec_storage import HEAD, LUSTRE
 
 GATEWAYS = ("dynamodb", "s3")
@@ -51,6 +52,11 @@ def refuse_unsuited(spec: ClusterSpec, image: ImageChoice) -> None:
         raise SpecError(
             "storage: the head would need nfs-kernel-server, and no node can reach its distribution's mirrors",
             "Leave the line out for EFS, or choose `image: amazon-linux-2023`, which has it.",
+        )
+    if mounted(spec.data) and image.has_apt:
+        raise SpecError(
+            f"data: {image.alias} lacks Mountpoint for S3, and no node can reach AWS's server that has it",
+            "Choose `image: amazon-linux-2023`, whose packages are in S3, or stage the data.",
         )
 
 

@@ -35,6 +35,8 @@ EXIT = 13
 REPORT = 14  # JSON {"killed": [...], "left": [...]}
 LEAVING = 15  # JSON {"reason"}: the starter gives up, and ends all its processes
 ASK = 16  # JSON {"node", "command"}: an engine on this node requests this daemon there
+TROUBLE = 17  # JSON {"reason", "is_loss"}: data mounted from S3 ended, or (no loss) files are not there
+SAVING = 18  # nothing of the job is left, and REPORT waits for files that the agent saves in S3
 # Both ways: a sign of life. Any other frame is one, too.
 BEAT = 20
 
@@ -90,6 +92,7 @@ _BODIES = {
     REPORT: {"ended": _are_texts, "killed": _are_texts, "left": _are_texts},
     LEAVING: {"reason": _is_text},
     ASK: {"node": _is_text, "command": _is_text},
+    TROUBLE: {"reason": _is_text, "is_loss": _is_truth},
 }
 _LONGEST_PREAMBLE = 64 << 10
 

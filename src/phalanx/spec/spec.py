@@ -9,11 +9,10 @@ from typing import Any
 from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.spec import spec_checks as checks
-from phalanx.spec import spec_emr, spec_lustre
+from phalanx.spec import spec_data, spec_emr, spec_lustre
 from phalanx.spec import spec_limits as limits
 from phalanx.spec.cloud_names import CLOUDS
 from phalanx.spec.spec_checks import WrongError
-from phalanx.spec.spec_data import DATA
 from phalanx.spec.spec_disk import DISK
 from phalanx.spec.spec_groups import TAGS, group
 from phalanx.spec.spec_key import Key, key
@@ -256,13 +255,7 @@ class ClusterSpec:
         unset="none: jobs have no rights in AWS",
         default=None,
     )
-    data: Mapping[str, str] | None = key(
-        "S3 prefixes of the region that the role of jobs may read, or read and write, and nothing else in S3. `phalanx "
-        "data stage NAME` copies one to the shared directory, as `data/NAME`.",
-        DATA,
-        {"imagenet": "s3://my-bucket/imagenet", "runs": "s3://my-bucket/runs rw"},
-        default=None,
-    )
+    data: Mapping[str, str] | None = spec_data.KEY
     lustre: Mapping[str, Any] | None = spec_lustre.KEY
     permissions_boundary: str | None = key(
         "Permissions boundary of all roles that the stack makes, by ARN, for accounts that require one.",

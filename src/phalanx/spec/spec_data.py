@@ -4,29 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from phalanx.spec.cloud_names import is_emr
+from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_groups import texts
+from phalanx.spec.spec_key import key
 
 MOST = 10
 """An IAM role's inline policies have at most 10,240 characters (docs/aws-behaviour.md 12.1)."""
 
-_WRITABLE = " rw"
+MOUNTED_AT = "/s3"
+"""The directory of every node in which prefixes are mounted, each under its name."""
+
+MOUNTS_BYTES = 600
+"""What the mounted entries may take together: they are part of user data and, twice, of the template."""
+
+_WRITABLE, _MOUNTED = "rw", "mount"
 _BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 # Without what IAM reads as a wildcard or a variable in an ARN (* ? $), and without empty, "." and ".." segments.
 _SEGMENT = r"(?!\.{1,2}(?:/|$| ))[A-Za-z0-9!_.()=+@,-]{1,128}"
 _PREFIX = rf"{_SEGMENT}(?:/{_SEGMENT}){{0,7}}"
-_URL = rf"s3://{_BUCKET}(?:/(?:{_PREFIX}/?)?)?(?:{_WRITABLE})?"
+_URL = rf"s3://{_BUCKET}(?:/(?:{_PREFIX}/?)?)?(?: {_WRITABLE})?(?: {_MOUNTED})?"
 
 PREFIX_URL = rf"s3://{_BUCKET}/{_PREFIX}/?"
 """One prefix, which is not the whole bucket."""
 
-DATA = texts(
+_RULE = texts(
     r"[a-z][a-z0-9_-]{0,31}",
     _URL,
     MOST,
     r"(?!)",
     f"1 to {MOST} names (lower-case letters, digits, - and _) with S3 URLs such as s3://bucket/prefix, which jobs may "
-    "read; with ` rw` after the URL they may write there, too",
+    "read; with ` rw` after the URL they may write there, too, and with ` mount` each node has it as a directory",
 )
 
 
@@ -38,15 +48,58 @@ class Place:
     bucket: str
     prefix: str
     is_writable: bool
+    is_mounted: bool = False
 
     @property
     def url(self) -> str:
         return f"s3://{self.bucket}/{self.prefix}"
 
+    @property
+    def directory(self) -> str:
+        """Where nodes have it, if it is mounted."""
+        return f"{MOUNTED_AT}/{self.name}"
+
 
 def places(data: Mapping[str, str] | None) -> Iterator[Place]:
     """Yield the entries of `data`."""
     for name, text in (data or {}).items():
-        bucket, _, prefix = text.removesuffix(_WRITABLE).removeprefix("s3://").partition("/")
+        url, *words = text.split(" ")
+        bucket, _, prefix = url.removeprefix("s3://").partition("/")
         folder = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
-        yield Place(name, bucket, folder, text.endswith(_WRITABLE))
+        yield Place(name, bucket, folder, _WRITABLE in words, _MOUNTED in words)
+
+
+def mounted(data: Mapping[str, str] | None) -> list[Place]:
+    """Return the entries that every node mounts."""
+    return [place for place in places(data) if place.is_mounted]
+
+
+def as_setting(data: Mapping[str, str] | None) -> str:
+    """Return the mounted entries as nodes get them; "+" behind the names of those where jobs may write."""
+    return ";".join(f"{one.name}{'+' if one.is_writable else ''}:{one.bucket}/{one.prefix}" for one in mounted(data))
+
+
+def _beside(value: Mapping[str, str], above: Mapping[str, Any]) -> Mapping[str, str]:
+    """Refuse mounts where nodes make none, or more than their settings can name."""
+    if mounted(value) and is_emr(above.get("cloud", "")):
+        raise WrongError(
+            "has ` mount`, and phalanx mounts nothing on EMR", "stage the prefix, or read s3:// with EMRFS"
+        )
+    if (size := len(as_setting(value))) > MOUNTS_BYTES:
+        raise WrongError(
+            f"mounts prefixes whose names have {size} characters together, and {MOUNTS_BYTES} are possible",
+            "mount one prefix above them",
+        )
+    return value
+
+
+KEY: Any = key(
+    "S3 prefixes of the region that the role of jobs may read, or read and write, and nothing else in S3. `phalanx "
+    "data stage NAME` copies one to the shared directory, as `data/NAME`; with ` mount`, every node has it as "
+    "`/s3/NAME`.",
+    _RULE,
+    {"imagenet": "s3://my-bucket/imagenet mount", "runs": "s3://my-bucket/runs rw"},
+    beside=_beside,
+    default=None,
+)
+"""The key, as a field of ClusterSpec."""

@@ -60,6 +60,8 @@ def _beside(value: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, 
     names = [one for one in value.get("data") or () if isinstance(one, str)]
     if unknown := [one for one in names if one not in known]:
         raise WrongError(f"data names {', '.join(unknown)}, and `data` has no such entry", "name entries of `data`")
+    if both := [one for one in names if known[one].is_mounted]:
+        raise WrongError(f"data links {', '.join(both)}, which `data` mounts", "do one of the two: remove ` mount`")
     for first, second in _overlapping([known[one] for one in names]):
         raise WrongError(
             f"data links {first.name} and {second.name}, and {first.url} contains {second.url}",

@@ -12,6 +12,7 @@ from typing import Any
 from phalanx.plan.lustre_storage import PORTS
 from phalanx.plan.plan import Plan, image_choice
 from phalanx.spec.cloud_names import is_local
+from phalanx.spec.spec_data import mounted
 from phalanx.template.document import build
 
 _HTTP, _HTTPS, _NFS = 80, 443, 2049
@@ -112,6 +113,8 @@ def _packages(plan: Plan, domain: str) -> Iterator[Egress]:
         if plan.uses_lustre:
             for host in ("fsx-lustre-client-repo", "fsx-lustre-client-repo-public-keys"):
                 yield Egress(f"{host}.s3.amazonaws.com", _HTTPS, "Lustre's client", PACKAGES)
+        if mounted(plan.spec.data):
+            yield Egress("s3.amazonaws.com", _HTTPS, "Mountpoint for S3", PACKAGES)
     elif system.startswith("Amazon Linux 2023"):
         host = f"al2023-repos-{region}-de612dc2.s3.dualstack.{region}.{domain}"
         yield Egress(host, _HTTPS, "Amazon Linux's packages", PACKAGES)

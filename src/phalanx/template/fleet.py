@@ -11,6 +11,7 @@ from troposphere.policies import AutoScalingScheduledAction, UpdatePolicy
 from phalanx.plan.capacity import RESERVED, SPOT, bought
 from phalanx.plan.network_cards import PLAIN
 from phalanx.plan.plan import Plan
+from phalanx.spec.spec_data import as_setting
 from phalanx.spec.spec_limits import OWN_GROUP
 from phalanx.template import interfaces, lustre, userdata
 from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, name_tag, own_tags
@@ -229,4 +230,5 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "address": GetAtt("HeadAddress", "AllocationId") if role == "head" and not plan.spec.is_private else "",
         **({"offline": "1"} if plan.spec.is_private else {}),
         **({"linked": lustre.linked(plan)} if plan.makes_lustre else {}),
+        **({"data": data} if (data := as_setting(plan.spec.data)) else {}),
     }

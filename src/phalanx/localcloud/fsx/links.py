@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 def sync(root: str, link: Link, account: str, owner: int, first: bool = False) -> None:
     """Import what is new in S3 and export what is new here, as far as the link's policies say; all of S3 at first."""
     backend = s3_backends[account]["aws"]
-    with _below(root, link.path.split("/"), owner) as directory:
+    with _below(root, link.path.split("/"), owner, link.modes[1]) as directory:
         _import(backend, link, directory, owner, frozenset({"NEW"}) if first else link.imports)
         if link.exports:
             _export(backend, link, directory)
@@ -40,7 +40,7 @@ def _import(backend: Any, link: Link, directory: int, owner: int, events: frozen
         before = link.seen_objects.get(name)
         if before != found.etag and ("NEW" if before is None else "CHANGED") in events:
             with _passing(name):
-                _write(directory, name, found.value, owner)
+                _write(directory, name, found.value, owner, link.modes)
                 _note(link, directory, name)
         link.seen_objects[name] = found.etag
     for name in [one for one in link.seen_objects if one not in now]:
@@ -84,17 +84,17 @@ def _note(link: Link, directory: int, name: str) -> None:
             link.seen_files[name] = (found.st_mtime_ns, found.st_size)
 
 
-def _write(directory: int, name: str, content: bytes, owner: int) -> None:
+def _write(directory: int, name: str, content: bytes, owner: int, modes: tuple[int, int]) -> None:
     """Write a file, or make the directory that an object with a slash at its end stands for."""
     *above, last = _parts(name)
-    with _below_of(directory, [*above, last] if name.endswith("/") else above, owner) as parent:
+    with _below_of(directory, [*above, last] if name.endswith("/") else above, owner, modes[1]) as parent:
         if name.endswith("/"):
             return
         with contextlib.suppress(FileNotFoundError):
             os.unlink(last, dir_fd=parent)
         with os.fdopen(os.open(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o755, dir_fd=parent), "wb") as file:
             file.write(content)
-            os.fchmod(file.fileno(), 0o755)
+            os.fchmod(file.fileno(), modes[0])
             os.fchown(file.fileno(), owner, owner)
 
 
@@ -112,31 +112,40 @@ def _parts(name: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def _below(root: str, parts: list[str], owner: int) -> Iterator[int]:
+def _below(root: str, parts: list[str], owner: int, mode: int) -> Iterator[int]:
     top = os.open(root, _DIRECTORY)
     try:
-        with _below_of(top, parts, owner) as found:
+        with _below_of(top, parts, owner, mode) as found:
             yield found
     finally:
         os.close(top)
 
 
 @contextlib.contextmanager
-def _below_of(directory: int, parts: list[str], owner: int | None = None) -> Iterator[int]:
+def _below_of(directory: int, parts: list[str], owner: int | None = None, mode: int = 0o755) -> Iterator[int]:
     """Open a directory below another; with `owner`, make what is missing."""
     here = os.dup(directory)
     try:
         for part in parts:
-            if owner is not None:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(part, 0o755, dir_fd=here)
-                    os.chown(part, owner, owner, dir_fd=here, follow_symlinks=False)
+            is_new = owner is not None and _make(part, here, owner)
             below = os.open(part, _DIRECTORY, dir_fd=here)
+            if is_new:
+                os.fchmod(below, mode)
             os.close(here)
             here = below
         yield here
     finally:
         os.close(here)
+
+
+def _make(name: str, parent: int, owner: int) -> bool:
+    """Make a directory; return whether it was missing."""
+    try:
+        os.mkdir(name, 0o755, dir_fd=parent)
+    except FileExistsError:
+        return False
+    os.chown(name, owner, owner, dir_fd=parent, follow_symlinks=False)
+    return True
 
 
 @contextlib.contextmanager

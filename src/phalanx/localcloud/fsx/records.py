@@ -32,6 +32,8 @@ class Link:
     exports: frozenset[str]
     seen_objects: dict[str, str] = field(default_factory=dict)
     seen_files: dict[str, tuple[int, int]] = field(default_factory=dict)
+    modes: tuple[int, int] = (0o755, 0o755)
+    """Of the files and the directories that are made for objects."""
 
     @property
     def url(self) -> str:

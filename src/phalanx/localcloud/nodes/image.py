@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from phalanx.localcloud.nodes import cfn_programs, image_layer, programs
+from phalanx.localcloud.nodes import cfn_programs, image_layer, mountpoint_program, programs
 from phalanx.localcloud.nodes.machine import API_URL, DNS_ADDRESS, Site
 
 # Only what programs under /usr need of the host's /etc, never its secrets, accounts or network.
@@ -55,6 +55,7 @@ def build(site: Site) -> None:
     _build_etc(site)
     _build_programs(site.image)
     cfn_programs.build(site.image)
+    mountpoint_program.build(site.image / "usr/local/sbin/mount-s3")
     if site.mode != "single":
         _install_sudo_helper(site)
     image_layer.build(site)

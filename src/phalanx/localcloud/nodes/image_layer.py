@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from phalanx.localcloud.nodes import programs
+from phalanx.localcloud.nodes import mountpoint_program, programs
 from phalanx.localcloud.nodes.machine import API_URL, DNS_ADDRESS, Site
 
 _CLOUD_CONFIG = """\
@@ -56,6 +56,7 @@ def build(site: Site) -> None:
         path = _beside(site.layer / name)
         path.write_text(text)
         path.chmod(0o755 if name in _PROGRAMS else 0o644)
+    mountpoint_program.build(site.layer / "usr/sbin/mount-s3")
     for source in filter(holds, site.pip_paths):
         shutil.copy(source, _beside(Path(f"{site.layer}{source}")))
     for unit in _MASKED:

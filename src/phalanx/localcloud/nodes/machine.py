@@ -139,6 +139,11 @@ class Site:
     def file_systems(self) -> Path:
         return self.state / "efs"
 
+    @property
+    def buckets(self) -> Path:
+        """The files of mounted buckets, in a directory for each."""
+        return self.state / "s3"
+
     def exports(self, vpc_id: str) -> Path:
         """What the nodes of a VPC serve each other over NFS."""
         return self.state / EXPORTS / vpc_id

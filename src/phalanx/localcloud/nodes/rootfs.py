@@ -192,13 +192,16 @@ def show_cpus(vcpus: int) -> None:
 
 
 def mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
-    """Bind what /sbin/mount.efs, mount.lustre and mount.nfs4 may mount into a directory that only root can enter."""
+    """Bind what mount-s3 and /sbin/mount.{efs,lustre,nfs4} may mount into a directory that only root can enter."""
     shelf = Path(f"{root}{EFS_ROOT}")
     (shelf / "domain").write_text(machine.domain)
     (shelf / "address").write_text(machine.address)
     if (exports := site.exports(machine.vpc_id)).is_dir():
         (shelf / "exports").mkdir()
         kernel.bind(exports, shelf / "exports")
+    if site.buckets.is_dir():
+        (shelf / "s3").mkdir()
+        kernel.bind(site.buckets, shelf / "s3")
     (shelf / "lustre").mkdir()
     for name, place in machine.file_systems.items():
         source, (address, _, mount_name) = site.file_systems / name, place.partition("@")

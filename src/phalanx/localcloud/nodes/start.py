@@ -112,7 +112,8 @@ def _supervise(site: Site, doors: Doors, serve_api: ServeApi) -> int:
     loopback.set_up("lo")  # for the API process and its children
     loopback.close()
     _clear(site)
-    site.file_systems.mkdir(parents=True, exist_ok=True)
+    for directory in (site.file_systems, site.buckets):
+        directory.mkdir(parents=True, exist_ok=True)
     ours, theirs = wire.pair()
     api = _fork(lambda: (ours.close(), _run_api(theirs, doors, serve_api)))
     theirs.close()
@@ -125,7 +126,7 @@ def _supervise(site: Site, doors: Doors, serve_api: ServeApi) -> int:
 
 
 def _clear(site: Site) -> None:
-    for directory in (site.state / "nodes", site.image, site.layer):
+    for directory in (site.state / "nodes", site.image, site.layer, site.buckets):
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -33,6 +33,8 @@ _ENGINE_ENDS_WITHIN_S = 2.5
 _AFTER_TERMINATE_S = 1.0
 # Added to the deadlines of a sweep itself.
 _REPORT_WITHIN_S = 5.0
+# More than the agent waits (node.data_mounts).
+_SAVED_WITHIN_S = 3700.0
 _TAIL_LINES = 20
 _REPORT_COPIES_AFTER_S = 2.0
 
@@ -56,6 +58,7 @@ class Conductor:
         self.lost: Set[str] = set()  # nodes
         self._boot_ids: Dict[str, str] = {}  # node → the boot in which it was checked
         self._notice = ""
+        self._is_saving = False
         self._stage = stage
         self._job = job
         self._roster = roster
@@ -180,9 +183,12 @@ class Conductor:
 
     def _sweeping(self) -> None:
         asked = self._crew.connected()
+        is_stopped = self._is_saving and self._stage.stop_requested
+        if is_stopped:
+            self.outcome.stop()
         if all(channel.report is not None for channel in asked):
             self._phase = self._over
-        elif self._is_late():
+        elif self._is_late() or is_stopped:
             for channel in asked:
                 channel.cut()
             self._phase = self._over
@@ -272,6 +278,17 @@ class Conductor:
         self.lost.add(channel.node)
         self._fail(f"{channel.node} was lost: {reason}", 1, self._crew.book.witness(channel.node), NODE)
         self._on_loss(channel)
+
+    def on_trouble(self, node: str, reason: str, is_loss: bool) -> None:
+        """Handle data from S3 that a node has lost, which explains what fails then, or files that did not get there."""
+        witness = self._crew.book.witness(node) if is_loss else None
+        self._fail(f"{node}: {reason}", 1, witness, NODE if is_loss else ENGINE)
+        self._wind_down(0.0)
+
+    def on_saving(self) -> None:
+        """Handle a node whose report waits for files that are saved in S3."""
+        self._is_saving = True
+        self._deadline = max(self._deadline, time.monotonic() + _SAVED_WITHIN_S)
 
     def on_notice(self, node: str, why: str) -> None:
         """Handle the notice that AWS takes a node back: the ranks may save their state as long as it is there."""

@@ -49,6 +49,14 @@ if TYPE_CHECKING:
             """Handle a starter that gives up, and ends all its processes."""
             ...
 
+        def on_trouble(self, node: str, reason: str, is_loss: bool) -> None:
+            """Handle data from S3 that a node has lost, or files that did not get there."""
+            ...
+
+        def on_saving(self) -> None:
+            """Handle a node whose report waits for files that are saved in S3."""
+            ...
+
         def on_notice(self, node: str, why: str) -> None:
             """Handle the notice that AWS takes this node back."""
             ...
@@ -213,6 +221,9 @@ class Crew:
         if kind == frames.OUTPUT:
             self._keep(self._number(channel, number), stream, payload)
             return
+        if kind == frames.SAVING:
+            self._listener.on_saving()
+            return
         body = frames.body_of(kind, payload)
         if kind == frames.RANK:
             self._listener.on_rank()
@@ -228,6 +239,8 @@ class Crew:
             channel.report = body
         elif kind == frames.LEAVING:
             self._listener.on_leaving(channel, body["reason"])
+        elif kind == frames.TROUBLE:
+            self._listener.on_trouble(channel.node, body["reason"], body["is_loss"])
 
     def _number(self, channel: Channel, number: int) -> int:
         try:

@@ -7,23 +7,33 @@ import _socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Optional
+    from typing import Callable, Dict, Optional
 
     from phalanx.runner.loop import Loop
 
 # The same as in the agent's node.credentials.
 SOCKET = "/run/phalanx.sock"
 PORT = 331
+_READ_BYTES = 1 << 16
+_LONGEST_LINE = 1 << 20
 
 
 class Guest:
-    """Registers the token, which the agent accepts as long as this process is connected to it."""
+    """Registers the token, which the agent accepts as long as this process is connected to it.
 
-    def __init__(self, loop: Loop, job_id: str) -> None:
+    `on_trouble(reason, is_loss)` gets what the agent tells of the data that are mounted on this node: that a mount has
+    ended, or that files which the job wrote are not in S3.
+    """
+
+    def __init__(self, loop: Loop, job_id: str, on_trouble: Callable[[str, bool], None]) -> None:
         self.token = ""
+        self.is_settled = True
         self._loop = loop
         self._job_id = job_id
+        self._on_trouble = on_trouble
         self._agent: Optional[_socket.socket] = None
+        self._has_data = False
+        self._told = b""
 
     def register(self) -> None:
         """Register unless that is done. Call this repeatedly: the agent may not run yet, or may restart."""
@@ -38,7 +48,7 @@ class Guest:
             agent.close()
             return
         self._agent = agent
-        self._loop.watch(agent.fileno(), lambda _: self._lose(agent))
+        self._loop.watch(agent.fileno(), lambda _: self._listen(agent))
 
     def variables(self) -> Dict[str, str]:
         """Return the variables by which AWS's SDKs and command line find the credentials, with or without an agent."""
@@ -47,7 +57,34 @@ class Guest:
         place = f"http://127.0.0.1:{PORT}/"
         return {"AWS_CONTAINER_CREDENTIALS_FULL_URI": place, "AWS_CONTAINER_AUTHORIZATION_TOKEN": self.token}
 
+    def settle(self) -> None:
+        """Ask an agent that mounts data whether all that the job has written is in S3; its answer sets `is_settled`."""
+        if self._agent and self._has_data:
+            try:
+                self._agent.send(b"?")
+                self.is_settled = False
+            except OSError:
+                self._lose(self._agent)
+
+    def _listen(self, agent: _socket.socket) -> None:
+        try:
+            told = agent.recv(_READ_BYTES)
+        except OSError:
+            told = b""
+        if not told or len(self._told) > _LONGEST_LINE:
+            self._lose(agent)
+            return
+        *lines, self._told = (self._told + told).split(b"\n")
+        for line in lines:
+            kind, _, reason = line.decode(errors="replace").partition(" ")
+            if kind == "data":
+                self._has_data = True
+            elif kind == "settled":
+                self.is_settled = True
+            else:
+                self._on_trouble(reason, kind == "lost")
+
     def _lose(self, agent: _socket.socket) -> None:
         self._loop.forget(agent.fileno())
         agent.close()
-        self._agent = None
+        self._agent, self._told, self._has_data, self.is_settled = None, b"", False, True

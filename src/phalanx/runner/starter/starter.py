@@ -87,7 +87,8 @@ class Starter:
         self._null = os.open(os.devnull, os.O_RDWR)
         self._waiting: Optional[List[Tuple[int, Dict[str, Any]]]] = None  # processes to start, while files are placed
         self._scratch = Scratch(job_id)
-        self._guest = Guest(self._loop, job_id)
+        self._guest = Guest(self._loop, job_id, self._report_trouble)
+        self._report: Optional[Dict[str, Any]] = None  # what the sweep has found, while uploads to S3 end
         self._oom_kills_before = oom_kills()
 
     def run(self) -> None:
@@ -356,20 +357,30 @@ class Starter:
         if not self._is_used:
             # Its line broke before it was used. It has no processes, but the job's next starter here may have some.
             self._done_at = self._done_at or time.monotonic()
-        elif self._sweep is None:
+        elif self._sweep is None or self._report:
             self.abandoned = True
             self._out.send(frames.pack_json(frames.LEAVING, {"reason": reason}))
-            self._sweep = Sweep(self._job_id, os.getpid())
+            self._sweep = self._sweep or Sweep(self._job_id, os.getpid())
 
     def _step_sweep(self) -> None:
-        report = self._sweep.step() if self._sweep and not self._done_at else None
-        if report is None:
+        if self._sweep is None or self._done_at:
             return
-        self._reap_children()
-        self._output.drain_all()
-        self._scratch.remove()
-        self._out.send(frames.pack_json(frames.REPORT, report))
-        self._done_at = time.monotonic()
+        if self._report is None:
+            self._report = self._sweep.step()
+            if self._report is None:
+                return
+            self._reap_children()
+            self._output.drain_all()
+            self._scratch.remove()
+            self._guest.settle()
+            if not self._guest.is_settled:
+                self._out.send(frames.pack(frames.SAVING))
+        if self._guest.is_settled or self.abandoned:
+            self._out.send(frames.pack_json(frames.REPORT, self._report))
+            self._done_at = time.monotonic()
+
+    def _report_trouble(self, reason: str, is_loss: bool) -> None:
+        self._out.send(frames.pack_json(frames.TROUBLE, {"reason": reason, "is_loss": is_loss}))
 
 
 def _as_message(problem: str) -> bytes:

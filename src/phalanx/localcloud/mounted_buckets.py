@@ -1,0 +1,88 @@
+"""Buckets of which a node has mounted a prefix: a directory of this machine has its objects as files, both ways.
+
+A file is in the bucket for whoever asks S3 after it was closed, and an object is a file within a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from phalanx.localcloud.context import Context
+from phalanx.localcloud.fsx import links
+from phalanx.localcloud.fsx.records import Link
+from phalanx.localcloud.iam import calls
+from phalanx.localcloud.iam.calls import Call
+from phalanx.localcloud.nodes.bootstrap import mountpoint
+
+App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+_EVENTS = frozenset({"NEW", "CHANGED", "DELETED"})
+_READS = frozenset({"ListObjects", "ListObjectsV2", "GetObject", "HeadObject"})
+_EVERY_S = 1.0
+# Whoever writes through a mount is a user of a node, whose ids are not known here.
+_FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777
+log = logging.getLogger(__name__)
+
+
+class Buckets:
+    """The mounted prefixes. The first mount starts a thread that follows them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._links: dict[tuple[str, str], Link] = {}
+        self._lock = threading.RLock()
+        self._ended = threading.Event()
+        self._root = context.state / "s3"
+        context.at_stop(self.stop)
+
+    def stop(self) -> None:
+        self._ended.set()
+        for path in self._root.glob("*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def mount(self, bucket: str, prefix: str) -> None:
+        """Show a prefix as files from now on."""
+        with self._lock:
+            path = f"{bucket}/{prefix}".strip("/")
+            link = Link("", path, bucket, prefix, _EVENTS, _EVENTS, modes=(_FILE_MODE, _DIRECTORY_MODE))
+            if self._links.setdefault((bucket, prefix), link) is not link:
+                return
+            self._root.mkdir(exist_ok=True)
+            self._sync(link)
+            if len(self._links) == 1:
+                self._context.spawn(self._follow, name="mounted buckets")
+
+    def look(self, bucket: str = "") -> None:
+        """Bring the mounted prefixes of a bucket, or of all, up to date."""
+        with self._lock:
+            for link in [one for one in self._links.values() if bucket in ("", one.bucket)]:
+                self._sync(link)
+
+    def _sync(self, link: Link) -> None:
+        try:
+            links.sync(str(self._root), link, self._context.account, self._context.root_of_nodes)
+        except OSError:
+            log.exception("%s is not synchronized", link.url)
+
+    def _follow(self) -> None:
+        while not self._ended.wait(_EVERY_S):
+            self.look()
+
+
+def wrap(context: Context, app: App) -> App:
+    """Return `app` with mounted buckets. `iam.wrap` must stand before it: it parses the call."""
+    buckets = Buckets(context)
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        call: Call = environ[calls.PARSED]
+        if call.service == "s3" and call.operation in _READS:
+            name = str(call.params.get("Bucket", ""))
+            buckets.look(name)
+            if environ.get("HTTP_USER_AGENT", "").startswith(mountpoint.AGENT):
+                buckets.mount(name, str(call.params.get("prefix", "")))
+        return app(environ, start_response)
+
+    return answer

@@ -1,0 +1,73 @@
+"""The S3 prefixes of jobs, what the mounted ones contain, and whether Mountpoint suits that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from phalanx.spec.cloud_names import is_local
+from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec_data import Place, mounted, places
+
+MOST_COUNTED = 20_000
+"""Each 1,000 take a request (docs/aws-behaviour.md 12.4)."""
+
+MANY = 1000
+SMALL_BYTES = 1 << 20
+"""Of more than MANY objects that are smaller on average, the requests take longer than the bytes (12.6)."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is below a prefix, or of its first objects if `is_all` is false."""
+
+    objects: int
+    bytes: int
+    is_all: bool = True
+
+    def __str__(self) -> str:
+        counted = f"{self.objects:,} object{'' if self.objects == 1 else 's'}"
+        return f"{counted}, {_size(self.bytes)}" if self.is_all else f"more than {counted}"
+
+    @property
+    def average_bytes(self) -> int:
+        return self.bytes // max(1, self.objects)
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether there are many small objects."""
+        return self.objects > MANY and self.average_bytes < SMALL_BYTES
+
+
+def described(spec: ClusterSpec, counted: Mapping[str, Contents]) -> str:
+    """Name the S3 prefixes of jobs, which of them they may change, and where they are mounted."""
+    return ", ".join(_described(one, counted.get(one.name)) for one in places(spec.data))
+
+
+def _described(place: Place, contents: Contents | None) -> str:
+    rights = "read, write" if place.is_writable else "read"
+    if not place.is_mounted:
+        return f"{place.name}: {place.url} ({rights})"
+    return f"{place.name}: {place.url} ({rights}; mounted at {place.directory}{f', {contents}' if contents else ''})"
+
+
+def warnings(spec: ClusterSpec, counted: Mapping[str, Contents]) -> Iterator[str]:
+    """Yield what users should know of their mounts, one sentence each."""
+    for place in mounted(spec.data):
+        found = counted.get(place.name)
+        if found and found.is_scattered:
+            yield (
+                f"data: {place.name} has {found} of {_size(found.average_bytes)} on average, and through a mount every "
+                f"file costs requests of its own: `phalanx data stage {place.name}` copies them once, and `phalanx "
+                "data shard` packs them into few large files"
+            )
+    if mounted(spec.data) and is_local(spec.cloud):
+        yield "data: a bind of the bucket's files plays Mountpoint for S3 here, because that needs /dev/fuse"
+
+
+def _size(count: int) -> str:
+    """Format a number of bytes: 12 bytes, 3.4 MiB."""
+    for unit, unit_bytes in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= unit_bytes:
+            return f"{count / unit_bytes:.1f} {unit}"
+    return f"{count} bytes"
