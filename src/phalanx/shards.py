@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Union
+from typing import Any, BinaryIO, Callable, Optional, Union
 
 MANIFEST = "shards.json"
 """The list of a directory's shards, which is written when all of them are complete."""
@@ -22,6 +22,8 @@ _BLOCK = 512
 _BUFFER_BYTES = 1 << 20
 _NAME = re.compile(r"shard-[0-9]{5,}\.(tar|rec|idx|lst)")
 Directory = Union[str, "os.PathLike[str]"]
+Opener = Callable[[str], BinaryIO]
+"""Opens a file by its path, for reading from any position, where the shards are in no directory: objects in S3."""
 
 
 class ShardError(Exception):
@@ -59,11 +61,11 @@ class Part:
         return f"{os.path.splitext(self.path)[0]}.idx"
 
 
-def load(directory: Directory) -> list[Shard]:
+def load(directory: Directory, opener: Optional[Opener] = None) -> list[Shard]:
     """Return the shards of a directory in their order. Raises ShardError."""
     path = os.path.join(directory, MANIFEST)
     try:
-        with open(path, encoding="utf-8") as file:
+        with (opener or _open)(path) as file:
             shards = [_shard(one) for one in json.load(file)["shards"]]
     except FileNotFoundError:
         raise ShardError(f"{path} is missing: the shards are not complete") from None
@@ -74,16 +76,16 @@ def load(directory: Directory) -> list[Shard]:
     return shards
 
 
-def parts(directory: Directory, rank: int, ranks: int, epoch: int = 0) -> list[Part]:
+def parts(directory: Directory, rank: int, ranks: int, epoch: int = 0, opener: Optional[Opener] = None) -> list[Part]:
     """Return what this rank reads in this epoch, with the sizes of its shards checked. Raises ShardError.
 
     Every sample is in the parts of one rank, and ranks differ by one sample at most. The order of the shards depends on
-    the epoch, and is the same on all ranks.
+    the epoch, and is the same on all ranks. With an opener, a shard that was cut short is found when it is read.
     """
-    shards = load(directory)
+    shards = load(directory, opener)
     random.Random(f"epoch {epoch}").shuffle(shards)
     mine = [(shards[number], first, last) for number, first, last in split([s.samples for s in shards], rank, ranks)]
-    wrong = [problem for shard, _, _ in mine for problem in sizes_wrong(directory, shard)]
+    wrong = [problem for shard, _, _ in mine for problem in sizes_wrong(directory, shard)] if opener is None else []
     if wrong:
         raise ShardError("; ".join(wrong))
     return [Part(os.path.join(directory, shard.files[0].name), first, last) for shard, first, last in mine]
@@ -103,17 +105,19 @@ def split(counts: Sequence[int], rank: int, ranks: int) -> list[tuple[int, int, 
     return found
 
 
-def read(directory: Directory, rank: int = 0, ranks: int = 1, epoch: int = 0) -> Iterator[dict[str, Any]]:
+def read(
+    directory: Directory, rank: int = 0, ranks: int = 1, epoch: int = 0, opener: Optional[Opener] = None
+) -> Iterator[dict[str, Any]]:
     """Yield the samples of this rank's part from WebDataset shards, as WebDataset's own reader does. Raises ShardError.
 
-    In a worker of PyTorch's DataLoader it yields that worker's part of the rank's.
+    In a worker of PyTorch's DataLoader it yields that worker's part of the rank's. An `opener` opens `directory/NAME`.
     """
     worker, workers = _worker()
-    mine = parts(directory, rank * workers + worker, ranks * workers, epoch)
+    mine = parts(directory, rank * workers + worker, ranks * workers, epoch, opener)
     for number, part in enumerate(mine):
-        for one in mine[number : number + 2]:
+        for one in mine[number : number + 2] if opener is None else ():
             _read_ahead(one)
-        with open(part.path, "rb", buffering=_BUFFER_BYTES) as file:
+        with (opener or _open)(part.path) as file:
             try:
                 yield from _samples(file, part)
             except (ValueError, EOFError) as error:
@@ -165,6 +169,10 @@ def _samples(file: BinaryIO, part: Part) -> Iterator[dict[str, Any]]:
             content = _content(file, size + -size % _BLOCK + _BLOCK)
             sample[extension], header = content[:size], content[-_BLOCK:]
         yield sample
+
+
+def _open(path: str) -> BinaryIO:
+    return open(path, "rb", buffering=_BUFFER_BYTES)
 
 
 def _read_ahead(part: Part) -> None:

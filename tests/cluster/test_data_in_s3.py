@@ -10,8 +10,11 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -321,6 +324,19 @@ def test_a_job_whose_file_mountpoint_could_not_upload_has_not_succeeded(pets, tm
     pets.on("deeplearning-worker1", "touch /efs/go-on")
     reason = "deeplearning-worker2: not in S3, from /s3/made: out: errno 5: upload error: put failed"
     assert reason in ended(pets, job)
+
+
+def test_the_example_trains_on_shards_that_are_read_from_s3(pets, tmp_path):
+    example = Path(__file__).parents[2] / "examples" / "shards_from_s3"
+    subprocess.run([sys.executable, example / "images.py", tmp_path / "images", "1000"], check=True)
+    pets.phalanx("data", "shard", str(tmp_path / "images"), str(tmp_path / "shards"), "--shards", "3")
+    pets.phalanx("data", "put", str(tmp_path / "shards"), "s3://my-bucket/pets/shapes")
+    words = ("--directory", str(example), "--launcher", "torchrun", "-N", "1", "--env", "OMP_NUM_THREADS=1", "--")
+    trained = pets.phalanx("run", *words, "train.py", "s3://my-bucket/pets/shapes").stdout
+    epochs = re.findall(
+        r"\[0\] epoch \d: 1000 images from s3://my-bucket/pets/shapes, accuracy (0\.\d+|1\.000)", trained
+    )
+    assert len(epochs) == 5 and float(epochs[-1]) > 0.75, trained
 
 
 def test_mountpoint_has_the_rights_of_jobs_and_not_those_of_the_node(pets):

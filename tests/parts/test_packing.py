@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gc
 import hashlib
+import io
 import json
 import os
 import random
@@ -97,6 +98,25 @@ def test_ranks_and_their_workers_read_every_sample_once_in_every_epoch(packed, p
         assert sorted(orders[-1]) == [f"{number:08}" for number in range(COUNT)]
         assert max(map(len, read)) - min(map(len, read)) <= 1
     assert orders[0] != orders[1]
+
+
+def test_shards_are_read_from_wherever_a_function_opens_them(packed, pets, tmp_path):
+    packed(pets, tmp_path / "out", "--shards", 5)
+
+    def read(rank: int, most: int | None = None) -> list[dict[str, Any]]:
+        def opened(url: str) -> io.BytesIO:
+            content = (tmp_path / "out" / url.removeprefix("s3://bucket/pets/")).read_bytes()
+            return io.BytesIO(content[:most] if url.endswith(".tar") else content)
+
+        return list(shards.read("s3://bucket/pets", rank, 3, 1, opened))
+
+    for rank in range(3):
+        here = list(shards.read(tmp_path / "out", rank, 3, 1))
+        assert [{**one, "__url__": ""} for one in read(rank)] == [{**one, "__url__": ""} for one in here]
+        with pytest.raises(
+            shards.ShardError, match=r"s3://bucket/pets/shard-0000\d.tar is damaged: it ended too early"
+        ):
+            read(rank, 600)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # WebDataset closes no file itself
