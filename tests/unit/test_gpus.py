@@ -90,9 +90,9 @@ def test_a_head_shows_that_it_lives_while_it_counts_its_gpus(monkeypatch):
 
     monkeypatch.setattr(progress, "begin", lambda agent: steps.append(f"{agent.step}: begun"))
     monkeypatch.setattr(head, "Head", Counting)
-    agent = SimpleNamespace(settings=SimpleNamespace(head=True, metrics=""), step="", settled=False)
+    agent = SimpleNamespace(settings=SimpleNamespace(head=True, metrics="", data=""), step="", settled=False)
     with pytest.raises(KeyError):
-        daemon._live(agent)  # type: ignore[arg-type]
+        daemon._live(agent, SimpleNamespace(), 0.0)  # type: ignore[arg-type]
     assert steps == ["GPUs: begun", "GPUs: counted"] and agent.settled
 
 

@@ -10,7 +10,9 @@ import pytest
 from clusters import FACTS, aws_spec, plan, spec
 from fake_cloud import FakeCloud
 
+from phalanx.cli.mounted import scattered
 from phalanx.clouds import buckets
+from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudError, SpecError
 from phalanx.node import data_mounts
 from phalanx.plan.mounted_data import MOST_COUNTED, Contents
@@ -106,13 +108,13 @@ class Listed(FakeCloud):
 
 
 def test_objects_are_counted_without_markers_and_only_as_many_as_decide():
-    only = spec(data={"pets": DATA["pets"]})
+    only = {"pets": DATA["pets"]}
     assert buckets.count(Listed(1, 2), only) == {"pets": Contents(2, 3)}
     many = Listed(*[1] * (MOST_COUNTED + 100))
     assert buckets.count(many, only) == {"pets": Contents(MOST_COUNTED, MOST_COUNTED, is_all=False)}
     assert many.taken == MOST_COUNTED + 1
     assert buckets.count(Listed(1, -1), only) == {}
-    assert buckets.count(Listed(1), spec(data={"pets": "s3://my-bucket/pets"})) == {}
+    assert buckets.count(Listed(1), {"pets": "s3://my-bucket/pets"}) == {}
 
 
 def test_nodes_are_told_what_to_mount():
@@ -149,3 +151,26 @@ def test_ubuntu_nodes_reach_the_server_that_has_mountpoint():
     assert "s3.amazonaws.com" in hosts("ubuntu-24.04", DATA)
     assert "s3.amazonaws.com" not in hosts("ubuntu-24.04", {"other": DATA["other"]})
     assert "s3.amazonaws.com" not in hosts("amazon-linux-2023", DATA)
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        (("python", "train.py", "--data=/s3/pets/a"), ["pets"]),
+        (("sh", "-c", "ls /s3/pets; ls /s3/runs"), ["pets", "runs"]),
+        (("python", "train.py", "/s3/pets2", "/efs/data/pets", "/s3/other"), []),
+    ],
+)
+def test_run_counts_the_mounted_prefixes_that_its_command_names(monkeypatch, command, names):
+    asked: list[str] = []
+
+    def count(_: Any, data: dict[str, str]) -> dict[str, Contents]:
+        asked.extend(data)
+        return dict.fromkeys(data, Contents(60_000, 60_000))
+
+    monkeypatch.setattr(buckets, "count", count)
+    cluster = Cluster("pets", "local", "us-east-1", spec={"data": {**DATA, "pets2": "s3://my-bucket/pets2"}})
+    said = list(scattered(cluster, command))
+    assert asked == names
+    assert [one.split()[1] for one in said] == names
+    assert all("has 60,000 objects, 58.6 KiB of 1 bytes on average" in one for one in said)

@@ -28,6 +28,11 @@ def start(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
             f"no node of {cluster.name} reaches the internet: what the image lacks of the environment must come from a "
             "mirror in its network, which --build-env PIP_INDEX_URL=… or the image's pip settings name"
         )
+    if cluster.spec.get("data"):
+        from phalanx.cli.mounted import scattered
+
+        for text in scattered(cluster, spec.command):
+            note(f"warning: {text}")
     job = submit(cluster, spec, detach=detach, progress=_warn)
     if detach:
         return _detached(job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from botocore.exceptions import ClientError
@@ -50,10 +50,10 @@ def refusals(api: Api, bucket: str, entry: str = "") -> Iterator[str]:
         yield f"the bucket {bucket}{entry} is in {region}, and the cluster in {api.region}"
 
 
-def count(api: Api, spec: ClusterSpec) -> dict[str, Contents]:
+def count(api: Api, data: Mapping[str, str] | None) -> dict[str, Contents]:
     """Count the objects of each prefix that is mounted and that this user may list, up to MOST_COUNTED of them."""
     found = {}
-    for place in mounted(spec.data):
+    for place in mounted(data):
         with contextlib.suppress(CloudError):
             found[place.name] = _contents(api, place.bucket, place.prefix)
     return found

@@ -84,7 +84,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         quotas=asked,
         quotas_unknown=unknown,
         prices=_prices(api, spec, zones),
-        data=buckets.count(api, spec),
+        data=buckets.count(api, spec.data),
     )
 
 

@@ -53,7 +53,14 @@ def _described(place: Place, contents: Contents | None) -> str:
 
 def warnings(spec: ClusterSpec, counted: Mapping[str, Contents]) -> Iterator[str]:
     """Yield what users should know of their mounts, one sentence each."""
-    for place in mounted(spec.data):
+    yield from scattered(spec.data, counted)
+    if mounted(spec.data) and is_local(spec.cloud):
+        yield "data: a bind of the bucket's files plays Mountpoint for S3 here, because that needs /dev/fuse"
+
+
+def scattered(data: Mapping[str, str] | None, counted: Mapping[str, Contents]) -> Iterator[str]:
+    """Yield a sentence for each mounted prefix that has many small objects."""
+    for place in mounted(data):
         found = counted.get(place.name)
         if found and found.is_scattered:
             yield (
@@ -61,8 +68,6 @@ def warnings(spec: ClusterSpec, counted: Mapping[str, Contents]) -> Iterator[str
                 f"file costs requests of its own: `phalanx data stage {place.name}` copies them once, and `phalanx "
                 "data shard` packs them into few large files"
             )
-    if mounted(spec.data) and is_local(spec.cloud):
-        yield "data: a bind of the bucket's files plays Mountpoint for S3 here, because that needs /dev/fuse"
 
 
 def _size(count: int) -> str:

@@ -98,7 +98,7 @@ KEY: Any = key(
     "data stage NAME` copies one to the shared directory, as `data/NAME`; with ` mount`, every node has it as "
     "`/s3/NAME`.",
     _RULE,
-    {"imagenet": "s3://my-bucket/imagenet mount", "runs": "s3://my-bucket/runs rw"},
+    {"imagenet": "s3://my-bucket/imagenet", "runs": "s3://my-bucket/runs rw"},
     beside=_beside,
     default=None,
 )
