@@ -31,7 +31,7 @@ def serve(monkeypatch, tmp_path):
             (tmp_path / "opt/phalanx").mkdir(parents=True)
             (tmp_path / "opt/phalanx/roster.json").write_text("{}")
         agent = SimpleNamespace(
-            settings=SimpleNamespace(head=False, node_timeout_s=100, metrics=""),
+            settings=SimpleNamespace(head=False, node_timeout_s=100, metrics="", data=""),
             log=SimpleNamespace(ship=lambda _: None),
             stream=None,
             step=step,
