@@ -13,7 +13,6 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import LocalCloudError
-from phalanx.plan.machine_images import BASE_TAG, OF_RECIPE, RECIPE_TAG, VERSION_TAG
 
 _FULL = "-full"
 
@@ -38,6 +37,8 @@ class Built:
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Built:
         """Return the image of a record of the local cloud's."""
+        from phalanx.plan.machine_images import BASE_TAG, OF_RECIPE, RECIPE_TAG, VERSION_TAG  # here: it loads YAML
+
         tags, name, base = record["tags"], record["name"], ""
         use = f"{name}{_FULL}"
         if RECIPE_TAG in tags:
