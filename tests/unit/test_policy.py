@@ -6,16 +6,18 @@ import functools
 import importlib.util
 import json
 import re
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import pytest
-from clusters import plan
+from clusters import FACTS, plan
 from plans import EMR, PLANS, default_document
 
 import phalanx
 from phalanx.localcloud.cloudformation import rights
 from phalanx.localcloud.iam.policy import Ask, Decision, decide
+from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc, Subnet
 from phalanx.template.document import build
 from phalanx.template.permissions import OPTIONAL, OWN, OWN_OF, OWN_OF_PRIVATE, needed
 from phalanx.template.policy import parts, policy
@@ -24,6 +26,8 @@ SOURCES = Path(phalanx.__file__).parent
 SERVICES = {"efs": "elasticfilesystem", "emr": "elasticmapreduce", "service-quotas": "servicequotas"}
 PLACE = "us-east-1:123456789012"
 TAGGED = {"aws:resourcetag/phalanx:cluster": ["demo"]}
+HEAD = Subnet("subnet-00000001", "vpc-1", "us-east-1a", "10.1.0.0/28", 11, INTERNET)
+WORKERS = replace(HEAD, subnet_id="subnet-00000002", cidr="10.1.1.0/28", way_out=NAT)
 DOCUMENTS = {
     **{name: functools.partial(lambda one: build(one).to_dict(), one) for name, one in PLANS.items()},
     "emr": lambda: build(EMR).to_dict(),
@@ -149,6 +153,26 @@ def test_what_a_stack_adds_to_a_file_system_of_the_user_s_is_taken_away_again():
         ("ec2:RevokeSecurityGroupIngress", f"arn:aws:ec2:{PLACE}:security-group/sg-2", False),
     ):
         assert (decide(statements, Ask(action, arn)) is Decision.ALLOWED) == verdict, (action, arn)
+
+
+def test_the_subnets_of_an_existing_vpc_may_be_another_clusters():
+    network = {"head_subnet": HEAD.subnet_id, "worker_subnet": WORKERS.subnet_id}
+    facts = replace(FACTS, vpc=ExistingVpc(HEAD.vpc, True, True, HEAD, WORKERS))
+    statements = policy(build(plan(facts, network=network)).to_dict(), "demo")["Statement"]
+    other = {"aws:resourcetag/phalanx:cluster": ["other"]}
+    for action, resource, verdict in (
+        ("ec2:CreateSecurityGroup", "vpc/vpc-1", True),
+        ("ec2:CreateSecurityGroup", "vpc/vpc-2", False),
+        ("ec2:DescribeVpcAttribute", "vpc/vpc-1", True),
+        ("ec2:RunInstances", "subnet/subnet-00000001", True),
+        ("ec2:RunInstances", "subnet/subnet-00000002", True),
+        ("ec2:RunInstances", "security-group/sg-1", False),
+        ("ec2:CreateNetworkInterface", "subnet/subnet-00000002", True),
+        ("ec2:CreateTags", "vpc/vpc-1", False),
+        ("ec2:ModifySubnetAttribute", "subnet/subnet-00000001", False),
+    ):
+        allowed = decide(statements, Ask(action, f"arn:aws:ec2:{PLACE}:{resource}", other)) is Decision.ALLOWED
+        assert allowed == verdict, (action, resource)
 
 
 def test_a_policy_that_is_too_long_is_printed_in_parts(phalanx):

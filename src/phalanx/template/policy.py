@@ -80,6 +80,14 @@ _TYPES: Mapping[str, str] = {
     "fsx:UpdateFileSystem": "file-system",
 }
 _OWNERS = {"image": ""}
+# What a stack does in the VPC that a user names, and the parameters that name it: it may be another cluster's.
+_INSIDE = frozenset(
+    {
+        *("ec2:CreateNetworkInterface", "ec2:CreateSecurityGroup", "ec2:CreateVpcEndpoint"),
+        *("ec2:DescribeVpcAttribute", "ec2:RunInstances"),
+    }
+)
+_NETWORK = {"Vpc": "vpc", "PublicSubnet": "subnet", "PrivateSubnet": "subnet"}
 # Actions about what a user names: a file system of another cluster, too.
 _USED = {
     **dict.fromkeys(
@@ -126,6 +134,7 @@ def policy(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
             *statements({*actions, *OPTIONAL}, cluster, launched=_launched(document)),
             *_of_buckets(document, actions),
             *_of_parameters(document),
+            *_of_their_network(document, actions),
             *_of_their_storage(document),
             *logins,
             *_of_lustre(document),
@@ -221,6 +230,14 @@ def _of_buckets(document: Mapping[str, Any], actions: Iterable[str]) -> Iterator
         yield _allow("Buckets", ["s3:ListBucket"], buckets)
     if "s3:PutObject" in actions:
         yield _allow("Agent", ["s3:PutObject"], {f"s3:::{one}/*" for one in re.findall(_AGENT, found)})
+
+
+def _of_their_network(document: Mapping[str, Any], actions: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Allow to use the subnets that the document names."""
+    given = document.get("Parameters", {})
+    where = {f"ec2:*:*:{kind}/{given[name]['Default']}" for name, kind in _NETWORK.items() if name in given}
+    if where:
+        yield _allow("TheirNetwork", _INSIDE.intersection(actions), where)
 
 
 def _of_their_storage(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
