@@ -81,6 +81,19 @@ def test_what_another_cluster_uses_is_left_until_that_is_down(cloud, state):
     assert cloud.describe_stack("demo") is None
 
 
+def test_another_cluster_that_may_not_be_looked_at_counts_as_there(cloud, monkeypatch):
+    cloud.sharers_now, look = ["other"], cloud.describe_stack
+
+    def described(name):
+        if name == "other":
+            raise CloudError("these AWS credentials may not call cloudformation:DescribeStacks")
+        return look(name)
+
+    monkeypatch.setattr(cloud, "describe_stack", described)
+    with pytest.raises(ClusterError, match="nothing was deleted: other uses the network"):
+        list(TakeDown(cloud, "demo").steps())
+
+
 def test_a_file_system_with_mount_targets_of_others_is_not_deleted(with_data):
     cloud = with_data(b"", file_system="fs-1", keep="no")
     rule = event(8, "NfsFromNodes", "CREATE_COMPLETE", "AWS::EC2::SecurityGroupIngress")

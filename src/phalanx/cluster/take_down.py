@@ -13,7 +13,7 @@ from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.deletion import LETS_NODES_IN, Deletion, file_systems_of
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Leftovers, RoleFreed, Stack, require_ours
-from phalanx.errors import ClusterError, PhalanxError
+from phalanx.errors import CloudError, CloudUnreachable, ClusterError, PhalanxError
 
 if TYPE_CHECKING:
     from phalanx.cluster.emr_release import Released
@@ -133,12 +133,21 @@ class TakeDown:
         """Raise ClusterError if the nodes of another cluster need this one's network or mount target."""
         found = self.cloud.sharers(state.name, self.cloud.resources(state.stack_id))
         # Security groups that a deleted stack has left are named when they are in the way.
-        if others := [name for name in found if self.cloud.describe_stack(name)]:
+        if others := [name for name in found if self._may_exist(name)]:
             use = f"{' and '.join(others)} {'uses' if len(others) == 1 else 'use'}"
             raise ClusterError(
                 f"nothing was deleted: {use} the network or the shared directory of {state.name}",
                 f"Take that down first: {' and '.join(f'`phalanx down -c {name}`' for name in others)}.",
             )
+
+    def _may_exist(self, name: str) -> bool:
+        """Whether there is such a stack, or nobody with these rights can know."""
+        try:
+            return self.cloud.describe_stack(name) is not None
+        except CloudUnreachable:
+            raise
+        except CloudError:
+            return True
 
     def _refuse_mounted(self, state: StackState, file_system: str) -> None:
         """Raise ClusterError if the file system has mount targets of others, with which EFS deletes none."""
