@@ -6,6 +6,7 @@ A file is in the bucket for whoever asks S3 after it was closed, and an object i
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable
@@ -22,6 +23,9 @@ App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _EVENTS = frozenset({"NEW", "CHANGED", "DELETED"})
 _READS = frozenset({"ListObjects", "ListObjectsV2", "GetObject", "HeadObject"})
 _EVERY_S = 1.0
+# Of all nodes together: each is looked at every second.
+_MOST = 200
+_LONGEST_NAME = 255
 # Whoever writes through a mount is a user of a node, whose ids are not known here.
 _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777
 log = logging.getLogger(__name__)
@@ -44,9 +48,13 @@ class Buckets:
             shutil.rmtree(path, ignore_errors=True)
 
     def mount(self, bucket: str, prefix: str) -> None:
-        """Show a prefix as files from now on."""
+        """Show a prefix as files from now on, unless it can't be a directory's path: whoever may list it chooses it."""
+        path = f"{bucket}/{prefix}".removesuffix("/")
+        if not all(map(_can_be_name, path.split("/"))):
+            return
         with self._lock:
-            path = f"{bucket}/{prefix}".strip("/")
+            if len(self._links) >= _MOST:
+                return
             link = Link("", path, bucket, prefix, _EVENTS, _EVENTS, modes=(_FILE_MODE, _DIRECTORY_MODE))
             if self._links.setdefault((bucket, prefix), link) is not link:
                 return
@@ -70,6 +78,10 @@ class Buckets:
     def _follow(self) -> None:
         while not self._ended.wait(_EVERY_S):
             self.look()
+
+
+def _can_be_name(part: str) -> bool:
+    return part not in ("", ".", "..") and "\0" not in part and len(os.fsencode(part)) <= _LONGEST_NAME
 
 
 def wrap(context: Context, app: App) -> App:

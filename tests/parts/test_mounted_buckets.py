@@ -1,0 +1,62 @@
+"""Mounted buckets of the local cloud: what a node asks for stays in the directory of buckets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from moto import mock_aws
+from moto.s3.models import s3_backends
+
+from phalanx.localcloud.mounted_buckets import Buckets
+
+ACCOUNT = "123456789012"
+
+
+@pytest.fixture
+def buckets(tmp_path) -> Any:
+    """A bucket, and a file of this machine beside the local cloud's directory."""
+    outside = tmp_path / "outside/secret"
+    outside.parent.mkdir()
+    outside.write_text("mine")
+    (tmp_path / "state").mkdir()
+    context: Any = SimpleNamespace(
+        state=tmp_path / "state",
+        account=ACCOUNT,
+        root_of_nodes=os.getuid(),
+        at_stop=lambda _: None,
+        spawn=lambda *_, **__: None,
+    )
+    with mock_aws():
+        s3_backends[ACCOUNT]["aws"].create_bucket("my-bucket", "us-east-1")
+        yield Buckets(context)
+
+
+def keys() -> list[str]:
+    return list(s3_backends[ACCOUNT]["aws"].buckets["my-bucket"].keys)
+
+
+def test_files_below_a_mounted_prefix_are_objects_and_objects_files(buckets, tmp_path):
+    s3_backends[ACCOUNT]["aws"].put_object("my-bucket", "pets/cat", b"meow")
+    buckets.mount("my-bucket", "pets/")
+    place = Path(tmp_path, "state/s3/my-bucket/pets")
+    assert (place / "cat").read_bytes() == b"meow"
+    (place / "dog").write_text("woof")
+    buckets.look("my-bucket")
+    assert sorted(keys()) == ["pets/cat", "pets/dog"]
+
+
+@pytest.mark.parametrize(
+    "prefix", ["pets/../../../../outside/", "../../../outside/", "pets//", "pets/./", "pets/\0/", f"{'p' * 256}/"]
+)
+def test_a_prefix_that_leads_elsewhere_is_not_mounted(buckets, tmp_path, prefix):
+    """A job with the right to list a prefix can ask as Mountpoint does, in whatever words."""
+    s3_backends[ACCOUNT]["aws"].put_object("my-bucket", f"{prefix}planted", b"x")
+    before = keys()
+    buckets.mount("my-bucket", prefix)
+    buckets.look()
+    assert keys() == before
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["outside", "secret", "state"]
