@@ -187,6 +187,39 @@ def test_jobs_are_told_of_a_mount_that_ends_and_later_ones_while_it_is_away(node
     assert third.line() == "data" and list(third.ask()) == []
 
 
+def test_a_mount_that_died_while_no_agent_ran_is_made_again(node, request):
+    """What is left of it is in the way of everything: like a link to nothing, for which mkdir fails, and stat."""
+    place = node.root / "s3/pets"
+    place.parent.mkdir()
+    place.symlink_to("nothing")
+    (node.root / "proc/self/mountinfo").write_text(f"1 1 0:45 / {place} rw - fuse mountpoint-s3 rw\n")
+    program = node.root / "bin/umount"
+    program.write_text('#!/bin/sh\nrm "$2"; sed -i "\\# $2 #d" $ROOT/proc/self/mountinfo\n')
+    program.chmod(0o755)
+    mounts = request.getfixturevalue("mounts")
+    assert mounts.problems() == [] and place.is_dir()
+
+
+def test_a_job_that_comes_before_the_mounts_is_told_of_them(node, mounts, join):
+    node.desk.mounts = None
+    starter = join()
+    deadline = time.monotonic() + 10
+    while not node.desk._jobs and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.1)
+    node.desk.mounts = mounts
+    assert starter.line() == "data"
+
+
+def test_a_job_that_does_not_read_holds_nobody_up(node, mounts, join):
+    starter = join()
+    assert starter.line() == "data"
+    telling = threading.Thread(target=node.desk.tell, args=(["x" * 1000] * 10_000,), daemon=True)
+    telling.start()
+    telling.join(10)
+    assert not telling.is_alive()
+
+
 def test_a_job_ends_when_its_uploads_have_ended(node, mounts, join):
     """FUSE counts the requests that Mountpoint works on, and it answers a file's last close after the upload."""
     device = os.minor((node.root / "s3/runs").stat().st_dev)

@@ -37,6 +37,7 @@ SOCKET = "/run/phalanx.sock"
 PORT = 331
 _AT_ONCE = 64
 _PATIENCE_S = 5
+_LOOK_S = 0.5
 _REQUEST_BYTES = 8192
 # botocore renews credentials in their last 15 minutes, other SDKs in the last five.
 _FRESH_S = 1800
@@ -90,9 +91,9 @@ def _listen(listener: socket.socket, handle: Callable[[socket.socket], None]) ->
         threading.Thread(target=work, args=(listener.accept()[0],), daemon=True).start()
 
 
-def _say(starter: socket.socket, kind: str, problems: list[str]) -> None:
+def _say(starter: socket.socket, kind: str, problems: list[str], flags: int = 0) -> None:
     for problem in problems:
-        starter.sendall(f"{kind} {' '.join(problem.split())}\n".encode())
+        starter.sendall(f"{kind} {' '.join(problem.split())}\n".encode(), flags)
 
 
 def _attend(starter: socket.socket, mounts: Mounts) -> None:
@@ -110,6 +111,7 @@ class Desk:
     """The jobs on this node, known by their starters' connections, and the credentials that they got."""
 
     def __init__(self, settings: Settings, metadata: Metadata) -> None:
+        self._settings = settings
         self._uid = account.uid_of(settings.job_user)
         self._role = settings.job_role
         self._metadata = metadata
@@ -125,10 +127,10 @@ class Desk:
         self._own[token] = name
 
     def tell(self, problems: list[str]) -> None:
-        """Tell all jobs here what is wrong with this node's data."""
+        """Tell all jobs here what is wrong with this node's data; one that does not read holds nobody up."""
         for starter in list(self._jobs):
             with contextlib.suppress(OSError):
-                _say(starter, _LOST, problems)
+                _say(starter, _LOST, problems, socket.MSG_DONTWAIT)
 
     def register(self, starter: socket.socket) -> None:
         """Register a starter's job, "TOKEN JOB", for as long as its connection lasts, and answer what it asks."""
@@ -137,6 +139,12 @@ class Desk:
             return
         self._jobs[starter] = [token, job]
         try:
+            starter.settimeout(_LOOK_S)
+            # An agent that has started again serves credentials before it has looked at its mounts.
+            while self._settings.data and not self.mounts:
+                with contextlib.suppress(socket.timeout):
+                    if not starter.recv(1):
+                        return
             starter.settimeout(None)
             if self.mounts:
                 _attend(starter, self.mounts)

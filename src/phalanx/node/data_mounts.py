@@ -120,7 +120,7 @@ class DataMounts:
             while self._state(mount):
                 try:
                     self._mount(mount)
-                except CommandError as error:
+                except (CommandError, OSError) as error:
                     if time.monotonic() > end:
                         raise
                     self._agent.log.say(f"{error}; trying again")
@@ -170,10 +170,8 @@ class DataMounts:
     def _restore(self, mount: Mount) -> None:
         """Mount again what has ended; if that fails, it is tried again after a pause."""
         try:
-            while self._is_mounted(mount):
-                run(["umount", "-l", mount.place], _WITHIN_S)
             self._mount(mount)
-        except CommandError as error:
+        except (CommandError, OSError) as error:
             self._agent.log.say(f"{error}; trying again")
             time.sleep(_AGAIN_S)
             return
@@ -183,6 +181,9 @@ class DataMounts:
 
     def _mount(self, mount: Mount) -> None:
         argv = command(mount, self._agent.settings.region, self._agent.job_uid(), self._root)
+        # Nothing else can be done with a directory whose Mountpoint has died (12.9).
+        while self._is_mounted(mount):
+            run(["umount", "-l", mount.place], _WITHIN_S)
         os.makedirs(mount.place, exist_ok=True)
         if not mount.is_writable:
             cache = _cache(mount, self._root)
