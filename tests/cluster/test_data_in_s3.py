@@ -30,6 +30,7 @@ DATA = """data:
   runs: s3://my-bucket/runs rw
   bad: s3://my-bucket/bad
   none: s3://my-bucket/none
+  shapes: s3://my-bucket/shapes
   sets: s3://my-bucket/sets
   out: s3://my-bucket/out rw
   shelf: s3://my-bucket/shelf mount
@@ -330,11 +331,11 @@ def test_the_example_trains_on_shards_that_are_read_from_s3(pets, tmp_path):
     example = Path(__file__).parents[2] / "examples" / "shards_from_s3"
     subprocess.run([sys.executable, example / "images.py", tmp_path / "images", "1000"], check=True)
     pets.phalanx("data", "shard", str(tmp_path / "images"), str(tmp_path / "shards"), "--shards", "3")
-    pets.phalanx("data", "put", str(tmp_path / "shards"), "s3://my-bucket/pets/shapes")
+    pets.phalanx("data", "put", str(tmp_path / "shards"), "s3://my-bucket/shapes")
     words = ("--directory", str(example), "--launcher", "torchrun", "-N", "1", "--env", "OMP_NUM_THREADS=1", "--")
-    trained = pets.phalanx("run", *words, "train.py", "s3://my-bucket/pets/shapes").stdout
+    trained = pets.phalanx("run", *words, "train.py", "s3://my-bucket/shapes").stdout
     epochs = re.findall(
-        r"\[0\] epoch \d: 1000 images from s3://my-bucket/pets/shapes, accuracy (0\.\d+|1\.000)", trained
+        r"\[0\] epoch \d: 1000 images from s3://my-bucket/shapes, accuracy (0\.\d+|1\.000)", trained
     )
     assert len(epochs) == 5 and float(epochs[-1]) > 0.75, trained
 
