@@ -25,15 +25,15 @@ def make_roles(iam: Any, launches: bool = True) -> None:
     for name, service in (("EMR_DefaultRole", "elasticmapreduce"), ("EMR_EC2_DefaultRole", "ec2")):
         iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust(f"{service}.amazonaws.com"))
     if launches:
-        allow(iam, "EMR_DefaultRole", "ec2:*")
+        allow(iam, "EMR_DefaultRole", "ec2:*", "iam:PassRole")
     allow(iam, "EMR_EC2_DefaultRole", "s3:*")
     iam.create_instance_profile(InstanceProfileName="EMR_EC2_DefaultRole")
     iam.add_role_to_instance_profile(InstanceProfileName="EMR_EC2_DefaultRole", RoleName="EMR_EC2_DefaultRole")
 
 
-def allow(iam: Any, role: str, action: str) -> None:
-    """Let a role do an action on everything."""
-    document = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": action, "Resource": "*"}]}
+def allow(iam: Any, role: str, *actions: str) -> None:
+    """Let a role do actions on everything."""
+    document = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": actions, "Resource": "*"}]}
     iam.put_role_policy(RoleName=role, PolicyName="allow", PolicyDocument=json.dumps(document))
 
 
