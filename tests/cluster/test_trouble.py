@@ -127,7 +127,11 @@ def test_a_shared_directory_that_stops_answering_is_named_and_all_goes_on_withou
     with ThreadPoolExecutor(3) as pool:
         followed = pool.submit(cluster.phalanx, "run", "--name", "goes-on", *options, check=False)
         cluster.phalanx("run", "--detach", "--name", "ends", *options)
-        ends = running_jobs(cluster, "goes-on", "ends")["ends"]["id"]
+        both = running_jobs(cluster, "goes-on", "ends")
+        # What still starts can wait for the directory in a way that no signal ends.
+        for job in both.values():
+            cluster.wait_until_printed(job["id"], "2")
+        ends = both["ends"]["id"]
         began = time.monotonic()
         for node in nodes:
             break_on_purpose(cluster, freeze={"instance_id": node["instance_id"], "for_s": AWAY_S})
