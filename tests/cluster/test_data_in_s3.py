@@ -334,9 +334,7 @@ def test_the_example_trains_on_shards_that_are_read_from_s3(pets, tmp_path):
     pets.phalanx("data", "put", str(tmp_path / "shards"), "s3://my-bucket/shapes")
     words = ("--directory", str(example), "--launcher", "torchrun", "-N", "1", "--env", "OMP_NUM_THREADS=1", "--")
     trained = pets.phalanx("run", *words, "train.py", "s3://my-bucket/shapes").stdout
-    epochs = re.findall(
-        r"\[0\] epoch \d: 1000 images from s3://my-bucket/shapes, accuracy (0\.\d+|1\.000)", trained
-    )
+    epochs = re.findall(r"\[0\] epoch \d: 1000 images from s3://my-bucket/shapes, accuracy (0\.\d+|1\.000)", trained)
     assert len(epochs) == 5 and float(epochs[-1]) > 0.75, trained
 
 

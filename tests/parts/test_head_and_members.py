@@ -62,11 +62,13 @@ def test_a_silent_worker_keeps_its_certificates_and_returns_with_its_next_beat(m
 
 
 def test_ec2_is_asked_whether_a_silent_worker_has_ended(memory, keys, tmp_path):
+    """It is replaced at once, and not terminated: the right to that ended with its group's membership."""
     head, _ = silent_worker(memory, keys, tmp_path)
     assert memory.terminated == []
     memory.gone = {"i-2"}
     turn(head)
-    assert (memory.terminated, memory.asked) == (["i-2"], [["i-2"]] * 2)
+    assert "i-2" in head.state.dropped
+    assert (memory.terminated, memory.asked) == ([], [["i-2"]] * 3)
 
 
 def test_a_pause_of_the_head_is_no_silence_of_its_workers_and_does_not_end_one(memory, keys, tmp_path):

@@ -295,9 +295,9 @@ class Head:
 
     def _change_group(self) -> None:
         """Make the changes that are due. One that fails is made after the next reading, and stops no other for good."""
-        terminate, instances = self.agent.fleet.terminate, len(self.state.group.instances) if self.state.group else 0
+        instances = len(self.state.group.instances) if self.state.group else 0
         while self._ending:
-            if not self._done(lambda: terminate(self._ending[0][0], replaced=self._ending[0][1])):
+            if not self._done(lambda: self._terminate(*self._ending[0])):
                 self._ending.rotate(-1)
                 break
             self._ending.popleft()
@@ -305,6 +305,16 @@ class Head:
         desired = self._desired
         if desired is not None and (not self._ending or instances <= desired):
             self._desired = None if self._done(lambda: self.agent.fleet.set_desired(desired)) else desired
+
+    def _terminate(self, instance_id: str, replaced: bool) -> None:
+        """Terminate an instance, unless EC2 has ended it.
+
+        One that has ended is in no group, so the right to terminate it, which follows the group, may be denied for
+        good; and denied calls are tried again for a minute.
+        """
+        fleet = self.agent.fleet
+        if instance_id not in fleet.ended([instance_id]):
+            fleet.terminate(instance_id, replaced=replaced)
 
     def _done(self, change: Callable[[], None]) -> bool:
         try:

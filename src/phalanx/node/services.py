@@ -141,13 +141,7 @@ class Fleet:
         self._aws.query("ec2", "2016-11-15", "AssociateAddress", asked)
 
     def terminate(self, instance_id: str, replaced: bool) -> None:
-        """Terminate an instance and, unless it is `replaced`, lower the desired capacity. No error if it is gone.
-
-        One that has ended by itself is in no group, so the right to terminate it, which follows the group, may be
-        denied for good; and this client tries denied calls again for a minute.
-        """
-        if instance_id in self.ended([instance_id]):
-            return
+        """Terminate an instance and, unless it is `replaced`, lower the desired capacity. No error if it is gone."""
         fewer = "false" if replaced else "true"
         try:
             self._call(
