@@ -190,16 +190,20 @@ def kill_marked(job_id: str) -> None:
 
 
 def kill_chosen(chosen: Callable[[list[str], list[str]], bool], besides: int | None = None) -> None:
-    """Kill every process on this machine whose command line and environment are chosen."""
-    for pid in pids(chosen):
-        if pid != besides:
-            kill(pid)
+    """Kill every process on this machine whose command line and environment are chosen.
+
+    They are stopped first: one that outlives the other, if for a moment, acts on that.
+    """
+    found = [pid for pid in pids(chosen) if pid != besides]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in found:
+            kill(pid, number)
 
 
-def kill(pid: int) -> None:
-    """Kill a process, which may end by itself meanwhile."""
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Send a signal to a process, which may end by itself meanwhile."""
     with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
 
 
 def change_runner(monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str, str]) -> None:
