@@ -189,7 +189,7 @@ def a_job(terminal: Terminal) -> Iterator[list[str]]:
         shown = (line.strip() for line in job.stdout if " token=" in line)
         try:
             yield [line.partition("=")[2] for line in sorted([next(shown), next(shown)])]
-            # Ids of one second are in no order: the newest job need not be this one.
+            # Jobs of other tests may have begun meanwhile: the newest need not be this one.
             (this,) = jobs_that_run(terminal) - before
             terminal.phalanx("stop", this)
             job.wait(timeout=180)
