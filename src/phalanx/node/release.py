@@ -90,9 +90,9 @@ def stop_agent() -> None:
         remove(f"/etc/systemd/system/{unit}.service")
     for path in glob.glob("/proc/[0-9]*/cmdline"):
         # One that still boots. Only of root's processes: what another one names may be endless.
-        program, _, script = read(path).partition("\0-IS\0")
+        program, _, arguments = read(path).partition("\0-IS\0")
         is_agent = program.endswith("python3") and owner(path.replace("cmdline", "status")) == 0
-        if is_agent and "\n#agent=" in read(script.rstrip("\0")):
+        if is_agent and "\n#agent=" in read(arguments.partition("\0")[0]):
             end(int(path.split("/")[2]))
     for output in glob.glob("/proc/[0-9]*/fd/1"):
         if links_to(output, "/opt/phalanx/agent.log"):
