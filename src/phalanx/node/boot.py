@@ -61,18 +61,6 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
     patience_s = _TRIES_SHARE * settings.node_timeout_s
     serves = settings.head and settings.file_system == mount.HEAD
 
-    def install() -> None:
-        path = contract.this_machine(settings.region, settings.shared, settings.job_user, root).path
-        lacking = packages.lacking(path, root, serves)
-        if lacking and settings.offline:
-            agent.log.say(f"not on the image, and no mirror can be reached: {' '.join(lacking)}")
-        else:
-            packages.install(lacking, patience_s, agent.log.say)
-        if mount.LUSTRE in settings.file_system and not settings.offline:
-            packages.install_lustre(patience_s, agent.log.say, root)
-        if settings.data:
-            packages.install_mountpoint(patience_s, agent.log.say, root)
-
     def mount_shared() -> None:
         if serves:
             mount.serve(settings.shared, agent.job_uid(), settings.networks)
@@ -96,13 +84,28 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
         ("workers", lambda: _raise_workers(agent)),
         ("firewall", lambda: firewall.install(settings.job_user, root)),
         ("job user", make_user),
-        ("packages", install),
+        ("packages", lambda: _install(agent, serves, patience_s)),
         ("shared directory", mount_shared),
         ("local disks", lambda: local_disks.mount(agent.job_uid(), agent.log.say, root)),
         ("ssh keys", make_keys),
         ("boot script", lambda: _run_script(agent)),
         ("agent", start),
     ]
+
+
+def _install(agent: Agent, serves: bool, patience_s: float) -> None:
+    """Install what the image lacks. `serves`: this node serves the shared directory."""
+    settings, root, say = agent.settings, agent.root, agent.log.say
+    path = contract.this_machine(settings.region, settings.shared, settings.job_user, root).path
+    lacking = packages.lacking(path, root, serves)
+    if lacking and settings.offline:
+        say(f"not on the image, and no mirror can be reached: {' '.join(lacking)}")
+    else:
+        packages.install(lacking, patience_s, say)
+    if mount.LUSTRE in settings.file_system and not settings.offline:
+        packages.install_lustre(patience_s, say, root)
+    if settings.data:
+        packages.install_mountpoint(patience_s, say, root)
 
 
 def _take_address(agent: Agent, patience_s: float) -> None:
