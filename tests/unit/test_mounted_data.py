@@ -1,4 +1,4 @@
-"""`data` with ` mount`: what is refused, what the plan says, and what nodes are told."""
+"""`data` with ` mount`: what is refused, what the plan says, and what nodes get."""
 
 from __future__ import annotations
 

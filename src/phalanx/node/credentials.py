@@ -41,7 +41,7 @@ _LOOK_S = 0.5
 _REQUEST_BYTES = 8192
 # botocore renews credentials in their last 15 minutes, other SDKs in the last five.
 _FRESH_S = 1800
-# What starters are told, a line each.
+# What the agent tells starters, a line each.
 _LOST, _UNSAVED, _DATA, _SETTLED = "lost", "unsaved", b"data\n", b"settled\n"
 
 

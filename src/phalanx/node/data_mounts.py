@@ -97,7 +97,7 @@ def keep_own_place(disks: str) -> None:
 
 
 class DataMounts:
-    """This node's mounts. Its jobs are told of each that ends."""
+    """The mounts of this node. Whatever ends is reported to the jobs here."""
 
     def __init__(self, agent: Agent, desk: credentials.Desk) -> None:
         self._agent, self._desk, self._root = agent, desk, agent.root

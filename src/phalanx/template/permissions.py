@@ -1,4 +1,4 @@
-"""The calls that a person needs rights for who runs `up`, `status`, `scale`, `extend`, `why` and `down`.
+"""The calls to AWS of `up`, `status`, `scale`, `extend`, `why` and `down`, for which whoever runs them needs rights.
 
 CloudFormation makes and changes a stack's resources with the caller's rights. Which calls a type needs follows the
 permissions of the handlers in AWS's resource schemas, without those for properties that the template does not use.
