@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from local_clouds import api
 
-from conftest import Terminal
+from conftest import Terminal, a_terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -75,6 +75,17 @@ def pets(cluster) -> Iterator[Terminal]:
     yield terminal
     terminal.phalanx("down", "--yes", "--keep", "no")
     assert api(terminal, "fsx").describe_file_systems()["FileSystems"] == []
+
+
+def test_what_is_put_before_the_first_up_is_there_after_a_plan(tmp_path):
+    """`plan` stops a local cloud that it needed and that has no stack."""
+    with a_terminal("name: data\ncloud: local\nnodes: 1\ndata: {pets: s3://pets}\n") as terminal:
+        (terminal.directory / "cat").write_text("meow")
+        terminal.phalanx("data", "put", "cat", "s3://pets/")
+        terminal.phalanx("plan")
+        assert not terminal.local_cloud_pids()
+        terminal.phalanx("data", "get", "s3://pets/cat", str(tmp_path))
+        assert (tmp_path / "cat").read_text() == "meow"
 
 
 def test_a_prefix_is_staged_once_and_changed_objects_again(pets, bucket):

@@ -29,6 +29,7 @@ def buckets(tmp_path) -> Any:
         root_of_nodes=os.getuid(),
         at_stop=lambda _: None,
         spawn=lambda *_, **__: None,
+        keep_buckets=lambda: None,
     )
     with mock_aws():
         s3_backends[ACCOUNT]["aws"].create_bucket("my-bucket", "us-east-1")

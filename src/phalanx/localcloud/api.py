@@ -20,6 +20,7 @@ from phalanx.localcloud import (
     file_systems,
     fsx,
     functions,
+    kept_buckets,
     moto_setup,
     mounted_buckets,
     notifications,
@@ -58,6 +59,7 @@ MOTO = DomainDispatcherApplication(create_backend_app)
 # The order matters: each part depends on the ones before it.
 PARTS = (
     file_systems,
+    kept_buckets,
     ec2,
     placement_groups,
     account_quotas,
@@ -127,4 +129,6 @@ def _services(context: Context, engine: Engine) -> WsgiApp:
         status, headers, body = CloudFormationApi(context, engine)._dispatch(request)
         return Response(body, status, headers)(environ, start_response)
 
-    return throttling.wrap(context, tables.wrap(context, gate.wrap(mounted_buckets.wrap(context, services))))
+    return throttling.wrap(
+        context, tables.wrap(context, gate.wrap(mounted_buckets.wrap(context, kept_buckets.wrap(context, services))))
+    )

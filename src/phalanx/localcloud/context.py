@@ -43,6 +43,7 @@ class Context:
     `warnings` are shown by `phalanx local status`. `images` is the directory of images with a full operating system.
     `prices` is the file of AWS's price list (products).
     `network_changed()` is called after changes of records that decide about packets (network.guard).
+    `keep_buckets()` writes what has changed in buckets (kept_buckets).
     `root_of_nodes` is the uid and gid that own what nodes mount (userns.root_of_nodes).
     """
 
@@ -61,6 +62,7 @@ class Context:
     images: Path | None = None
     prices: Path | None = None
     network_changed: Callable[[], None] = lambda: None
+    keep_buckets: Callable[..., None] = lambda: None
     _at_stop: list[Callable[[], object]] = field(default_factory=list)
 
     def issue(self, principal: str) -> Issued:

@@ -44,6 +44,8 @@ class Buckets:
 
     def stop(self) -> None:
         self._ended.set()
+        # What was closed in the last second.
+        self.look()
         for path in self._root.glob("*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -74,6 +76,7 @@ class Buckets:
             links.sync(str(self._root), link, self._context.account, self._context.root_of_nodes)
         except OSError:
             log.exception("%s is not synchronized", link.url)
+        self._context.keep_buckets()
 
     def _follow(self) -> None:
         while not self._ended.wait(_EVERY_S):

@@ -148,6 +148,7 @@ class Service:
                     links.sync(str(self._directory(found)), link, found.account, self.context.root_of_nodes)
                 except Exception:
                     log.exception("%s is not synchronized", link.url)
+        self.context.keep_buckets()
 
     def _directory(self, found: Lustre) -> Any:
         return file_systems.directory(self.context.state, found.file_system_id)

@@ -7,7 +7,7 @@ from typing import Any
 
 from moto.s3.models import s3_backends
 
-from phalanx.localcloud import partitions
+from phalanx.localcloud import kept_buckets, partitions
 from phalanx.localcloud.cloudformation.errors import ResourceFailed
 from phalanx.localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, resource
 
@@ -43,6 +43,8 @@ def _bucket(request: Request) -> Made:
         raise ResourceFailed(f"The local cloud's buckets do not support {', '.join(unserved)}")
     name = request.name("BucketName", 63).lower()
     backend.create_bucket(name, request.region)
+    if not request.retained:
+        kept_buckets.discard_at_exit(request.context.state, name)
     with all_or_nothing(_delete_bucket, request, name):
         backend.put_bucket_tagging(name, request.tag_map())
         if "VersioningConfiguration" in properties:
