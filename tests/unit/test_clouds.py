@@ -6,10 +6,11 @@ from datetime import datetime, timezone
 
 import pytest
 from botocore import exceptions as boto
+from botocore.loaders import JSONFileLoader
 from clusters import aws_spec
 
 from phalanx import clouds
-from phalanx.clouds import lookups, remains, reservations
+from phalanx.clouds import lookups, remains, reservations, sessions
 from phalanx.clouds.aws import AwsCloud
 from phalanx.clouds.policies import require_policies
 from phalanx.clouds.protocol import Resource
@@ -351,3 +352,14 @@ def test_an_unknown_type_brings_the_nearest_or_what_fits_the_cloud(wanted, cloud
 def test_an_unknown_cloud_is_reported():
     with pytest.raises(SpecError, match="there is no cloud 'gcp'"):
         clouds.get("gcp", "r")
+
+
+def test_clouds_of_one_command_parse_botocores_tables_once(monkeypatch):
+    parsed = []
+    load = JSONFileLoader.load_file
+    monkeypatch.setattr(JSONFileLoader, "load_file", lambda self, path: parsed.append(path) or load(self, path))
+    sessions._loader.cache_clear()
+    for _ in range(3):
+        clouds.get("aws", "us-east-1").client("sqs")
+    found = [path for path in parsed if path.endswith(("endpoints", "sqs/2012-11-05/service-2"))]
+    assert len(found) == len(set(found)) == 2

@@ -7,6 +7,7 @@ import sys
 
 from boto3.session import Session
 
+from phalanx.clouds import sessions
 from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.protocol import SshRoute
 from phalanx.clouds.refusals import translate
@@ -20,7 +21,7 @@ class AwsCloud(ApiCloud):
 
     def session(self) -> Session:
         try:
-            return Session(region_name=self.region)
+            return sessions.make(self.region)
         except Exception as error:  # the constructor raises ProfileNotFound and the like
             raise translate(error, "sts:GetCallerIdentity", f"AWS in {self.region}") from error
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from boto3.session import Session
 from botocore.exceptions import ConnectionError, HTTPClientError
 
-from phalanx.clouds import endpoint, file_systems, images
+from phalanx.clouds import endpoint, file_systems, images, sessions
 from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.protocol import SshRoute
 from phalanx.cluster.cluster_record import state_directory
@@ -52,11 +52,11 @@ class LocalCloud(ApiCloud):
     def session(self) -> Session:
         """Return a session of the administrator, or of whoever's keys for this local cloud the shell has."""
         if os.environ.get("AWS_ENDPOINT_URL") == self.endpoint.url and "AWS_SESSION_TOKEN" in os.environ:
-            return Session(region_name=self.region)
-        return Session(
+            return sessions.make(self.region)
+        return sessions.make(
+            self.region,
             aws_access_key_id=self.endpoint.access_key_id,
             aws_secret_access_key=self.endpoint.secret_access_key,
-            region_name=self.region,
         )
 
     def endpoint_url(self) -> str | None:
