@@ -46,6 +46,14 @@ def test_a_shaped_link_carries_its_rate_both_ways_until_that_is_lifted(lab: Lab,
     wait(lambda: _megabits_s(lab, pair[1], pair[0], "10.0.1.11") > 40, "the full rate")
 
 
+def test_nodes_that_reach_each_other_know_only_the_router(lab: Lab, pair: tuple[str, str]) -> None:
+    """Linux keeps 1,024 neighbours in all: 33 nodes that knew each other would be more."""
+    assert lab.ssh(pair[0], "ssh -o ConnectTimeout=30 10.0.1.12 hostname").stdout
+    for node in pair:
+        known = [line.split()[0] for line in lab.ssh(node, "cat /proc/net/arp").stdout.splitlines()[1:]]
+        assert known == ["10.0.0.1"]
+
+
 def test_packets_are_delayed_or_the_kernel_that_cannot_is_named(lab: Lab, pair: tuple[str, str]) -> None:
     connect = (
         "import socket, time; t = time.monotonic(); socket.create_connection(('10.0.1.12', 22));"

@@ -17,7 +17,8 @@ _CREATE_EXCLUSIVE = 0x400 | 0x200
 _CREATE_OR_REPLACE = 0x400 | 0x100
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 1, 3, 4, 10, 18, 28
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
-_IFA_ADDRESS, _IFA_LOCAL, _RTA_OIF, _RTA_GATEWAY = 1, 2, 4, 5
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS, _RTA_DST, _RTA_OIF, _RTA_GATEWAY = 1, 2, 8, 1, 4, 5
+_IFA_F_NOPREFIXROUTE = 0x200
 _NDA_DST, _NDA_LLADDR, _NUD_PERMANENT = 1, 2, 0x80
 _RTM_NEWQDISC, _RTM_DELQDISC, _RTM_NEWTFILTER, _RTM_DELTFILTER = 36, 37, 44, 45
 _ROOT = 0xFFFFFFFF
@@ -28,7 +29,7 @@ _LINK_SERVICES = "169.254.169.0"
 _TCA_KIND, _TCA_OPTIONS, _TCA_BPF_OPS_LEN, _TCA_BPF_OPS, _TCA_BPF_FLAGS, _BPF_DIRECT = 1, 2, 4, 5, 8, 1
 _TC_ACT_OK, _TC_ACT_SHOT, _TC_ACT_UNSPEC = 0, 2, 0xFFFFFFFF
 _IFF_UP = 1
-_RT_TABLE_MAIN, _RTPROT_BOOT, _RTN_UNICAST, _RTN_LOCAL, _HOST = 254, 3, 1, 2, 254
+_RT_TABLE_MAIN, _RTPROT_BOOT, _RTN_UNICAST, _RTN_LOCAL, _HOST, _LINK = 254, 3, 1, 2, 254, 253
 _TIMEOUT_S = 10.0
 
 
@@ -203,8 +204,10 @@ class Rtnetlink:
         answers = self._request(_RTM_GETLINK, 0, _link() + attribute(_IFLA_IFNAME, name))
         return struct.unpack_from("=BxHi", answers[0])[2]
 
-    def add_address(self, name: str, address: str, prefix_length: int) -> None:
-        self._request(_RTM_NEWADDR, _CREATE_EXCLUSIVE, _address(self.index(name), address, prefix_length))
+    def add_address(self, name: str, address: str, prefix_length: int, has_route: bool = True) -> None:
+        """Add an address; without a route, its network is not reached through this link."""
+        flags = b"" if has_route else attribute(_IFA_FLAGS, _IFA_F_NOPREFIXROUTE)
+        self._request(_RTM_NEWADDR, _CREATE_EXCLUSIVE, _address(self.index(name), address, prefix_length) + flags)
 
     def remove_address(self, name: str, address: str, prefix_length: int) -> None:
         self._request(_RTM_DELADDR, 0, _address(self.index(name), address, prefix_length))
@@ -212,6 +215,12 @@ class Rtnetlink:
     def add_default_route(self, gateway: str) -> None:
         head = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, _RT_TABLE_MAIN, _RTPROT_BOOT, 0, _RTN_UNICAST, 0)
         body = head + attribute(_RTA_GATEWAY, socket.inet_aton(gateway))
+        self._request(_RTM_NEWROUTE, _CREATE_EXCLUSIVE, body)
+
+    def add_link_route(self, name: str, address: str) -> None:
+        """Reach one address directly on a link."""
+        head = struct.pack("=BBBBBBBBI", socket.AF_INET, 32, 0, 0, _RT_TABLE_MAIN, _RTPROT_BOOT, _LINK, _RTN_UNICAST, 0)
+        body = head + attribute(_RTA_DST, socket.inet_aton(address)) + attribute(_RTA_OIF, self.index(name))
         self._request(_RTM_NEWROUTE, _CREATE_EXCLUSIVE, body)
 
     def add_local_default_route(self) -> None:

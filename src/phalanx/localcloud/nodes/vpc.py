@@ -23,6 +23,9 @@ from phalanx.localcloud.nodes.machine import (
 
 # instances of a VPC may send frames of this size (EC2 user guide, network MTU)
 _MTU = 9001
+# The namespace is the router between nodes. It does not tell them that they could reach each other directly.
+_IPV4 = Path("/proc/sys/net/ipv4")
+_ROUTER = {"ip_forward": "1", "conf/all/send_redirects": "0", "conf/default/send_redirects": "0"}
 
 
 class Vpc:
@@ -31,6 +34,8 @@ class Vpc:
     def __init__(self) -> None:
         with _new_netns() as self.netns:
             self._links = Rtnetlink()
+            for name, value in _ROUTER.items():
+                (_IPV4 / name).write_text(value)
         self._gateways: set[str] = set()
         self._links.set_up("lo")
         self._links.add_local_default_route()
@@ -85,8 +90,9 @@ class Vpc:
             network = ipaddress.ip_network(machine.vpc_cidr)
             bridge.drop_outbound(link, str(network.network_address), network.prefixlen)
         _shape(bridge, link, disciplines.of(machine.rate_bit_s, 0.0))
-        # The kernel keeps 1,024 neighbours that it resolved, for all its networks together. If router and nodes had to
-        # resolve each other, connections would fail from 256 nodes on.
+        # The kernel keeps 1,024 neighbours that it resolved, for all networks together. So nothing is resolved here:
+        # the router knows each node, and nodes reach all others through the router. If they had to resolve each other,
+        # a job that connects each rank with each would fail from 33 nodes on.
         bridge.add_neighbour(self._bridge, address, mac_of(address))
         bridge.close()
         os.close(node)
@@ -120,9 +126,10 @@ def configure(machine: Machine) -> None:
     # As in a VPC, only its own router may announce routes, and there is none for IPv6.
     with suppress(FileNotFoundError):
         Path("/proc/sys/net/ipv6/conf/eth0/accept_ra").write_text("0")
-    node.add_address("eth0", machine.address, network.prefixlen)
+    node.add_address("eth0", machine.address, network.prefixlen, has_route=False)
     _shape(node, "eth0", disciplines.of(machine.rate_bit_s, machine.delay_s))
     node.set_up("eth0")
+    node.add_link_route("eth0", _gateway(network))
     node.add_default_route(_gateway(network))
     node.add_neighbour(node.index("eth0"), _gateway(network), mac_of(API_ADDRESS))
     node.close()
