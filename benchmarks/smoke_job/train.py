@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import torch
+
+# Imported before there is a process group, which it would keep: examples/fashion_mnist/train.py tells why.
+import torch.distributed.nn
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 

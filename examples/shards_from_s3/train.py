@@ -6,6 +6,9 @@ import io
 import numpy as np
 import torch
 import torch.distributed as dist
+
+# Imported before there is a process group, which it would keep: examples/fashion_mnist/train.py tells why.
+import torch.distributed.nn
 from bucket import Bucket
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel

@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+
+# Imported before there is a process group, which it would keep: examples/fashion_mnist/train.py tells why.
+import torch.distributed.nn
 from torch.nn.parallel import DistributedDataParallel
 
 

@@ -292,3 +292,16 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 def owner(imported: str, names: set[str]) -> str:
     """Return the module that is imported: `from a import b` may name something inside a."""
     return imported if imported in names else imported.rpartition(".")[0]
+
+
+def test_scripts_with_ddp_let_the_threads_of_gloo_end():
+    """A module that DDP imports late keeps the process group, whose threads can abort the exit (pytorch #190489)."""
+    root = SOURCE.parent
+    scripts = [*(root / "examples").rglob("*.py"), *(root / "benchmarks").rglob("*.py"), *SOURCE.rglob("trials/*.py")]
+    trains = {path: text for path in scripts if "DistributedDataParallel(" in (text := path.read_text())}
+    lacking = [
+        path.name
+        for path, text in trains.items()
+        if not re.search(r"^import (torch\.distributed\.nn|phalanx\.torch)", text, re.M)
+    ]
+    assert trains and not lacking

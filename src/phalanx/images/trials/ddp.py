@@ -3,6 +3,10 @@
 # pyright: reportMissingImports=false
 
 import torch
+
+# Imported before there is a process group, which it would keep: gloo's threads would outlive it, and could abort the
+# process while Python exits (pytorch issue 190489).
+import torch.distributed.nn
 from torch import distributed, nn
 
 backend = "nccl" if torch.cuda.device_count() > 1 else "gloo"
