@@ -36,7 +36,7 @@ def apply(context: Context, document: dict[str, Any]) -> dict[str, Any]:
     kill           {"instance_id", "silent": false, "noticed_after_s": 120}: the machine dies
     partition      {"instance_id", "cut": true}: cut it off from all others; false reconnects it
     link           {"instance_id", "rate_bit_s": 1000000000, "delay_s": 0}: what its link carries; 0 lifts each
-    freeze         {"instance_id", "for_s": 300}: its shared directory answers nothing for a while
+    freeze         {"instance_id", "for_s": 300}: its shared directory answers nothing for a while; 0 ends that
     interrupt      {"instance_id", "notice_s": 120}: EC2 takes a spot instance back, after its notice
     end            {"instance_id", "program"}: the kernel kills its sshd or its agent, as when memory runs out
     stall          {"instance_id", "for_s": 40}: its processes stand still for a while, and its port 22 still answers

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import signal
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ _QUIET_MS = 3000
 
 
 def freeze(site: Site, pid: int, pidfd: int, for_s: float) -> int:
-    """Freeze the shared directories that a node has mounted; return the pid of the process that ends it.
+    """Freeze the shared directories that a node has mounted; return the pid of the process that ends it, or on SIGTERM.
 
     Raises NodeError where this machine's users may not make file systems, or the node has mounted nothing.
     """
@@ -66,8 +67,9 @@ def _run(points: list[str], pidfd: int, for_s: float, said_w: int) -> None:
         kernel.setns(pidfd, kernel.CLONE_NEWNS)
         for point, device in zip(points, devices, strict=True):
             _lay_over(point, device)
+        ends = [pidfd, _on_sigterm()]
         os.close(said_w)
-        _wait(pidfd, round(for_s * 1000))
+        _wait(ends, round(for_s * 1000))
         for point in points:
             kernel.unmount(point)
         _thaw(devices)
@@ -86,9 +88,19 @@ def _lay_over(point: str, device: int) -> None:
     _answer(device, number, 0, body)
 
 
-def _wait(pidfd: int, timeout_ms: int) -> None:
+def _on_sigterm() -> int:
+    """Return the end of a pipe from which one can read after a SIGTERM."""
+    woken_r, woken_w = os.pipe()
+    os.set_blocking(woken_w, False)
+    signal.set_wakeup_fd(woken_w)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    return woken_r
+
+
+def _wait(ends: list[int], timeout_ms: int) -> None:
     poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
+    for end in ends:
+        poll.register(end, select.POLLIN)
     poll.poll(timeout_ms)
 
 

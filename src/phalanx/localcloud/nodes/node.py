@@ -33,6 +33,8 @@ class Node:
     reboots: bool = False
     """A reboot was requested: it is shutting down, or will once it is up."""
     killers: list[int] = field(default_factory=list)
+    frozen_by: set[int] = field(default_factory=set)
+    """The pids of the processes that let its shared directories answer nothing."""
 
     @property
     def pids(self) -> dict[str, int]:

@@ -78,23 +78,18 @@ class Supervisor:
     def _end_of_api(self) -> None:
         self._api_status = exit_status(os.waitpid(self._api, 0)[1])
 
-    # requests
-
     def _take_request(self) -> None:
         received = wire.receive(self._channel)
         if received is None:
-            self._unwatch_channel()
+            # The API process has closed its end and is exiting; its pidfd shows when.
+            self._handlers.pop(self._channel.fileno())
+            self._poll.unregister(self._channel)
             return
         request, _fds = received
         try:
             getattr(self, f"_do_{request['call']}")(request)
         except (NodeError, OSError, ValueError) as problem:
             self._answer(request["id"], error=f"{request['call']}: {problem}")
-
-    def _unwatch_channel(self) -> None:
-        """Stop reading: the API process has closed its end and is exiting; its pidfd shows when."""
-        self._handlers.pop(self._channel.fileno())
-        self._poll.unregister(self._channel)
 
     def _answer(self, number: int, fds: tuple[int, ...] = (), **content: Any) -> None:
         self._send({"id": number, **content}, fds)
@@ -197,13 +192,17 @@ class Supervisor:
 
     def _do_freeze(self, request: dict[str, Any]) -> None:
         node = self._running(request["instance_id"])
-        if node.pidfd is not None:
+        for helper in node.frozen_by:
+            os.kill(helper, signal.SIGTERM)
+        if node.pidfd is not None and request["for_s"]:
             helper = frozen.freeze(self._site, node.pid, node.pidfd, request["for_s"])
-            self._watch(pidfd := os.pidfd_open(helper), lambda: self._end_of_helper(helper, pidfd))
+            node.frozen_by.add(helper)
+            self._watch(pidfd := os.pidfd_open(helper), lambda: self._end_of_helper(node, helper, pidfd))
         self._answer(request["id"])
 
-    def _end_of_helper(self, pid: int, pidfd: int) -> None:
+    def _end_of_helper(self, node: Node, pid: int, pidfd: int) -> None:
         os.waitpid(pid, 0)
+        node.frozen_by.remove(pid)
         self._unwatch(pidfd)
 
     def _do_give_way_out(self, request: dict[str, Any]) -> None:
