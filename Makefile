@@ -14,7 +14,7 @@ demo: setup ## Train a model on four nodes on this machine
 
 test: setup ## Run every test, including those on real local clusters (unit tests only: .venv/bin/pytest tests/unit)
 	@scripts/schedulers
-	@.venv/bin/pytest -n $$(($$(nproc) + 2)) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+	@scripts/test
 
 # What must work on macOS, too: the command line and the library, with AWS.
 ON_A_MAC = $(filter-out src/phalanx/localcloud/ src/phalanx/runner/ src/phalanx/node/,$(wildcard src/phalanx/*/ src/phalanx/*.py))
