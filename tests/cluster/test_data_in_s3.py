@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster_networks import wait_until
 from local_clouds import api
 
-from conftest import Terminal, a_terminal
+from conftest import Terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -75,17 +76,6 @@ def pets(cluster) -> Iterator[Terminal]:
     yield terminal
     terminal.phalanx("down", "--yes", "--keep", "no")
     assert api(terminal, "fsx").describe_file_systems()["FileSystems"] == []
-
-
-def test_what_is_put_before_the_first_up_is_there_after_a_plan(tmp_path):
-    """`plan` stops a local cloud that it needed and that has no stack."""
-    with a_terminal("name: data\ncloud: local\nnodes: 1\ndata: {pets: s3://pets}\n") as terminal:
-        (terminal.directory / "cat").write_text("meow")
-        terminal.phalanx("data", "put", "cat", "s3://pets/")
-        terminal.phalanx("plan")
-        assert not terminal.local_cloud_pids()
-        terminal.phalanx("data", "get", "s3://pets/cat", str(tmp_path))
-        assert (tmp_path / "cat").read_text() == "meow"
 
 
 def test_a_prefix_is_staged_once_and_changed_objects_again(pets, bucket):
@@ -325,6 +315,21 @@ def test_a_mount_that_ends_ends_the_job_with_that_reason_and_comes_back(pets, tm
     job = running(pets, tmp_path, "sleep 600")
     on_root(pets, "worker1", "kill -9 $(pgrep -n -f 'mount-s3 my-bucket /s3/sh[e]lf')")
     assert reason.replace("worker2", "worker1") in ended(pets, job)
+
+
+def test_a_head_that_restarts_while_s3_refuses_its_mounts_serves_and_names_them(pets):
+    iam, ec2 = api(pets, "iam"), api(pets, "ec2")
+    (role,) = [one["RoleName"] for one in iam.list_roles()["Roles"] if one["RoleName"].startswith("data-JobRole")]
+    denied = {"Effect": "Deny", "Action": "s3:ListBucket", "Resource": "*"}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [denied]})
+    iam.put_role_policy(RoleName=role, PolicyName="refused", PolicyDocument=document)
+    head = json.loads(pets.phalanx("status", "--json").stdout)["nodes"][0]["instance_id"]
+    ec2.reboot_instances(InstanceIds=[head])
+    job = ("run", "--launcher", "exec", "-n", "1", "--", "cat", "/s3/shelf/sub/one")
+    why = "deeplearning-worker1: shelf at /s3/shelf can't be mounted: Error: Failed to create S3 client"
+    wait_until(lambda: why in pets.phalanx(*job, check=False).stderr, why)
+    iam.delete_role_policy(RoleName=role, PolicyName="refused")
+    wait_until(lambda: "[0] one" in pets.phalanx(*job, check=False).stdout, "the mount")
 
 
 def test_a_job_whose_file_mountpoint_could_not_upload_has_not_succeeded(pets, tmp_path):

@@ -276,3 +276,14 @@ def test_a_boot_script_that_fails_is_shown_with_its_output_and_a_long_wait_for_i
     logs = list((failing.state / "clusters/failing/boot-logs").glob("*.log"))
     assert any("fnord" in Path(log).read_text() for log in logs)
     assert "failing" not in stacks(failing)
+
+
+def test_what_is_put_before_the_first_up_is_there_after_a_plan(tmp_path):
+    """`plan` stops a local cloud that it needed and that has no stack."""
+    with a_terminal("name: data\ncloud: local\nnodes: 1\ndata: {pets: s3://pets}\n") as terminal:
+        (terminal.directory / "cat").write_text("meow")
+        terminal.phalanx("data", "put", "cat", "s3://pets/")
+        terminal.phalanx("plan")
+        assert not terminal.local_cloud_pids()
+        terminal.phalanx("data", "get", "s3://pets/cat", str(tmp_path))
+        assert (tmp_path / "cat").read_text() == "meow"

@@ -176,6 +176,7 @@ SAID = (
     (frames.ASK, {"node": HEAD, "command": "true"}, 1),
     (frames.EXIT, {"code": 0, "at": 1.0, "ending": False, "oom_kills": None}, frames.FIRST_RANK_NUMBER),
     (frames.EXIT, {"code": 1, "at": 1.0, "ending": True, "oom_kills": 3}, 0),
+    (frames.UNSURE, {"reason": "its own"}, 0),
     (frames.LEAVING, {"reason": "its own"}, 0),
     (frames.REPORT, {"ended": ["one"], "killed": [], "left": []}, 0),
 )

@@ -8,6 +8,7 @@ import socket
 import stat
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -75,24 +76,31 @@ def node(tmp_path, monkeypatch) -> Any:
 @pytest.fixture
 def mounts(node, monkeypatch) -> Iterator[DataMounts]:
     """Mount all; the thread that watches them ends with the test."""
-    before, watch = set(threading.enumerate()), DataMounts._watch
+    with watched(monkeypatch):
+        made = DataMounts(node.agent, node.desk)
+        made.begin(time.monotonic() + 10)
+        node.desk.mounts = made
+        yield made
 
-    def until_the_end(self: DataMounts) -> None:
+
+@contextlib.contextmanager
+def watched(monkeypatch: Any) -> Iterator[None]:
+    """The threads that watch mounts end with this."""
+    watchers, watch = list[threading.Thread](), DataMounts._watch
+
+    def until_the_end(self: DataMounts, mount: Any) -> None:
+        watchers.append(threading.current_thread())
         with contextlib.suppress(SystemExit):
-            watch(self)
-
-    monkeypatch.setattr(DataMounts, "_watch", until_the_end)
-    made = DataMounts(node.agent, node.desk)
-    made.begin(time.monotonic() + 10)
-    (watcher,) = set(threading.enumerate()) - before
-    node.desk.mounts = made
-    yield made
+            watch(self, mount)
 
     def end(_: float) -> None:
         raise SystemExit
 
+    monkeypatch.setattr(DataMounts, "_watch", until_the_end)
+    yield
     monkeypatch.setattr(data_mounts, "time", SimpleNamespace(sleep=end, monotonic=time.monotonic))
-    watcher.join(10)
+    for watcher in watchers:
+        watcher.join(10)
 
 
 class Starter:
@@ -130,6 +138,19 @@ def join(node) -> Iterator[Callable[[], Starter]]:
     """Return a function that registers a starter; all are gone with the test."""
     with contextlib.ExitStack() as stack:
         yield lambda: stack.enter_context(contextlib.closing(Starter(node.desk)))
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert condition()
+
+
+def have_umount(node: Any, script: str) -> None:
+    program = node.root / "bin/umount"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
 
 
 def unmount(node: Any, name: str) -> None:
@@ -170,6 +191,47 @@ def test_a_refusal_is_repeated_and_then_reported_in_mountpoint_s_words(node, mon
     assert "Forbidden: Access Denied; trying again" in node.said[0]
 
 
+def test_a_member_that_restarts_comes_up_without_a_mount_that_is_refused(node, join, monkeypatch):
+    """It names the mount to every job here, and mounts it when it may."""
+    (node.root / "refused").write_text("Forbidden: Access Denied")
+    with watched(monkeypatch):
+        node.desk.mounts = made = DataMounts(node.agent, node.desk)
+        made.begin(0, is_member=True)
+        starter = join()
+        told = [starter.line() for _ in range(3)]
+        why = "can't be mounted: Forbidden: Access Denied"
+        assert told == ["data", *(f"lost {name} at {node.root}/s3/{name} {why}" for name in ("pets", "runs"))]
+        until(lambda: {line.removeprefix("lost ") for line in told[1:]} <= set(node.said))
+        (node.root / "refused").unlink()
+        until(lambda: not made.problems())
+        again = join()
+        assert again.line() == "data" and list(again.ask()) == []
+
+
+def test_a_mount_that_hangs_is_lost_after_its_deadline_and_holds_up_nobody(node, mounts, join, monkeypatch):
+    """The stat of a directory whose Mountpoint is stopped never returns; an aborted connection ends it."""
+    monkeypatch.setattr(data_mounts, "_ANSWERS_WITHIN_S", 0.5)
+    monkeypatch.setattr(data_mounts, "_QUICK_S", 0.01)
+    abort = node.root / "sys/fs/fuse/connections/45/abort"
+    abort.parent.mkdir(parents=True)
+    abort.touch()
+    have_umount(node, 'sed -i "\\# $2 #d" $ROOT/proc/self/mountinfo')
+    stat_of, place = os.stat, f"{node.root}/s3/pets"
+
+    def stat(path: Any, **options: Any) -> Any:
+        while path == place and abort.read_text() != "1":
+            time.sleep(0.01)
+        return stat_of(path, **options)
+
+    monkeypatch.setattr(data_mounts.os, "stat", stat)
+    begun = time.monotonic()
+    assert mounts.problems() == [] and time.monotonic() - begun < 0.4
+    starter = join()
+    assert starter.line() == "data"
+    assert starter.line() == f"lost the mount of pets at {place} ended: it has not answered for 0.5 s"
+    until(lambda: f"{place} is mounted again" in node.said)
+
+
 def test_jobs_are_told_of_a_mount_that_ends_and_later_ones_while_it_is_away(node, mounts, join):
     first = join()
     assert first.line() == "data"
@@ -180,9 +242,7 @@ def test_jobs_are_told_of_a_mount_that_ends_and_later_ones_while_it_is_away(node
     second = join()
     assert [second.line(), second.line()] == ["data", lost]
     (node.root / "refused").unlink()
-    deadline = time.monotonic() + 10
-    while mounts.problems() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: not mounts.problems())
     third = join()
     assert third.line() == "data" and list(third.ask()) == []
 
@@ -193,9 +253,7 @@ def test_a_mount_that_died_while_no_agent_ran_is_made_again(node, request):
     place.parent.mkdir()
     place.symlink_to("nothing")
     (node.root / "proc/self/mountinfo").write_text(f"1 1 0:45 / {place} rw - fuse mountpoint-s3 rw\n")
-    program = node.root / "bin/umount"
-    program.write_text('#!/bin/sh\nrm "$2"; sed -i "\\# $2 #d" $ROOT/proc/self/mountinfo\n')
-    program.chmod(0o755)
+    have_umount(node, 'rm "$2"; sed -i "\\# $2 #d" $ROOT/proc/self/mountinfo')
     mounts = request.getfixturevalue("mounts")
     assert mounts.problems() == [] and place.is_dir()
 
@@ -203,9 +261,7 @@ def test_a_mount_that_died_while_no_agent_ran_is_made_again(node, request):
 def test_a_job_that_comes_before_the_mounts_is_told_of_them(node, mounts, join):
     node.desk.mounts = None
     starter = join()
-    deadline = time.monotonic() + 10
-    while not node.desk._jobs and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(lambda: node.desk._jobs)
     time.sleep(0.1)
     node.desk.mounts = mounts
     assert starter.line() == "data"
@@ -222,10 +278,7 @@ def test_a_job_that_does_not_read_holds_nobody_up(node, mounts, join):
 
 def test_a_job_ends_when_its_uploads_have_ended(node, mounts, join):
     """FUSE counts the requests that Mountpoint works on, and it answers a file's last close after the upload."""
-    device = os.minor((node.root / "s3/runs").stat().st_dev)
-    waiting = node.root / f"sys/fs/fuse/connections/{device}/waiting"
-    waiting.parent.mkdir(parents=True)
-    waiting.write_text("1\n")
+    waiting = uploads(node)
     starter = join()
     assert starter.line() == "data"
     starter.socket.send(b"?")
@@ -235,6 +288,62 @@ def test_a_job_ends_when_its_uploads_have_ended(node, mounts, join):
     starter.socket.settimeout(10)
     waiting.write_text("0\n")
     assert starter.socket.recv(100) == b"settled\n"
+
+
+def uploads(node: Any) -> Any:
+    """Have Mountpoint work on a request; return the file with their number."""
+    waiting = node.root / "sys/fs/fuse/connections/45/waiting"
+    waiting.parent.mkdir(parents=True)
+    waiting.write_text("1\n")
+    return waiting
+
+
+def test_a_job_does_not_wait_long_for_what_others_write(node, mounts, join, monkeypatch):
+    """FUSE does not say whose requests it counts, and those of a job that runs may never end."""
+    monkeypatch.setattr(data_mounts, "_BESIDE_OTHERS_S", 0.2)
+    uploads(node)
+    other, starter = join(), join()
+    assert [other.line(), starter.line()] == ["data", "data"]
+    (told,) = starter.ask()
+    assert told == (
+        f"unsure uploads to {node.root}/s3/runs had not ended 0.2 s after the job's last process; "
+        "they may be of other jobs on the node: a-job"
+    )
+
+
+def test_jobs_that_have_ended_together_wait_for_all_uploads(node, mounts, join, monkeypatch):
+    monkeypatch.setattr(data_mounts, "_BESIDE_OTHERS_S", 0.5)
+    waiting = uploads(node)
+    both = [join(), join()]
+    for starter in both:
+        assert starter.line() == "data"
+    for starter in both:
+        starter.socket.send(b"?")
+    until(lambda: len(node.desk._settling) == 2)
+    time.sleep(0.7)
+    waiting.write_text("0\n")
+    assert [starter.line() for starter in both] == ["settled", "settled"]
+
+
+def test_nobody_waits_for_the_uploads_of_a_job_whose_starter_has_gone(node, mounts, join):
+    uploads(node)
+    starter = join()
+    assert starter.line() == "data"
+    starter.socket.send(b"?")
+    until(lambda: node.desk._settling)
+    starter.socket.shutdown(socket.SHUT_RDWR)
+    until(lambda: not node.desk._jobs)
+
+
+def test_a_log_full_of_failures_costs_no_memory(node, mounts):
+    log = node.root / "var/log/phalanx-s3/runs/log"
+    log.write_text(FAILED.format("out") * 50_000)
+    tracemalloc.start()
+    (told,) = mounts.settle({}, list, bool)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert told.text.endswith("and 49997 more")
+    assert peak_bytes < 1 << 20
 
 
 def test_files_that_were_not_uploaded_since_the_job_began_are_named(node, mounts, join):
@@ -262,7 +371,7 @@ def test_a_starter_hears_what_the_agent_says_and_asks_only_one_that_has_mounts(t
     path = str(tmp_path / "socket")
     monkeypatch.setattr(guest, "SOCKET", path)
     loop, told = Loop(), []
-    own = guest.Guest(loop, "a-job", lambda reason, is_loss: told.append((reason, is_loss)))
+    own = guest.Guest(loop, "a-job", lambda reason, kind: told.append((reason, kind)))
     own.token = "t"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
@@ -271,25 +380,12 @@ def test_a_starter_hears_what_the_agent_says_and_asks_only_one_that_has_mounts(t
         agent = listener.accept()[0]
     own.settle()
     assert own.is_settled and agent.recv(100) == b"t a-job"
-    for piece in (b"data\nlost a mo", b"unt ended\nunsaved not in S3: x\n"):
+    for piece in (b"data\nlost a mo", b"unt ended\nunsaved not in S3: x\nunsure y\nof a later agent\n"):
         agent.send(piece)
         loop.turn(5)
-    assert told == [("a mount ended", True), ("not in S3: x", False)]
+    assert told == [("a mount ended", "lost"), ("not in S3: x", "unsaved"), ("y", "unsure")]
     own.settle()
     assert not own.is_settled and agent.recv(100) == b"?"
     agent.close()
     loop.turn(5)
     assert own.is_settled
-
-
-def test_jobs_can_t_put_another_directory_in_the_place_of_a_cache(tmp_path):
-    """The instance's own disks belong to jobs, and root removes what it finds in a cache."""
-    data_mounts.keep_own_place(str(tmp_path))
-    data_mounts.keep_own_place(str(tmp_path))
-    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
-    place = tmp_path / ".phalanx-s3"
-    assert stat.S_IMODE(place.stat().st_mode) == 0o700
-    place.rmdir()
-    place.symlink_to("/tmp")
-    with pytest.raises(CommandError, match="something of a job is in the way"):
-        data_mounts.keep_own_place(str(tmp_path))

@@ -35,6 +35,7 @@ class Starter:
         self.found: dict[str, object] = WELL
         self.on_spawn: Callable[[int], None] = lambda _number: None
         self.on_terminate: Callable[[int], None] = lambda number: self.ends(number, -15, was_ending=True)
+        self.says_last: list[tuple[int, dict[str, str]]] = []
         self.heard: list[int] = []
         self.commands: list[str] = []
         self._is_dead = False
@@ -78,7 +79,8 @@ class Starter:
             for one in list(self._living):
                 self.on_terminate(one)
         elif kind == frames.END:
-            self._say(frames.REPORT, CLEAN)
+            for last in (*self.says_last, (frames.REPORT, CLEAN)):
+                self._say(*last)
 
     def _say(self, kind: int, body: object, number: int = 0) -> None:
         if not self._is_dead:
@@ -158,6 +160,17 @@ def test_all_well(conduct, starters):
     assert conductor.outcome.record["state"] == "succeeded"
     assert [(verdict["node"], verdict["clean"]) for verdict in verdicts] == [(HEAD, True), (OTHER, True)]
     assert starters[OTHER].heard == [frames.CHECK, frames.SPAWN, frames.END]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"), [(0, f"{OTHER}: uploads go on"), (3, f"rank 0 on {OTHER} ended with exit code 3")]
+)
+def test_a_success_says_what_is_not_known_of_it_and_a_failure_its_own_reason(conduct, starters, code, message):
+    starters[OTHER].on_spawn = ending(starters[OTHER], code)
+    starters[OTHER].says_last = [(frames.UNSURE, {"reason": "uploads go on"})] * 2
+    conductor = conduct(rank(0, OTHER))
+    conductor.run()
+    assert conductor.outcome.record["message"] == message
 
 
 def test_what_is_missing_ends_it_before_anything_starts(conduct, starters):

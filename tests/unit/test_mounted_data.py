@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from phalanx.clouds import buckets
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudError, SpecError
 from phalanx.node import data_mounts
+from phalanx.node.command import CommandError
 from phalanx.plan.mounted_data import MOST_COUNTED, Contents
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.plan_text import describe, explain, warnings
@@ -174,3 +176,16 @@ def test_run_counts_the_mounted_prefixes_that_its_command_names(monkeypatch, com
     assert asked == names
     assert [one.split()[1] for one in said] == names
     assert all("has 60,000 objects, 58.6 KiB of 1 bytes on average" in one for one in said)
+
+
+def test_jobs_can_t_put_another_directory_in_the_place_of_a_cache(tmp_path):
+    """The instance's own disks belong to jobs, and root removes what it finds in a cache."""
+    data_mounts.keep_own_place(str(tmp_path))
+    data_mounts.keep_own_place(str(tmp_path))
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o1777
+    place = tmp_path / ".phalanx-s3"
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    place.rmdir()
+    place.symlink_to("/tmp")
+    with pytest.raises(CommandError, match="something of a job is in the way"):
+        data_mounts.keep_own_place(str(tmp_path))

@@ -22,14 +22,24 @@ from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
 
 if TYPE_CHECKING:
-    from typing import Protocol
+    from typing import Protocol, Sequence
 
     class Mounts(Protocol):
         """What the agent has mounted for jobs (node.data_mounts)."""
 
         def problems(self) -> list[str]: ...
         def logged(self) -> dict[str, int]: ...
-        def unsaved(self, since: dict[str, int]) -> list[str]: ...
+        def settle(
+            self, since: dict[str, int], others: Callable[[], list[str]], is_gone: Callable[[], object]
+        ) -> Sequence[Doubt]: ...
+
+    class Doubt(Protocol):
+        """What is not in S3, or may not be there."""
+
+        @property
+        def kind(self) -> str: ...
+        @property
+        def text(self) -> str: ...
 
 
 # Also defined in runner.starter.guest. Below 1024, so that no job can take the agent's place.
@@ -42,7 +52,7 @@ _REQUEST_BYTES = 8192
 # botocore renews credentials in their last 15 minutes, other SDKs in the last five.
 _FRESH_S = 1800
 # What the agent tells starters, a line each.
-_LOST, _UNSAVED, _DATA, _SETTLED = "lost", "unsaved", b"data\n", b"settled\n"
+_LOST, _DATA, _SETTLED = "lost", b"data\n", b"settled\n"
 
 
 def variables(token: str) -> dict[str, str]:
@@ -96,15 +106,15 @@ def _say(starter: socket.socket, kind: str, problems: list[str], flags: int = 0)
         starter.sendall(f"{kind} {' '.join(problem.split())}\n".encode(), flags)
 
 
-def _attend(starter: socket.socket, mounts: Mounts) -> None:
-    """Tell a job what has become of its data whenever it asks, by any byte."""
-    logged = mounts.logged()
-    starter.sendall(_DATA)
-    _say(starter, _LOST, mounts.problems())
-    while starter.recv(1):
-        _say(starter, _LOST, mounts.problems())
-        _say(starter, _UNSAVED, mounts.unsaved(logged))
-        starter.sendall(_SETTLED)
+def _is_gone(starter: socket.socket) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        return not starter.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    return False
+
+
+def _shown(job: str) -> str:
+    """Return a job's name as CloudTrail takes it, 64 characters together with an instance's id."""
+    return re.sub(r"[^\w+=,.@-]", "-", job, flags=re.ASCII)[:44]
 
 
 class Desk:
@@ -119,6 +129,8 @@ class Desk:
         self._jobs: dict[socket.socket, list[str]] = {}
         self._own: dict[str, str] = {}
         self.mounts: Optional[Mounts] = None
+        # Those whose processes have ended.
+        self._settling: set[socket.socket] = set()
         self._lent: dict[str, dict[str, str]] = {}
         self._lock = threading.Lock()
 
@@ -147,10 +159,32 @@ class Desk:
                         return
             starter.settimeout(None)
             if self.mounts:
-                _attend(starter, self.mounts)
+                self._attend(starter, self.mounts)
             starter.recv(1)
         finally:
+            self._settling.discard(starter)
             del self._jobs[starter]
+
+    def _attend(self, starter: socket.socket, mounts: Mounts) -> None:
+        """Tell a job what has become of its data; it asks, by any byte, when its processes have ended."""
+        logged = mounts.logged()
+        starter.sendall(_DATA)
+        _say(starter, _LOST, mounts.problems())
+        while starter.recv(1):
+            _say(starter, _LOST, mounts.problems())
+            self._settling.add(starter)
+            for doubt in mounts.settle(logged, self._at_work(), lambda: _is_gone(starter)):
+                _say(starter, doubt.kind, [doubt.text])
+            starter.sendall(_SETTLED)
+
+    def _at_work(self) -> Callable[[], list[str]]:
+        """Return a function that returns which of the jobs that may write now still may."""
+        now = set(self._jobs) - self._settling
+
+        def still() -> list[str]:
+            return sorted({_shown(job[1]) for one, job in list(self._jobs.items()) if one in now - self._settling})
+
+        return still
 
     def answer(self, client: socket.socket) -> None:
         """Answer an SDK's request. An error is JSON too, as the protocol requires."""
@@ -181,9 +215,8 @@ class Desk:
 
     def _assume(self, job: str) -> dict[str, str]:
         """Assume the job's role, for an hour at most because of role chaining (docs/aws-behaviour.md 6)."""
-        # CloudTrail shows this name; 64 characters at most.
-        name = re.sub(r"[^\w+=,.@-]", "-", job)[:44]
-        asked = {"RoleArn": self._role, "RoleSessionName": f"{name}@{self._metadata.identity().instance_id}"}
+        name = f"{_shown(job)}@{self._metadata.identity().instance_id}"
+        asked = {"RoleArn": self._role, "RoleSessionName": name}
         found = dict(re.findall("<(\\w+)>([^<]+)<", self._aws.query("sts", "2011-06-15", "AssumeRole", asked).decode()))
         kept = {name: found[name] for name in ("AccessKeyId", "SecretAccessKey", "Expiration")}
         return {**kept, "Token": found["SessionToken"], "RoleArn": self._role}

@@ -115,11 +115,11 @@ def _live(agent: Agent, desk: credentials.Desk, end: float) -> None:
 
 
 def _mount_data(agent: Agent, desk: credentials.Desk, end: float) -> None:
-    """Mount what jobs read from S3, once in this process's life. Raises CommandError."""
+    """Mount what jobs read from S3, once in this process's life. Raises CommandError, but not on a member."""
     if agent.settings.data and not desk.mounts:
         from phalanx.node import data_mounts
 
         step, agent.step = agent.step, _DATA
         mounts = data_mounts.DataMounts(agent, desk)
-        mounts.begin(end)
+        mounts.begin(end, is_member=bool(files.read(agent.root + contract.ROSTER)))
         agent.step, desk.mounts = step, mounts

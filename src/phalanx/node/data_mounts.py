@@ -6,6 +6,7 @@ Mountpoint gets credentials as jobs do, from this agent: never those of the node
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import stat
 import threading
 import time
 from dataclasses import dataclass
+from typing import Callable, Iterator, Optional
 
 from phalanx.node import credentials, files, local_disks
 from phalanx.node.agent import Agent
@@ -29,14 +31,27 @@ _CACHE_SHARE = 0.25
 _WITHIN_S = 60
 _LOOK_S = 0.5
 _AGAIN_S = 5 / SPEED
+# Mountpoint answers for a prefix itself from its memory. One that does not answer within this is as good as dead.
+_ANSWERS_WITHIN_S = 60
+_QUICK_S = 0.1
+# How long a member that has restarted waits for its mounts before it serves without them: jobs wait for it.
+_MEMBER_WITHIN_S = 60 / SPEED
 # How long S3 may refuse a role that is new (docs/aws-behaviour.md 11.5).
 _NEW_ROLE_S = 180 / SPEED
 # How long uploads may take after a job's last process has ended.
 _UPLOADS_WITHIN_S = 3600
+# The same where other jobs run that may write. All but the last close of a file waits in its process for the upload,
+# and what is left then takes seconds (12.8).
+_BESIDE_OTHERS_S = 120
+# Between others' requests there is hardly a moment without any.
+_LOOK_AT_UPLOADS_S = 0.05
 # A file that could not be uploaded, in Mountpoint's log: its writer may not have heeded the error (12.8).
 _NOT_UPLOADED = re.compile(r"\b(?:WARN|ERROR) .*?\{(.*)\}: \S+: (?:flush|release|fsync) failed with (?!errno 9:)(.*)")
 _NAME = re.compile(r'\bname="?([^"\s]+)')
 _MOST_SHOWN = 3
+_LONGEST_LINE = 4096
+LOST, UNSAVED, UNSURE = "lost", "unsaved", "unsure"
+"""What jobs are told of their data: a mount has ended, files are not in S3, or it is not known whether they are."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +111,34 @@ def keep_own_place(disks: str) -> None:
         raise CommandError(f"mkdir {place}", 1, "something of a job is in the way")
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """What is not in S3 (UNSAVED), or may not be there (UNSURE), of what a job has written."""
+
+    kind: str
+    text: str
+
+
+class _Question:
+    """A look at a directory, in a thread of its own: if the directory hangs, only that thread does."""
+
+    def __init__(self, place: str) -> None:
+        self.asked = time.monotonic()
+        self.answer: Optional[str] = None
+        self._thread = threading.Thread(target=self._ask, args=(place,), daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        self._thread.join(_QUICK_S)
+
+    def _ask(self, place: str) -> None:
+        try:
+            os.stat(place)
+            self.answer = ""
+        except OSError as error:
+            self.answer = str(error.strerror)
+
+
 class DataMounts:
     """The mounts of this node. Whatever ends is reported to the jobs here."""
 
@@ -103,6 +146,7 @@ class DataMounts:
         self._agent, self._desk, self._root = agent, desk, agent.root
         self._mounts = of(agent.settings.data)
         self._lost: dict[str, str] = {}
+        self._questions: dict[str, _Question] = {}
         self._lock = threading.Lock()
         self._token = self._kept_token()
         desk.lend_to(self._token, "data")
@@ -113,77 +157,105 @@ class DataMounts:
         files.write(path, files.read(path) or os.urandom(32).hex(), 0o600)
         return files.read(path)
 
-    def begin(self, end: float) -> None:
-        """Mount all by `end`, and watch them. Raises CommandError."""
-        end = min(end, time.monotonic() + _NEW_ROLE_S)
+    def begin(self, end: float, is_member: bool = False) -> None:
+        """Mount all by `end`, and watch them. Raises CommandError, but not on a member, which serves without them."""
+        end = time.monotonic() + _MEMBER_WITHIN_S if is_member else min(end, time.monotonic() + _NEW_ROLE_S)
         for mount in self._mounts:
-            while self._state(mount):
-                try:
-                    self._mount(mount)
-                except (CommandError, OSError) as error:
-                    if time.monotonic() > end:
-                        raise
-                    self._agent.log.say(f"{error}; trying again")
-                    time.sleep(_AGAIN_S)
-        threading.Thread(target=self._watch, daemon=True).start()
+            self._begin(mount, end, is_member)
+        for mount in self._mounts:
+            threading.Thread(target=self._watch, args=(mount,), daemon=True).start()
+
+    def _begin(self, mount: Mount, end: float, is_member: bool) -> None:
+        while self._state(mount):
+            try:
+                self._mount(mount, end - time.monotonic() if is_member else _WITHIN_S)
+            except (CommandError, OSError) as error:
+                if is_member:
+                    reason = error.output if isinstance(error, CommandError) else str(error)
+                    self._lost[mount.name] = f"{mount.name} at {mount.place} can't be mounted: {reason}"
+                    return
+                if time.monotonic() > end:
+                    raise
+                self._agent.log.say(f"{error}; trying again")
+                time.sleep(_AGAIN_S)
 
     def problems(self) -> list[str]:
         """Look at all mounts; return what is wrong with each that has ended."""
+        return list(filter(None, map(self._problem, self._mounts)))
+
+    def _problem(self, mount: Mount) -> str:
         with self._lock:
-            for mount in self._mounts:
-                state = self._state(mount)
-                if state:
-                    self._lost.setdefault(mount.name, f"the mount of {mount.name} at {mount.place} ended: {state}")
-            return list(self._lost.values())
+            state = self._state(mount)
+            if state:
+                self._lost.setdefault(mount.name, f"the mount of {mount.name} at {mount.place} ended: {state}")
+            return self._lost.get(mount.name, "")
 
     def logged(self) -> dict[str, int]:
         """Return how long each log of writable mounts is now."""
         paths = [path for mount in self._mounts if mount.is_writable for path in self._logs(mount)]
         return {path: os.path.getsize(path) for path in paths}
 
-    def unsaved(self, since: dict[str, int]) -> list[str]:
-        """Wait until nothing is being uploaded; return what of the files written since then is not in S3."""
-        deadline = time.monotonic() + _UPLOADS_WITHIN_S
+    def settle(
+        self, since: dict[str, int], others: Callable[[], list[str]], is_gone: Callable[[], object]
+    ) -> list[Doubt]:
+        """Wait until nothing is being uploaded; return what of the files written since then may not be in S3.
+
+        `others` are the jobs that run on this node since before, and `is_gone` is whether nobody waits for this.
+        """
         found = []
         for mount in [one for one in self._mounts if one.is_writable]:
-            while not self._state(mount) and self._uploads(mount):
-                if time.monotonic() > deadline:
-                    found.append(f"files in {mount.place} were not in S3 within {_UPLOADS_WITHIN_S} s")
-                    break
-                time.sleep(_LOOK_S)
-            failed = [text for path in self._logs(mount) for text in _failures(path, since.get(path, 0))]
-            more = f" and {len(failed) - _MOST_SHOWN} more" if len(failed) > _MOST_SHOWN else ""
-            if failed:
-                found.append(f"not in S3, from {mount.place}: {'; '.join(failed[:_MOST_SHOWN])}{more}")
+            doubt = self._await_uploads(mount, others, is_gone)
+            found += [doubt] if doubt else []
+            failed = itertools.chain.from_iterable(_failures(path, since.get(path, 0)) for path in self._logs(mount))
+            first = list(itertools.islice(failed, _MOST_SHOWN))
+            left = sum(1 for _ in failed)
+            if first:
+                more = f" and {left} more" if left else ""
+                found.append(Doubt(UNSAVED, f"not in S3, from {mount.place}: {'; '.join(first)}{more}"))
         return found
 
-    def _watch(self) -> None:
+    def _await_uploads(
+        self, mount: Mount, others: Callable[[], list[str]], is_gone: Callable[[], object]
+    ) -> Optional[Doubt]:
+        begun = time.monotonic()
+        while mount.name not in self._lost and self._uploads(mount) and not is_gone():
+            waited_s, beside = time.monotonic() - begun, others()
+            if waited_s > _UPLOADS_WITHIN_S:
+                return Doubt(UNSAVED, f"files in {mount.place} were not in S3 within {_UPLOADS_WITHIN_S} s")
+            if beside and waited_s > _BESIDE_OTHERS_S:
+                when = f"uploads to {mount.place} had not ended {_BESIDE_OTHERS_S} s after the job's last process"
+                return Doubt(UNSURE, f"{when}; they may be of other jobs on the node: {', '.join(beside)}")
+            time.sleep(_LOOK_AT_UPLOADS_S)
+        return None
+
+    def _watch(self, mount: Mount) -> None:
         while True:
             time.sleep(_LOOK_S)
-            problems = self.problems()
-            for problem in problems:
-                self._agent.log.say(problem)
-            self._desk.tell(problems)
-            for mount in [one for one in self._mounts if one.name in self._lost]:
-                self._restore(mount)
+            problem = self._problem(mount)
+            if problem:
+                self._restore(mount, problem)
 
-    def _restore(self, mount: Mount) -> None:
-        """Mount again what has ended; if that fails, it is tried again after a pause."""
-        try:
-            self._mount(mount)
-        except (CommandError, OSError) as error:
-            self._agent.log.say(f"{error}; trying again")
-            time.sleep(_AGAIN_S)
-            return
+    def _restore(self, mount: Mount, problem: str) -> None:
+        """Tell the jobs here of a mount that has ended until it is made again, however long that takes."""
+        self._agent.log.say(problem)
+        refused = False
+        while True:
+            self._desk.tell([problem])
+            try:
+                self._mount(mount, _WITHIN_S)
+                break
+            except (CommandError, OSError) as error:
+                if not refused:
+                    self._agent.log.say(f"{error}; trying again")
+                refused = True
+                time.sleep(_AGAIN_S)
         with self._lock:
             del self._lost[mount.name]
         self._agent.log.say(f"{mount.place} is mounted again")
 
-    def _mount(self, mount: Mount) -> None:
+    def _mount(self, mount: Mount, within_s: float) -> None:
         argv = command(mount, self._agent.settings.region, self._agent.job_uid(), self._root)
-        # Nothing else can be done with a directory whose Mountpoint has died (12.9).
-        while self._is_mounted(mount):
-            run(["umount", "-l", mount.place], _WITHIN_S)
+        self._clear(mount)
         os.makedirs(mount.place, exist_ok=True)
         if not mount.is_writable:
             cache = _cache(mount, self._root)
@@ -195,39 +267,60 @@ class DataMounts:
         if os.path.isdir(f"{self._root}/run/systemd/system"):
             # In a scope of its own: it must not end with the agent's unit.
             argv = ["systemd-run", "--quiet", "--scope", *argv]
-        run(argv, _WITHIN_S, env={**os.environ, **credentials.variables(self._token)})
+        run(argv, max(1.0, within_s), env={**os.environ, **credentials.variables(self._token)})
+
+    def _clear(self, mount: Mount) -> None:
+        """Unmount what is left: nothing else can be done with a directory whose Mountpoint has died (12.9)."""
+        while self._mounted(mount):
+            connection = self._connection(mount)
+            if connection and os.path.exists(f"{connection}/abort"):
+                # Whatever waits for a Mountpoint that hangs gets an error.
+                with open(f"{connection}/abort", "w") as file:
+                    file.write("1")
+            run(["umount", "-l", mount.place], _WITHIN_S)
+        with self._lock:
+            self._questions.pop(mount.name, None)
 
     def _state(self, mount: Mount) -> str:
-        """Return why a mount is not there; "" if it is."""
-        if not self._is_mounted(mount):
+        """Return why a mount is not there; "" if it is. Never waits for a directory that hangs."""
+        if not self._mounted(mount):
             return "it is not mounted"
-        try:
-            os.stat(mount.place)
-        except OSError as error:
-            return str(error.strerror)
-        return ""
+        question = self._questions.pop(mount.name, None) or _Question(mount.place)
+        question.wait()
+        if question.answer is None:
+            self._questions[mount.name] = question
+            is_late = time.monotonic() - question.asked > _ANSWERS_WITHIN_S
+            return f"it has not answered for {_ANSWERS_WITHIN_S} s" if is_late else ""
+        return question.answer
 
-    def _is_mounted(self, mount: Mount) -> bool:
-        lines = files.read(f"{self._root}/proc/self/mountinfo").splitlines()
-        return any(line.split()[4] == mount.place for line in lines)
+    def _mounted(self, mount: Mount) -> list[str]:
+        """Return the fields of what is mounted there, as in mountinfo; none for nothing."""
+        lines = map(str.split, files.read(f"{self._root}/proc/self/mountinfo").splitlines())
+        return next((line for line in lines if line[4] == mount.place), [])
+
+    def _connection(self, mount: Mount) -> str:
+        """Return the directory in which FUSE shows the mount's connection; "" for a mount of another kind."""
+        fields = self._mounted(mount)
+        is_fuse = fields and fields[fields.index("-") + 1].startswith("fuse")
+        return f"{self._root}/sys/fs/fuse/connections/{fields[2].partition(':')[2]}" if is_fuse else ""
 
     def _uploads(self, mount: Mount) -> bool:
         """Whether requests of the mount are being worked on: the last close of a file waits for its upload (12.8)."""
-        try:
-            device = os.minor(os.stat(mount.place).st_dev)
-        except OSError:
-            return False
-        return files.read(f"{self._root}/sys/fs/fuse/connections/{device}/waiting").strip() not in ("", "0")
+        connection = self._connection(mount)
+        return bool(connection) and files.read(f"{connection}/waiting").strip() not in ("", "0")
 
     def _logs(self, mount: Mount) -> list[str]:
         return sorted(glob.glob(f"{self._root}{_LOGS}/{mount.name}/*"))
 
 
-def _failures(log: str, offset: int) -> list[str]:
-    """Return each file that could not be uploaded, as Mountpoint's log has it from this offset on."""
+def _failures(log: str, offset: int) -> Iterator[str]:
+    """Yield each file that could not be uploaded, as Mountpoint's log has it from this offset on."""
     with open(log, errors="replace") as file:
         file.seek(offset)
-        return [f"{_name(found[1])}: {found[2]}" for found in map(_NOT_UPLOADED.search, file) if found]
+        for line in iter(lambda: file.readline(_LONGEST_LINE), ""):
+            found = _NOT_UPLOADED.search(line)
+            if found:
+                yield f"{_name(found[1])}: {found[2]}"
 
 
 def _name(fields: str) -> str:

@@ -37,6 +37,7 @@ LEAVING = 15  # JSON {"reason"}: the starter gives up, and ends all its processe
 ASK = 16  # JSON {"node", "command"}: an engine on this node requests this daemon there
 TROUBLE = 17  # JSON {"reason", "is_loss"}: data mounted from S3 ended, or (no loss) files are not there
 SAVING = 18  # nothing of the job is left, and REPORT waits for files that the agent saves in S3
+UNSURE = 19  # JSON {"reason"}: files may not be in S3, which nobody can know
 # Both ways: a sign of life. Any other frame is one, too.
 BEAT = 20
 
@@ -93,6 +94,7 @@ _BODIES = {
     LEAVING: {"reason": _is_text},
     ASK: {"node": _is_text, "command": _is_text},
     TROUBLE: {"reason": _is_text, "is_loss": _is_truth},
+    UNSURE: {"reason": _is_text},
 }
 _LONGEST_PREAMBLE = 64 << 10
 

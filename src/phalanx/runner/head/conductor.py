@@ -35,6 +35,7 @@ _AFTER_TERMINATE_S = 1.0
 _REPORT_WITHIN_S = 5.0
 # More than the agent waits (node.data_mounts).
 _SAVED_WITHIN_S = 3700.0
+_LONGEST_DOUBT = 500
 _TAIL_LINES = 20
 _REPORT_COPIES_AFTER_S = 2.0
 
@@ -284,6 +285,11 @@ class Conductor:
         witness = self._crew.book.witness(node) if is_loss else None
         self._fail(f"{node}: {reason}", 1, witness, NODE if is_loss else ENGINE)
         self._wind_down(0.0)
+
+    def on_doubt(self, node: str, reason: str) -> None:
+        """Handle files that may not be in S3: a job that has succeeded says so."""
+        # Of each node one at most: a job could say thousands.
+        self.outcome.doubts.setdefault(node, reason[:_LONGEST_DOUBT])
 
     def on_saving(self) -> None:
         """Handle a node whose report waits for files that are saved in S3."""

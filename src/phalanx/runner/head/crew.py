@@ -53,6 +53,10 @@ if TYPE_CHECKING:
             """Handle data from S3 that a node has lost, or files that did not get there."""
             ...
 
+        def on_doubt(self, node: str, reason: str) -> None:
+            """Handle files that may not be in S3."""
+            ...
+
         def on_saving(self) -> None:
             """Handle a node whose report waits for files that are saved in S3."""
             ...
@@ -241,6 +245,8 @@ class Crew:
             self._listener.on_leaving(channel, body["reason"])
         elif kind == frames.TROUBLE:
             self._listener.on_trouble(channel.node, body["reason"], body["is_loss"])
+        elif kind == frames.UNSURE:
+            self._listener.on_doubt(channel.node, body["reason"])
 
     def _number(self, channel: Channel, number: int) -> int:
         try:

@@ -32,6 +32,7 @@ class Outcome:
     """The outcome so far; `died`: whether the attempt was ended from outside, not by its program.
 
     `lived_s`: how long the first failed process had lived; None while none has failed.
+    `doubts`: what is not known of a success, by node.
     """
 
     def __init__(self) -> None:
@@ -42,14 +43,18 @@ class Outcome:
         self._at = 0.0
         self._lived_at = math.inf
         self._record: Dict[str, Any] = {}
+        self.doubts: Dict[str, str] = {}
 
     def __bool__(self) -> bool:
         return bool(self._record)
 
     @property
     def record(self) -> Dict[str, Any]:
-        """The changes to the job's state; success when no failure was found."""
-        return self._record or {"state": states.SUCCEEDED, "exit_code": 0}
+        """The changes to the job's state; success when no failure was found, perhaps with doubts."""
+        doubts = (
+            {"message": "; ".join(f"{node}: {doubt}" for node, doubt in self.doubts.items())} if self.doubts else {}
+        )
+        return self._record or {"state": states.SUCCEEDED, "exit_code": 0, **doubts}
 
     def fail(
         self, message: str, exit_code: int, number: Optional[int], weight: int, life: Optional[Life] = None

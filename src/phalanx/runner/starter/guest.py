@@ -21,11 +21,11 @@ _LONGEST_LINE = 1 << 20
 class Guest:
     """Registers the token, which the agent accepts as long as this process is connected to it.
 
-    `on_trouble(reason, is_loss)` gets what the agent tells of the data that are mounted on this node: that a mount has
-    ended, or that files which the job wrote are not in S3.
+    `on_trouble(reason, kind)` gets what the agent tells of the data that are mounted on this node: that a mount has
+    ended ("lost"), that files which the job wrote are not in S3 ("unsaved"), or that nobody knows that ("unsure").
     """
 
-    def __init__(self, loop: Loop, job_id: str, on_trouble: Callable[[str, bool], None]) -> None:
+    def __init__(self, loop: Loop, job_id: str, on_trouble: Callable[[str, str], None]) -> None:
         self.token = ""
         self.is_settled = True
         self._loop = loop
@@ -81,8 +81,8 @@ class Guest:
                 self._has_data = True
             elif kind == "settled":
                 self.is_settled = True
-            else:
-                self._on_trouble(reason, kind == "lost")
+            elif kind in ("lost", "unsaved", "unsure"):
+                self._on_trouble(reason, kind)
 
     def _lose(self, agent: _socket.socket) -> None:
         self._loop.forget(agent.fileno())

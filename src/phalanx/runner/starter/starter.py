@@ -379,8 +379,11 @@ class Starter:
             self._out.send(frames.pack_json(frames.REPORT, self._report))
             self._done_at = time.monotonic()
 
-    def _report_trouble(self, reason: str, is_loss: bool) -> None:
-        self._out.send(frames.pack_json(frames.TROUBLE, {"reason": reason, "is_loss": is_loss}))
+    def _report_trouble(self, reason: str, kind: str) -> None:
+        if kind == "unsure":
+            self._out.send(frames.pack_json(frames.UNSURE, {"reason": reason}))
+        else:
+            self._out.send(frames.pack_json(frames.TROUBLE, {"reason": reason, "is_loss": kind == "lost"}))
 
 
 def _as_message(problem: str) -> bytes:
