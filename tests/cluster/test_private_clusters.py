@@ -16,10 +16,12 @@ import pytest
 from botocore.exceptions import WaiterError
 from local_clouds import api, create_as_the_console, endpoint
 from needed_rights import not_needed, rights
+from own_vpc import ClosedVpc
 
 from conftest import PHALANX, Terminal, a_cluster
 from phalanx.clouds.aws import AwsCloud
 from phalanx.localcloud import dial
+from phalanx.plan.private_access import NEEDED
 from phalanx.ssh.remote import close_all
 
 pytestmark = pytest.mark.cluster
@@ -232,6 +234,35 @@ def test_without_an_endpoint_that_nodes_need_there_is_no_cluster_and_why_names_i
     finally:
         stacks.delete_stack(StackName=name)
         stacks.get_waiter("stack_delete_complete").wait(StackName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 90})
+
+
+def test_in_an_existing_vpc_the_stack_makes_only_the_endpoints_that_are_missing(private: Terminal):
+    """The user's own serve its nodes: one beside each of the two services of a login, and S3 for the head's subnet."""
+    own = ClosedVpc(api(private, "ec2"), "172.21", prefix=26)
+    own.gateway_endpoint("s3", own.table)
+    theirs = {one: own.interface_endpoint(one, "172.21.0.0/16") for one in ("sqs", "ssm")}
+    before, place = own.contents(), {"access": "private", "head_subnet": own.head, "worker_subnet": own.workers}
+    inside = Terminal(private.state.parent / "inside", private.state)
+    inside.directory.mkdir()
+    (inside.directory / "phalanx.yaml").write_text(
+        SPEC.replace("name: private", "name: inside").replace("{access: private}", json.dumps(place))
+    )
+    inside.phalanx("up")
+    made = {one["VpcEndpointId"]: one for one in own.ec2.describe_vpc_endpoints()["VpcEndpoints"]}
+    new = [made[one] for one in set(own.contents()["vpc_endpoints"]) - set(before["vpc_endpoints"])]
+    assert {one["ServiceName"].rpartition(".")[2] for one in new} == {*NEEDED} - {"sqs", "ssm"}
+    assert [one["RouteTableIds"] for one in new if one["ServiceName"].endswith(".s3")] == [[own.own_table]]
+    addresses = inside.phalanx("run", "-c", "inside", "--", "hostname").stdout
+    assert "ip-172-21-0-" in addresses and "ip-172-21-1-" in addresses
+    planned = inside.phalanx("plan").stdout
+    assert "yours for sqs, ssm" in planned, "those of the stack are not taken for the user's"
+    own.ec2.delete_vpc_endpoints(VpcEndpointIds=[theirs["sqs"]])
+    assert "no endpoint for sqs, which nodes call" in inside.phalanx("why", "-c", "inside").stdout
+    assert "nothing of it is left" in inside.phalanx("down", "-c", "inside", "--yes").stdout
+    own.endpoints.remove(theirs["sqs"])
+    assert set(own.contents()["vpc_endpoints"]) == set(own.endpoints)
+    assert own.contents()["routes"] == before["routes"]
+    own.delete()
 
 
 def test_a_new_head_is_found_by_the_id_of_its_instance(private: Terminal):

@@ -64,7 +64,12 @@ def _network(cloud: Stacks, _made: dict[str, Any]) -> dict[str, Any]:
     main = ec2.describe_route_tables(
         Filters=[{"Name": "vpc-id", "Values": [vpc]}, {"Name": "association.main", "Values": ["true"]}]
     )["RouteTables"][0]["RouteTableId"]
+    routed = ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
+    s3 = {"VpcId": vpc, "ServiceName": f"com.amazonaws.{REGION}.s3"}
+    gateways = [ec2.create_vpc_endpoint(**s3, RouteTableIds=one)["VpcEndpoint"] for one in ([routed], [])]
     return {
+        "table_with_endpoint": routed,
+        "gateway_endpoint": gateways[1]["VpcEndpointId"],
         "vpc": vpc,
         "other_vpc": other,
         "subnet": subnet,

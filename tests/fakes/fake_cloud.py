@@ -259,7 +259,7 @@ class FakeCloud:
     def delete_role(self, role):
         self.deleted_roles.append(role)
 
-    def endpoints(self, _vpc):
+    def endpoints(self, _vpc, _subnets=()):
         return []
 
     def delete_log_group(self, log_group):

@@ -1,4 +1,4 @@
-"""A VPC of a user, made with EC2's API: one subnet with an internet gateway, and one with a NAT gateway; and an EFS."""
+"""VPCs of a user, made with EC2's API: one with an internet gateway and a NAT gateway, one without; and an EFS."""
 
 from __future__ import annotations
 
@@ -7,29 +7,40 @@ from typing import Any
 EVERYWHERE = "0.0.0.0/0"
 
 
-class OwnVpc:
-    """`head` and `workers` are the subnets, and `table` and `own_table` their route tables."""
+class ClosedVpc:
+    """A VPC without a way out. `head` and `workers` are the subnets, and `table` and `own_table` their route tables."""
 
-    def __init__(self, ec2: Any, block: str = "10.1") -> None:
+    def __init__(self, ec2: Any, block: str = "10.1", prefix: int = 28) -> None:
         self.ec2 = ec2
+        self.endpoints: list[str] = []
+        self.groups: list[str] = []
         self.vpc = ec2.create_vpc(CidrBlock=f"{block}.0.0/16")["Vpc"]["VpcId"]
         ec2.modify_vpc_attribute(VpcId=self.vpc, EnableDnsHostnames={"Value": True})
-        self.head, self.workers = (self._subnet(f"{block}.{number}.0/28") for number in range(2))
-        self.gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
-        ec2.attach_internet_gateway(InternetGatewayId=self.gateway, VpcId=self.vpc)
+        self.head, self.workers = (self._subnet(f"{block}.{number}.0/{prefix}") for number in range(2))
         self.table, self.own_table = self._table(self.head), self._table(self.workers)
-        self.route(self.table, GatewayId=self.gateway)
-        self.address = ec2.allocate_address(Domain="vpc")["AllocationId"]
-        made = ec2.create_nat_gateway(SubnetId=self.head, AllocationId=self.address)
-        self.nat = made["NatGateway"]["NatGatewayId"]
-        self.route(self.own_table, NatGatewayId=self.nat)
 
-    def route(self, table: str, **target: str) -> None:
-        """Give a table its default route."""
-        self.ec2.create_route(RouteTableId=table, DestinationCidrBlock=EVERYWHERE, **target)
+    def gateway_endpoint(self, service: str, *tables: str) -> str:
+        """Make a gateway endpoint for these route tables; return its id."""
+        return self._endpoint(service, VpcEndpointType="Gateway", RouteTableIds=list(tables))
+
+    def interface_endpoint(self, service: str, *networks: str, **more: Any) -> str:
+        """Make an interface endpoint in the workers' subnet that lets HTTPS in from these networks; return its id."""
+        group = self.ec2.create_security_group(GroupName=service, Description=service, VpcId=self.vpc)["GroupId"]
+        self.groups.append(group)
+        rule = {"IpProtocol": "tcp", "FromPort": 443, "ToPort": 443, "IpRanges": [{"CidrIp": one} for one in networks]}
+        if networks:
+            self.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
+        where = {"SubnetIds": [self.workers], "SecurityGroupIds": [group], "PrivateDnsEnabled": True}
+        return self._endpoint(service, VpcEndpointType="Interface", **{**where, **more})
+
+    def _endpoint(self, service: str, **more: Any) -> str:
+        named = f"com.amazonaws.us-east-1.{service}"
+        made = self.ec2.create_vpc_endpoint(VpcId=self.vpc, ServiceName=named, **more)["VpcEndpoint"]
+        self.endpoints.append(made["VpcEndpointId"])
+        return made["VpcEndpointId"]
 
     def contents(self) -> dict[str, list[str]]:
-        """Return the ids of all that EC2 has in the VPC."""
+        """Return the ids of all that EC2 has in the VPC, and the routes."""
         kinds = {
             "subnets": ("Subnets", "SubnetId"),
             "route_tables": ("RouteTables", "RouteTableId"),
@@ -39,14 +50,16 @@ class OwnVpc:
         }
         filters = [{"Name": "vpc-id", "Values": [self.vpc]}]
         answers = {kind: getattr(self.ec2, f"describe_{kind}")(Filters=filters) for kind in kinds}
-        return {kind: sorted(one[name] for one in answers[kind][key]) for kind, (key, name) in kinds.items()}
+        found = {kind: sorted(one[name] for one in answers[kind][key]) for kind, (key, name) in kinds.items()}
+        tables = answers["route_tables"]["RouteTables"]
+        return {**found, "routes": sorted(str(sorted(route.items())) for one in tables for route in one["Routes"])}
 
     def delete(self) -> None:
         """Delete the VPC, which fails while anything of somebody else is in it."""
-        self.ec2.delete_nat_gateway(NatGatewayId=self.nat)
-        self.ec2.release_address(AllocationId=self.address)
-        self.ec2.detach_internet_gateway(InternetGatewayId=self.gateway, VpcId=self.vpc)
-        self.ec2.delete_internet_gateway(InternetGatewayId=self.gateway)
+        if self.endpoints:
+            self.ec2.delete_vpc_endpoints(VpcEndpointIds=self.endpoints)
+        for group in self.groups:
+            self.ec2.delete_security_group(GroupId=group)
         for table in (self.table, self.own_table):
             self._delete_table(table)
         for subnet in (self.head, self.workers):
@@ -67,6 +80,32 @@ class OwnVpc:
         for association in found["Associations"]:
             self.ec2.disassociate_route_table(AssociationId=association["RouteTableAssociationId"])
         self.ec2.delete_route_table(RouteTableId=table)
+
+
+class OwnVpc(ClosedVpc):
+    """A VPC where the head's subnet has a route to an internet gateway, and the workers' one to a NAT gateway."""
+
+    def __init__(self, ec2: Any, block: str = "10.1") -> None:
+        super().__init__(ec2, block)
+        self.gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+        ec2.attach_internet_gateway(InternetGatewayId=self.gateway, VpcId=self.vpc)
+        self.route(self.table, GatewayId=self.gateway)
+        self.address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+        made = ec2.create_nat_gateway(SubnetId=self.head, AllocationId=self.address)
+        self.nat = made["NatGateway"]["NatGatewayId"]
+        self.route(self.own_table, NatGatewayId=self.nat)
+
+    def route(self, table: str, **target: str) -> None:
+        """Give a table its default route."""
+        self.ec2.create_route(RouteTableId=table, DestinationCidrBlock=EVERYWHERE, **target)
+
+    def delete(self) -> None:
+        """Delete the VPC with its gateways, which fails while anything of somebody else is in it."""
+        self.ec2.delete_nat_gateway(NatGatewayId=self.nat)
+        self.ec2.release_address(AllocationId=self.address)
+        self.ec2.detach_internet_gateway(InternetGatewayId=self.gateway, VpcId=self.vpc)
+        self.ec2.delete_internet_gateway(InternetGatewayId=self.gateway)
+        super().delete()
 
 
 class OwnFileSystem:

@@ -8,6 +8,7 @@ from typing import Any
 from clusters import FACTS, GPU_FACTS, aws_spec, plan, spec
 
 from phalanx.plan.emr_cluster import EmrCluster, Instance
+from phalanx.plan.existing_vpc import ExistingVpc, Subnet
 from phalanx.plan.network_cards import Card
 from phalanx.plan.plan import HeadFacts, make_plan
 from phalanx.template import synthesize
@@ -59,6 +60,7 @@ FOUND = EmrCluster(
     ends_itself=False,
 )
 ADOPTED = Terms(FOUND, "demo", 2, 600, "/efs", served_by_head=False)
+CLOSED = Subnet("subnet-00000001", "vpc-1", "us-east-1b", "10.1.0.0/24", 251, "", table="rtb-1")
 PLANS = {
     "local": plan(),
     "alone": plan(nodes=1, min=1),
@@ -67,6 +69,10 @@ PLANS = {
     "private": make_plan(
         aws_spec(network={"access": "private"}, ssh_from="", image="dlami-base", metrics="yes"),
         replace(FACTS, cloud="aws"),
+    ),
+    "inside": make_plan(
+        aws_spec(network={"access": "private", "head_subnet": CLOSED.subnet_id}, ssh_from="", image="dlami-base"),
+        replace(FACTS, cloud="aws", vpc=ExistingVpc(CLOSED.vpc, True, True, CLOSED, CLOSED, ("10.1.0.0/16",))),
     ),
     "lustre": plan(
         storage="lustre",

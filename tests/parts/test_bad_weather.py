@@ -324,6 +324,12 @@ def test_what_guard_duty_made_can_be_deleted_and_what_a_person_made_is_named(loc
     assert group not in left[1]
 
 
+def _endpoint(ec2: Any, vpc: str) -> list[Resource]:
+    named = {"ServiceName": "com.amazonaws.us-east-1.s3", "VpcEndpointType": "Gateway"}
+    made = ec2.create_vpc_endpoint(VpcId=vpc, **named)["VpcEndpoint"]["VpcEndpointId"]
+    return [Resource("S3Endpoint", made, "AWS::EC2::VPCEndpoint")]
+
+
 def test_clusters_that_share_a_network_or_a_file_system_are_known_by_their_groups(local):
     ec2, api = local.client("ec2"), Api(local)
     vpc, _ = local.network()
@@ -342,4 +348,10 @@ def test_clusters_that_share_a_network_or_a_file_system_are_known_by_their_group
     assert foreign.sharers(api, "demo", mine) == ["mounts"]
     made = [*mine, Resource("Vpc", vpc, "AWS::EC2::VPC")]
     assert foreign.sharers(api, "demo", made) == ["beside", "mounts"]
+    mine += _endpoint(ec2, vpc)
+    ec2.delete_security_group(GroupId=group("left"))
+    public = ec2.create_security_group(GroupName="beside-HeadSecurityGroup-1", Description="x", VpcId=vpc)["GroupId"]
+    assert foreign.sharers(api, "demo", mine) == ["beside", "mounts"]
+    ec2.create_tags(Resources=[public], Tags=[{"Key": "phalanx:cluster", "Value": "beside"}])
+    assert foreign.sharers(api, "demo", mine) == ["mounts"], "one with a public head has another way to AWS"
     assert foreign.sharers(api, "demo", []) == []

@@ -136,6 +136,11 @@ def vcpus_of_instances(local: Stacks) -> int:
     return sum(cores[name] for name in alive)
 
 
+def gateway_endpoints(local: Stacks) -> list[str]:
+    every = local.client("ec2").describe_vpc_endpoints()["VpcEndpoints"]
+    return [one["VpcEndpointId"] for one in every if one["VpcEndpointType"] == "Gateway"]
+
+
 def test_what_the_account_may_have_and_has_is_asked(local, aws):
     spec = aws_spec(nodes=4, min=2, type="c5.large")
     vcpus_in_use = vcpus_of_instances(local)
@@ -144,7 +149,8 @@ def test_what_the_account_may_have_and_has_is_asked(local, aws):
     in_use = len(local.client("ec2").describe_addresses()["Addresses"])
     facts = lookups.facts(aws, spec, "")
     local.client("ec2").release_address(AllocationId=address["AllocationId"])
-    vcpus, addresses, vpcs = facts.quotas
+    vcpus, addresses, vpcs, gateways = facts.quotas
+    assert gateways.used == len(gateway_endpoints(local))
     assert facts.quotas_unknown == ""
     assert (vcpus.limit, vcpus.used) == (vcpus_in_use + 6, vcpus_in_use)
     assert (addresses.limit, addresses.used) == (50, in_use)

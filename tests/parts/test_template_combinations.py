@@ -51,6 +51,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
         {"cidr": "172.16.0.0/27"},
         {"cidr": "192.168.4.0/22"},
         {"access": "private"},
+        {"access": "private", "head_subnet": HEAD.subnet_id, "worker_subnet": WORKERS.subnet_id},
         {"head_subnet": HEAD.subnet_id},
         {"head_subnet": HEAD.subnet_id, "worker_subnet": WORKERS.subnet_id},
     ),
@@ -80,11 +81,15 @@ FACTS_BY_TYPE = {
 def planned(fields: dict[str, Any]) -> Plan | None:
     """Return the plan; None if it is refused, which must name one of the keys."""
     try:
-        private = {"ssh_from": "", "image": "dlami-base"} if fields.get("network") == {"access": "private"} else {}
+        is_private = "access" in (fields.get("network") or {})
+        private = {"ssh_from": "", "image": "dlami-base"} if is_private else {}
         spec = aws_spec(**{"nodes": 2, "min": 1, **private, **fields})
         reservation = BLOCK if spec.reservation else None
         workers = HEAD if len(set(spec.subnets)) == 1 else WORKERS
-        vpc = ExistingVpc(HEAD.vpc, True, True, HEAD, workers) if spec.subnets else None
+        vpc = ExistingVpc(HEAD.vpc, True, True, HEAD, workers, ("10.1.0.0/16",)) if spec.subnets else None
+        if vpc and is_private:
+            closed = (replace(one, way_out="", table=f"rtb-{one.cidr}") for one in (HEAD, workers))
+            vpc = replace(vpc, **dict(zip(("head", "workers"), closed, strict=True)))
         facts = replace(FACTS_BY_TYPE[spec.type], cloud="aws", reservation=reservation, vpc=vpc)
         return make_plan(spec, replace(facts, head=HeadFacts(2, 8, "x86_64") if spec.head else None))
     except SpecError as refusal:

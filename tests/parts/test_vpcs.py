@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from aws_here import AwsHere
 from clusters import aws_spec
-from own_vpc import EVERYWHERE, OwnVpc
+from own_vpc import EVERYWHERE, ClosedVpc, OwnVpc
 from stack_fakes import Stacks, stacks
 
-from phalanx.clouds import vpcs
+from phalanx.clouds import endpoints_of_vpc, vpcs
 from phalanx.errors import SpecError
 from phalanx.localcloud import ec2 as local_ec2
-from phalanx.plan.existing_vpc import INTERNET, NAT, OTHER, ExistingVpc
+from phalanx.plan.existing_vpc import INTERNET, NAT, OTHER, Endpoint, ExistingVpc
 
 
 class Own(OwnVpc):
@@ -109,3 +110,72 @@ def test_a_nat_gateway_that_is_gone_leads_nowhere(own):
     assert own.described().workers.way_out == ""
     own.ec2.release_address(AllocationId=address)
     own.ec2.replace_route(**where, NatGatewayId=own.nat)
+
+
+@pytest.fixture(scope="module")
+def closed(own: Own) -> Iterator[ClosedVpc]:
+    """A VPC without a way out, with endpoints for S3 in the head's subnet and for SQS and SNS."""
+    made = ClosedVpc(own.ec2, "10.9")
+    own.ec2.modify_subnet_attribute(SubnetId=made.head, MapPublicIpOnLaunch={"Value": True})
+    made.gateway_endpoint("s3", made.table)
+    made.interface_endpoint("sqs", "10.9.0.0/28", "192.168.0.0/16")
+    made.interface_endpoint("sns", PrivateDnsEnabled=False)
+    yield made
+    made.delete()
+
+
+def found_in(own: Own, closed: ClosedVpc, cluster: str = "demo") -> ExistingVpc:
+    network = {"access": "private", "head_subnet": closed.head, "worker_subnet": closed.workers}
+    found = vpcs.find(AwsHere(own.cloud.client), aws_spec(name=cluster, network=network, ssh_from=""))
+    assert found is not None
+    return found
+
+
+def test_the_endpoints_of_a_vpc_are_described_with_whom_they_serve(own: Own, closed: ClosedVpc):
+    found = found_in(own, closed)
+    assert [subnet.table for subnet in found.subnets] == [closed.table, closed.own_table]
+    assert [subnet.gives_addresses for subnet in found.subnets] == [True, False]
+    assert found.is_closed and found.blocks == ("10.9.0.0/16",)
+    assert found.interface_endpoints == 2, "the quota counts it, also if nobody finds it by the service's name"
+    s3, sqs = found.endpoints
+    assert s3 == Endpoint(closed.endpoints[0], "s3", tables=(closed.table,))
+    assert (sqs.service, sqs.zones, sqs.open_to) == ("sqs", ("us-east-1b",), ("10.9.0.0/28", "192.168.0.0/16"))
+
+
+def test_an_endpoint_of_the_cluster_itself_is_none_of_the_user_s(own: Own, closed: ClosedVpc):
+    """Or the next `up` would leave it out of the stack."""
+    tag = [{"Key": "phalanx:cluster", "Value": "mine"}]
+    own.ec2.create_tags(Resources=[closed.endpoints[1]], Tags=tag)
+    assert [one.service for one in found_in(own, closed, "mine").endpoints] == ["s3"]
+    assert [one.service for one in found_in(own, closed, "other").endpoints] == ["s3", "sqs"]
+    own.ec2.delete_tags(Resources=[closed.endpoints[1]], Tags=tag)
+
+
+@pytest.mark.parametrize(
+    ("rule", "open_to"),
+    [
+        ({"IpProtocol": "-1", "IpRanges": [{"CidrIp": "10.9.1.0/28"}]}, ("10.9.1.0/28",)),
+        ({"IpProtocol": "tcp", "FromPort": 0, "ToPort": 1024, "IpRanges": [{"CidrIp": EVERYWHERE}]}, (EVERYWHERE,)),
+        ({"IpProtocol": "tcp", "FromPort": 80, "ToPort": 442, "IpRanges": [{"CidrIp": EVERYWHERE}]}, ()),
+        ({"IpProtocol": "udp", "FromPort": 443, "ToPort": 443, "IpRanges": [{"CidrIp": EVERYWHERE}]}, ()),
+        ({"IpProtocol": "-1", "PrefixListIds": [{"PrefixListId": "pl-1"}]}, None),
+        ({"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": "sg-1"}]}, ()),
+    ],
+)
+def test_an_endpoint_s_rules_say_whom_it_lets_in(rule: dict[str, Any], open_to: tuple[str, ...] | None):
+    assert endpoints_of_vpc.open_to([rule]) == open_to
+
+
+def test_a_policy_of_its_own_is_noticed(own: Own, closed: ClosedVpc):
+    bound = closed.gateway_endpoint("dynamodb", closed.table)
+    one = json.dumps({"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "dynamodb:*", "Resource": "*"}]})
+    own.ec2.modify_vpc_endpoint(VpcEndpointId=bound, PolicyDocument=one)
+    assert {one.service: one.is_open for one in found_in(own, closed).endpoints}["dynamodb"] is False
+    own.ec2.delete_vpc_endpoints(VpcEndpointIds=[closed.endpoints.pop()])
+
+
+def test_why_asks_which_services_nodes_reach(own: Own, closed: ClosedVpc):
+    aws = AwsHere(own.cloud.client)
+    assert vpcs.services(aws, closed.vpc, (closed.head,)) == ["s3", "sqs"]
+    assert vpcs.services(aws, closed.vpc, (closed.head, closed.workers)) == ["sqs"], "one table has no route to S3"
+    assert vpcs.services(aws, own.vpc, (own.workers,)) is None

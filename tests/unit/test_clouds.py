@@ -204,12 +204,14 @@ def test_quotas_are_asked_and_what_the_cluster_itself_has_does_not_count():
                 {"Quota": {"Value": 64.0}},
                 refused("NoSuchResourceException"),
                 {"Quota": {"Value": 9.0}},
+                {"Quota": {"Value": 20.0}},
             ],
             ("service-quotas", "get_aws_default_service_quota"): {"Quota": {"Value": 5.0}},
             ("ec2", "describe_instances"): {"Reservations": [{"Instances": running}]},
             ("ec2", "describe_instance_types"): {"InstanceTypes": described},
             ("ec2", "describe_addresses"): {"Addresses": [{}, {}, {"Tags": own}]},
             ("ec2", "describe_vpcs"): {"Vpcs": [{}]},
+            ("ec2", "describe_vpc_endpoints"): {"VpcEndpoints": [{}, {}, {"Tags": own}]},
         }
     )
     found, unknown = ask(cloud, "demo", WANTED)
@@ -217,6 +219,7 @@ def test_quotas_are_asked_and_what_the_cluster_itself_has_does_not_count():
         ("vCPU", 6, 64),
         ("Elastic IP", 2, 5),
         ("VPC", 1, 9),
+        ("gateway endpoint", 2, 20),
     ]
     assert unknown == ""
 

@@ -144,7 +144,7 @@ def test_egress_lists_nothing_outside_of_aws():
         ({"image": None}, "image: ubuntu-24.04 lacks python3-venv, nfs-common, openmpi-bin.*mirrors"),
         ({"storage": "head"}, "storage: the head would need nfs-kernel-server"),
         ({"ssh_from": "203.0.113.0/24"}, "ssh_from: is for a public head, and `network` has access: private; remove"),
-        ({"network": {**PRIVATE, "head_subnet": "subnet-0123456789abcdef0"}}, "beside a subnet of an existing one"),
+        ({"network": {**PRIVATE, "head_subnet": "subnet-0123456789abcdef0"}}, "network: only EC2 knows a subnet"),
         ({"network": {"access": "secret"}}, "network: access must be public or private, is 'secret'"),
         ({"region": "cn-north-1"}, "network: access can't be private in cn-north-1"),
         ({"network": {**PRIVATE, "cidr": "10.9.0.0/27"}, "nodes": 20}, "has 16 addresses for workers, and 19"),

@@ -57,6 +57,24 @@ PLANTED = {
         ),
         "no endpoint in this zone",
     ),
+    "a service's name that leads elsewhere": (
+        of_stack(
+            event(
+                "private-dns-enabled cannot be set because there is already a conflicting DNS domain for "
+                "sqs.us-east-1.amazonaws.com in the VPC vpc-1 (Service: Ec2, Status Code: 400)",
+                "SqsEndpoint",
+            )
+        ),
+        "has the name of a service already",
+    ),
+    "quota of endpoints": (
+        of_stack(
+            event(
+                "The maximum number of VPC endpoints has been reached. (Service: Ec2, Status Code: 400)", "SqsEndpoint"
+            )
+        ),
+        "quota of VPC endpoints",
+    ),
     "an endpoint that is missing": (
         of_stack(event(TIMED_OUT, "Ready1"), without_endpoint=("sqs",)),
         "a VPC endpoint is missing",

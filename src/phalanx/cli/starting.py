@@ -25,8 +25,8 @@ def start(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
     Terminated.catch()
     if cluster.by_session and spec.environment and not _INDEXES & spec.environment.variables.keys():
         note(
-            f"no node of {cluster.name} reaches the internet: what the image lacks of the environment must come from a "
-            "mirror in its network, which --build-env PIP_INDEX_URL=… or the image's pip settings name"
+            f"{_place(cluster)}: what the image lacks of the environment must come from a mirror in its network, which "
+            "--build-env PIP_INDEX_URL=… or the image's pip settings name"
         )
     if cluster.spec.get("data"):
         from phalanx.cli.mounted import scattered
@@ -37,6 +37,13 @@ def start(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
     if detach:
         return _detached(job)
     return follow(job, stop_on_interrupt=True)
+
+
+def _place(cluster: Cluster) -> str:
+    """Say that nodes are cut off; whether a subnet of the user's has a way out is not in the cluster's record."""
+    if "head_subnet" in (cluster.spec.get("network") or {}):
+        return f"no node of {cluster.name} has a public address, and without another way out of its subnet"
+    return f"no node of {cluster.name} reaches the internet"
 
 
 def _detached(job: Job) -> int:

@@ -350,8 +350,12 @@ class ApiCloud(ABC):
         self.remove_policies(role)
         self.exists("iam", "delete_role", RoleName=role)
 
-    def endpoints(self, vpc: str) -> list[str]:
-        return foreign.services(self, vpc)
+    def endpoints(self, vpc: str, subnets: tuple[str, ...] = ()) -> list[str] | None:
+        if not subnets:
+            return foreign.services(self, vpc)
+        from phalanx.clouds import vpcs
+
+        return vpcs.services(self, vpc, subnets)
 
     def delete_log_group(self, log_group: str) -> None:
         self.exists("logs", "delete_log_group", logGroupName=log_group)

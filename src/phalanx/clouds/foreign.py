@@ -10,6 +10,8 @@ from phalanx.clouds.refusals import code
 from phalanx.errors import CloudError
 
 _ENDED = ("deleting", "deleted")
+# In the name of the group of a head with a public address.
+_HEAD_GROUP = "-HeadSecurityGroup-"
 
 
 class Api(Protocol):
@@ -54,12 +56,27 @@ def find(api: Api, cluster: str, vpc: str) -> list[str]:
 
 def sharers(api: Api, cluster: str, resources: Sequence[Resource]) -> list[str]:
     """Return the names of other clusters whose nodes are in a VPC of these resources, or mount their file system."""
-    groups = [*_tagged(api, "vpc-id", _ids(resources, "AWS::EC2::VPC"))]
+    groups = [*_tagged(api, "vpc-id", _ids(resources, "AWS::EC2::VPC")), *_behind_endpoints(api, resources)]
     own = _ids(resources, "AWS::EC2::SecurityGroup")
     let_in = {pair["GroupId"] for group in _described(api, "group-id", own) for pair in _pairs(group)}
     groups += _tagged(api, "group-id", sorted(let_in.difference(own)))
-    tags = [tag for group in groups for tag in group.get("Tags", []) if tag["Key"] == CLUSTER_TAG]
-    return sorted({tag["Value"] for tag in tags} - {cluster})
+    return sorted({tag["Value"] for group in groups for tag in _of_clusters(group)} - {cluster})
+
+
+def _behind_endpoints(api: Api, resources: Sequence[Resource]) -> list[dict[str, Any]]:
+    """Return the groups of clusters in the VPC of these endpoints whose heads have no public address.
+
+    They may have no other way to AWS: an existing VPC has one endpoint of each service, of the cluster that came first.
+    """
+    made = _ids(resources, "AWS::EC2::VPCEndpoint")
+    every = api.pages("ec2", "describe_vpc_endpoints", "VpcEndpoints") if made else ()
+    groups = list(_tagged(api, "vpc-id", sorted({one["VpcId"] for one in every if one["VpcEndpointId"] in made})))
+    public = {tag["Value"] for group in groups if _HEAD_GROUP in group["GroupName"] for tag in _of_clusters(group)}
+    return [group for group in groups if not public.intersection(tag["Value"] for tag in _of_clusters(group))]
+
+
+def _of_clusters(group: dict[str, Any]) -> list[dict[str, str]]:
+    return [tag for tag in group.get("Tags", []) if tag["Key"] == CLUSTER_TAG]
 
 
 def _ids(resources: Sequence[Resource], kind: str) -> list[str]:

@@ -20,6 +20,7 @@ from phalanx.clouds.policies import require_policies
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan import money, network_cards, quotas
 from phalanx.plan.capacity import SPOT
+from phalanx.plan.existing_vpc import ExistingVpc
 from phalanx.plan.machine_images import BASE_TAG, OF_RECIPE, RECIPE_TAG, VERSION_TAG, Image, ImageChoice, is_ami
 from phalanx.plan.mount_targets import MountTarget
 from phalanx.plan.plan import Facts, HeadFacts, unknown_type_hint
@@ -55,8 +56,9 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     architecture = _architecture(described)
     vcpus = described["VCpuInfo"]["DefaultVCpus"]
     head = _head_facts(api, spec)
-    wanted = quotas.of(spec, vcpus, head.vcpus if head else None) if not is_local(spec.cloud) else []
-    zones = _zones_of_all(api, spec)
+    vpc = vpcs.find(api, spec)
+    wanted = quotas.of(spec, vcpus, head.vcpus if head else None, vpc) if not is_local(spec.cloud) else []
+    zones = _zones_of_all(api, spec, vpc)
     asked, unknown = usage.ask(api, spec.name, wanted)
     image_id = _image_id(api, ImageChoice(spec, gpus, architecture).parameter, architecture)
     return Facts(
@@ -76,7 +78,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         cards=network_cards.cards(described),
         strategies=_strategies(described),
         reservation=reservations.find(api, spec),
-        vpc=vpcs.find(api, spec),
+        vpc=vpc,
         node_role=node_role,
         mount_targets=_mount_targets(api, spec),
         own_address=own_address.of(spec.cloud) if AUTO in spec.ssh_sources else "",
@@ -149,12 +151,12 @@ def _describe_type(api: Api, instance_type: str, key: str = "type") -> dict[str,
         raise
 
 
-def _zones_of_all(api: Api, spec: ClusterSpec) -> tuple[str, ...]:
+def _zones_of_all(api: Api, spec: ClusterSpec, vpc: ExistingVpc | None) -> tuple[str, ...]:
     """Return the ordinary zones that offer the types of all nodes."""
     found = _zones(api, spec.type)
     if spec.head:
         found = tuple(sorted({*found} & {*_zones(api, spec.head["type"])}))
-    return vpcs.with_endpoints(api, spec, found)
+    return vpcs.with_endpoints(api, spec, found, vpc)
 
 
 def _zones(api: Api, instance_type: str) -> tuple[str, ...]:

@@ -344,8 +344,11 @@ class Cloud(Machines, Protocol):
         """Delete the role with its policies; no error when it is gone."""
         ...
 
-    def endpoints(self, vpc: str) -> list[str]:
-        """Return the services that have an endpoint in the VPC, such as sqs."""
+    def endpoints(self, vpc: str, subnets: tuple[str, ...] = ()) -> list[str] | None:
+        """Return the services that have an endpoint in the VPC, such as sqs.
+
+        With `subnets`, those that serve nodes in them; None if all of these have a way out.
+        """
         ...
 
     def delete_log_group(self, log_group: str) -> None:

@@ -16,7 +16,15 @@ from phalanx.plan.quotas import Quota
 
 _RUNNING = {"Name": "instance-state-name", "Values": ["pending", "running"]}
 
-_LISTINGS = {"VPC": ("describe_vpcs", "Vpcs"), "Elastic IP": ("describe_addresses", "Addresses")}
+_LISTINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "VPC": ("describe_vpcs", "Vpcs", {}),
+    "Elastic IP": ("describe_addresses", "Addresses", {}),
+    "gateway endpoint": (
+        "describe_vpc_endpoints",
+        "VpcEndpoints",
+        {"Filters": [{"Name": "vpc-endpoint-type", "Values": ["Gateway"]}]},
+    ),
+}
 
 
 class Api(Protocol):
@@ -52,8 +60,10 @@ def _used(api: Api, quota: Quota, cluster: str) -> int:
         return _vcpus(api, quota, cluster)
     if quota.service == "fsx":
         return lustre_file_systems.used_gib(api, quota.code, cluster)
-    operation, listed = _LISTINGS[quota.unit]
-    return sum(_of_others(entry, cluster) for entry in api.pages("ec2", operation, listed))
+    if quota.unit not in _LISTINGS:
+        return quota.used  # that of one VPC, which was counted there
+    operation, listed, which = _LISTINGS[quota.unit]
+    return sum(_of_others(entry, cluster) for entry in api.pages("ec2", operation, listed, **which))
 
 
 def _vcpus(api: Api, quota: Quota, cluster: str) -> int:

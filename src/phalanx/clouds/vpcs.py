@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
+from phalanx.clouds import endpoints_of_vpc
 from phalanx.errors import SpecError
-from phalanx.plan import private_access
+from phalanx.plan import vpc_endpoints
 from phalanx.plan.existing_vpc import INTERNET, NAT, OTHER, ExistingVpc, Subnet
 from phalanx.spec.spec import ClusterSpec
 
@@ -26,21 +27,39 @@ def find(api: Api, spec: ClusterSpec) -> ExistingVpc | None:
         return None
     described = _described(api, spec.subnets)
     head, workers = (_subnet(api, described[name], spec.name) for name in spec.subnets)
+    found, number = endpoints_of_vpc.find(api, head.vpc, spec.name)
     return ExistingVpc(
-        head.vpc, _has(api, head.vpc, "EnableDnsSupport"), _has(api, head.vpc, "EnableDnsHostnames"), head, workers
+        head.vpc,
+        _has(api, head.vpc, "EnableDnsSupport"),
+        _has(api, head.vpc, "EnableDnsHostnames"),
+        head,
+        workers,
+        _blocks(api, head.vpc),
+        found,
+        number,
     )
 
 
-def with_endpoints(api: Api, spec: ClusterSpec, zones: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of the zones in which a private cluster can have all of its endpoints; all for another one.
+def services(api: Api, vpc: str, subnets: tuple[str, ...]) -> list[str] | None:
+    """Return the services that have endpoints for nodes in these subnets; None if all of them have a way out."""
+    tables = [_route_table(api, vpc, subnet) for subnet in subnets]
+    closed = [table["RouteTableId"] for table in tables if not _way_out(api, table)]
+    return endpoints_of_vpc.serving(api, vpc, closed) if closed else None
+
+
+def with_endpoints(
+    api: Api, spec: ClusterSpec, zones: tuple[str, ...], vpc: ExistingVpc | None = None
+) -> tuple[str, ...]:
+    """Return those of the zones in which a private cluster's stack can make all endpoints; all for another one.
 
     Raises SpecError if there is none among those that the spec prefers.
     """
-    if not spec.is_private:
+    if not (made := vpc_endpoints.made(spec, vpc)):
         return zones
-    lacking = _lacking(api, spec, zones)
+    lacking = _lacking(api, made, zones)
     able = tuple(zone for zone in zones if not lacking[zone])
-    wanted = [zone for zone in spec.zones or zones if zone in lacking]
+    preferred = (vpc.workers.zone,) if vpc else spec.zones or zones
+    wanted = [zone for zone in preferred if zone in lacking]
     if wanted and not set(wanted) & set(able):
         services = ", ".join(lacking[wanted[0]])
         raise SpecError(
@@ -50,11 +69,11 @@ def with_endpoints(api: Api, spec: ClusterSpec, zones: tuple[str, ...]) -> tuple
     return able
 
 
-def _lacking(api: Api, spec: ClusterSpec, zones: tuple[str, ...]) -> dict[str, list[str]]:
+def _lacking(api: Api, wanted: tuple[str, ...], zones: tuple[str, ...]) -> dict[str, list[str]]:
     """Return the services without an interface endpoint, for each of the zones."""
-    names = {f"com.amazonaws.{api.region}.{service}": service for service in private_access.interfaces(spec)}
-    services = api.pages("ec2", "describe_vpc_endpoint_services", "ServiceDetails")
-    found = {one["ServiceName"]: one["AvailabilityZones"] for one in services}
+    names = {f"com.amazonaws.{api.region}.{service}": service for service in wanted}
+    there = api.pages("ec2", "describe_vpc_endpoint_services", "ServiceDetails")
+    found = {one["ServiceName"]: one["AvailabilityZones"] for one in there}
     return {zone: [names[name] for name in names if zone not in found.get(name, ())] for zone in zones}
 
 
@@ -72,20 +91,33 @@ def _described(api: Api, names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def _subnet(api: Api, entry: dict[str, Any], cluster: str) -> Subnet:
     name, vpc = entry["SubnetId"], entry["VpcId"]
+    table = _route_table(api, vpc, name)
     return Subnet(
         name,
         vpc,
         entry["AvailabilityZone"],
         entry.get("CidrBlock", ""),
         entry["AvailableIpAddressCount"] + _own_addresses(api, name, cluster),
-        _way_out(api, _route_table(api, vpc, name)),
+        _way_out(api, table),
         _is_filtered(api, name),
+        table["RouteTableId"],
+        bool(entry.get("MapPublicIpOnLaunch")),
     )
+
+
+def _blocks(api: Api, vpc: str) -> tuple[str, ...]:
+    """Return the VPC's IPv4 blocks: its first one, and those that were added."""
+    (found,) = api.pages("ec2", "describe_vpcs", "Vpcs", Filters=_where("vpc-id", vpc))
+    added = found.get("CidrBlockAssociationSet", [])
+    more = (one["CidrBlock"] for one in added if one["CidrBlockState"]["State"] == "associated")
+    return tuple(dict.fromkeys((found["CidrBlock"], *more)))
 
 
 def _own_addresses(api: Api, subnet: str, cluster: str) -> int:
     """Return how many addresses the cluster of this name has there already, by its security groups' names."""
-    own = tuple(f"{cluster}-{group}-" for group in ("NodeSecurityGroup", "StorageSecurityGroup"))
+    own = tuple(
+        f"{cluster}-{group}-" for group in ("NodeSecurityGroup", "StorageSecurityGroup", "EndpointSecurityGroup")
+    )
     interfaces = api.pages(
         "ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=_where("subnet-id", subnet)
     )

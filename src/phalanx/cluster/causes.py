@@ -53,6 +53,18 @@ CAUSES = (
         r"has no endpoint for",
     ),
     Cause(
+        "another endpoint of the VPC, or a private hosted zone of Route 53, has the name of a service already",
+        "`phalanx plan` sees endpoints, not hosted zones: remove the zone's association with the VPC, give the subnet "
+        "a way out to the endpoints behind it, or choose another VPC.",
+        r"conflicting DNS domain|already has a route with destination-prefix-list-id",
+    ),
+    Cause(
+        "the account's quota of VPC endpoints is used up",
+        "A VPC may have 50 interface endpoints, and a region 20 gateway endpoints: delete those that nobody uses, or "
+        "request more.",
+        r"VpcEndpointLimitExceeded|maximum number of VPC endpoints",
+    ),
+    Cause(
         "an AWS service has no endpoint in this zone, and private access needs one",
         "Choose other `zones`, or leave `access: private` out.",
         r"does not support the availability zone of the subnet",

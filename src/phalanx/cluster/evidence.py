@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from phalanx.clouds.protocol import Cloud, StackState
 from phalanx.cluster import cluster_record as store
@@ -15,8 +15,8 @@ from phalanx.template.network import endpoint_titles
 _FILE = "evidence.json"
 # What a stack that was rolled back still says of its groups, whose names do not depend on it.
 _GROUPS = ("head", "workers")
-# What only a private cluster has, and what comes after all of its endpoints.
-_PRIVATE, _LAST = "EndpointSecurityGroup", "HeadGroup"
+# What only a private cluster in its own VPC has, what only a public one has, and what comes after all endpoints.
+_PRIVATE, _PUBLIC, _LAST = "EndpointSecurityGroup", "HeadSecurityGroup", "HeadGroup"
 
 
 def collect(cloud: Cloud, state: StackState, verdict: str = "", with_logs: bool = True) -> Evidence:
@@ -46,11 +46,22 @@ def _without_endpoint(cloud: Cloud, state: StackState, made: Mapping[str, str]) 
 
     Of a stack that was rolled back, only the names of its resources are left.
     """
-    if _PRIVATE not in made or _LAST not in made:
+    is_theirs = "Vpc" in state.parameters and _PUBLIC not in made
+    if not (is_theirs or _PRIVATE in made) or _LAST not in made:
         return ()
     there = [service for service, title in endpoint_titles(NEEDED).items() if title in made]
+    if is_theirs:
+        return _without_any(cloud, state, [] if state.ready else there)
     present = cloud.endpoints(made["Vpc"]) if state.ready else there
-    return tuple(service for service in NEEDED if service not in present or service not in there)
+    return tuple(service for service in NEEDED if service not in (present or ()) or service not in there)
+
+
+def _without_any(cloud: Cloud, state: StackState, gone: Sequence[str]) -> tuple[str, ...]:
+    """Return those that neither the user's VPC has nor, before it was rolled back, the stack had made."""
+    given = state.parameters
+    subnets = tuple(given[name] for name in ("HeadSubnet", "PrivateSubnet") if name in given)
+    present = cloud.endpoints(given["Vpc"], subnets) if subnets else None
+    return () if present is None else tuple(one for one in NEEDED if one not in (*present, *gone))
 
 
 def keep(cluster: store.Cluster, evidence: Evidence) -> None:

@@ -28,10 +28,10 @@ def cost(cloud: Cloud, state: StackState, head: Mapping[str, Any] | None) -> Cos
     return money.cost(cloud.name, head_type, worker_type, use, age_hours, in_vpc, endpoints, prices, lustre)
 
 
-def _interface_endpoints(cloud: Cloud, state: StackState) -> int:
-    """Return how many endpoints cost by the hour: those of a cluster whose head has no public address."""
+def _interface_endpoints(cloud: Cloud, state: StackState) -> int | None:
+    """Return how many endpoints cost by the hour: those of a cluster whose head has no public address; else None."""
     if not state.outputs or "HeadAddress" in state.outputs:
-        return 0
+        return None
     made = [one.logical_id for one in cloud.resources(state.stack_id) if one.resource_type == "AWS::EC2::VPCEndpoint"]
     return len(set(made) - ENDPOINTS.keys())
 
@@ -41,4 +41,5 @@ def limits_now(cloud: Cloud, state: StackState, spec: ClusterSpec, gpus: int, no
     spent = cost(cloud, state, spec.head).so_far_usd if spec.budget else None
     sized = replace(spec, nodes=nodes, min=min(spec.min, nodes))
     prices = cloud.prices(money.types_of(sized)) if spec.budget else money.TABLE
-    return money.limits(sized, gpus, spent or 0.0, prices)
+    endpoints = _interface_endpoints(cloud, state) if spec.budget else None
+    return money.limits(sized, gpus, spent or 0.0, prices, endpoints)

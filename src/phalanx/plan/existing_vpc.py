@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from phalanx.data import table
@@ -29,6 +29,29 @@ class Subnet:
     """Where its default route leads: INTERNET, NAT or OTHER, which can't be judged; "" if nothing leads out."""
     filtered: bool = False
     """Whether its network ACL has rules of its own."""
+    table: str = ""
+    """The id of its route table."""
+    gives_addresses: bool = False
+    """Whether its instances have public addresses without asking (MapPublicIpOnLaunch)."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An endpoint that is not the cluster's: a gateway endpoint, or an interface endpoint with private DNS."""
+
+    endpoint_id: str
+    service: str
+    """Such as sqs."""
+    zones: tuple[str, ...] = ()
+    """Where an interface endpoint has an address."""
+    groups: tuple[str, ...] = ()
+    """The security groups of an interface endpoint."""
+    open_to: tuple[str, ...] | None = ()
+    """The networks from which these let HTTPS in; None if they name prefix lists, too."""
+    tables: tuple[str, ...] = ()
+    """The route tables of a gateway endpoint."""
+    is_open: bool = True
+    """Whether its policy allows everything, as AWS's own does."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +63,21 @@ class ExistingVpc:
     dns_hostnames: bool
     head: Subnet
     workers: Subnet
+    blocks: tuple[str, ...] = ()
+    """Its addresses, in CIDR notation."""
+    endpoints: tuple[Endpoint, ...] = ()
+    """Those that are not the cluster's own."""
+    interface_endpoints: int = 0
+    """How many count against the quota, whatever they serve; without the cluster's own."""
+
+    @property
+    def subnets(self) -> tuple[Subnet, ...]:
+        return tuple(dict.fromkeys((self.head, self.workers)))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing leads out of one of the subnets."""
+        return not all(subnet.way_out for subnet in self.subnets)
 
     @property
     def networks(self) -> tuple[str, ...]:
@@ -48,28 +86,40 @@ class ExistingVpc:
 
 
 def refuse_unsuited(
-    spec: ClusterSpec, zones: tuple[str, ...], found: ExistingVpc | None, addresses: int, interfaces: int
+    spec: ClusterSpec,
+    zones: tuple[str, ...],
+    found: ExistingVpc,
+    addresses: int,
+    interfaces: int,
+    endpoints: int,
+    of_endpoints: Iterable[str],
 ) -> None:
     """Raise SpecError with all that is wrong with the subnets.
 
-    zones       those that offer the types, or that of the reservation
-    addresses   how many a worker takes
-    interfaces  how many a worker has
+    zones         those that offer the types, or that of the reservation
+    addresses     how many a worker takes
+    interfaces    how many a worker has
+    endpoints     how many interface endpoints are made
+    of_endpoints  what is wrong with those of the VPC
     """
-    if not spec.subnets:
-        return
-    if found is None:
-        raise SpecError("network: only EC2 knows a subnet", "Plan with credentials and a connection.")
-    wrong = [*_of_vpc(found), *_of_zone(spec, zones, found), *_of_ways_out(spec, found, interfaces)]
-    wrong += [*_of_addresses(spec, found, addresses)]
+    ways_out = _of_private(found) if spec.is_private else _of_ways_out(spec, found, interfaces)
+    wrong = [*_of_vpc(found), *_of_zone(spec, zones, found), *ways_out]
+    wrong += [*_of_addresses(spec, found, addresses, endpoints), *of_endpoints]
     if wrong:
         hint = "Correct the VPC or name other subnets; without the key, `up` makes a VPC."
         raise SpecError("\n".join(f"network: {one}" for one in wrong), hint)
 
 
+def require(found: ExistingVpc | None) -> ExistingVpc:
+    """Return what EC2 says of the spec's subnets. Raises SpecError if it was not asked."""
+    if found is None:
+        raise SpecError("network: only EC2 knows a subnet", "Plan with credentials and a connection.")
+    return found
+
+
 def warnings(found: ExistingVpc) -> Iterator[str]:
     """Yield what could keep the cluster from coming up and can't be judged, and what costs more."""
-    for subnet in dict.fromkeys((found.head, found.workers)):
+    for subnet in found.subnets:
         if subnet.filtered:
             yield f"the network ACL of {subnet.subnet_id} has rules of its own, which must let nodes work and ssh in"
     if found.workers.way_out == OTHER:
@@ -113,8 +163,20 @@ def _of_ways_out(spec: ClusterSpec, found: ExistingVpc, interfaces: int) -> Iter
         )
 
 
-def _of_addresses(spec: ClusterSpec, found: ExistingVpc, each: int) -> Iterator[str]:
-    needed = {found.head: 0, found.workers: 0}
+def _of_private(found: ExistingVpc) -> Iterator[str]:
+    """Yield what would make nodes public, or leave them without the way out that the subnet seems to have."""
+    for subnet in found.subnets:
+        if subnet.way_out == INTERNET:
+            yield (
+                f"the default route of {subnet.subnet_id} leads to {INTERNET}, which serves only nodes with a public "
+                "address: choose a subnet with a NAT gateway, or without a default route"
+            )
+        if subnet.gives_addresses:
+            yield f"{subnet.subnet_id} gives nodes public addresses: turn off its attribute MapPublicIpOnLaunch"
+
+
+def _of_addresses(spec: ClusterSpec, found: ExistingVpc, each: int, endpoints: int) -> Iterator[str]:
+    needed = {found.head: 0, found.workers: endpoints}
     needed[found.head] += 1
     needed[found.workers] += each * (spec.nodes - 1)
     needed[found.workers] += spec.storage != HEAD  # the mount target's

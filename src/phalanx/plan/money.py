@@ -100,7 +100,7 @@ def cost(
     use: Use,
     age_hours: float,
     existing_vpc: bool = False,
-    endpoints: int = 0,
+    endpoints: int | None = None,
     prices: Prices = TABLE,
     lustre_usd_per_hour: float = 0.0,
 ) -> Cost:
@@ -119,15 +119,15 @@ def cost(
 
 
 def network_usd_per_hour(
-    cloud: str, nodes: int, existing_vpc: bool = False, endpoints: int = 0, prices: Prices = TABLE
+    cloud: str, nodes: int, existing_vpc: bool = False, endpoints: int | None = None, prices: Prices = TABLE
 ) -> float:
     """Return the price of the network: the NAT gateway, and two public addresses (head and NAT), however many nodes.
 
     In an existing VPC that is the head's address. EMR's nodes are all in one public subnet: each has an address, and
-    none needs the gateway. A private cluster has `endpoints` in place of all that.
+    none needs the gateway. A private cluster has `endpoints` in place of all that; None is for one that is not.
     """
     network = table("instance_types")["network_usd_per_hour"]
-    if endpoints:
+    if endpoints is not None:
         return round(endpoints * network["interface_endpoint"], 4)
     address = network["public_address"]
     if is_emr(cloud):
@@ -141,10 +141,11 @@ def types_of(spec: ClusterSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys((spec.head["type"] if spec.head else spec.type, spec.type)))
 
 
-def usd_per_hour(spec: ClusterSpec, nodes: int, prices: Prices = TABLE) -> float | None:
+def usd_per_hour(spec: ClusterSpec, nodes: int, prices: Prices = TABLE, endpoints: int | None = None) -> float | None:
     """Return the price of so many nodes, the network and Lustre, without EFS and traffic; None if it is not known.
 
-    The first node is the head, which may be of a type of its own.
+    The first node is the head, which may be of a type of its own. `endpoints` are the interface endpoints that the
+    stack of a private cluster makes; by default all that such a cluster needs.
     """
     if is_local(spec.cloud):
         return 0.0
@@ -152,25 +153,28 @@ def usd_per_hour(spec: ClusterSpec, nodes: int, prices: Prices = TABLE) -> float
     if node is None or head is None:
         return None
     heads = min(nodes, 1)
-    endpoints = len(private_access.interfaces(spec))
-    network = network_usd_per_hour(spec.cloud, nodes, bool(spec.subnets), endpoints, prices)
+    number = len(private_access.interfaces(spec)) if endpoints is None else endpoints
+    paid = number if spec.is_private else None
+    network = network_usd_per_hour(spec.cloud, nodes, bool(spec.subnets), paid, prices)
     network += lustre_storage.usd_per_hour(spec)
     return round(heads * head + (nodes - heads) * node + network, 4)
 
 
-def spot_usd_per_hour(spec: ClusterSpec, nodes: int, prices: Prices) -> float | None:
+def spot_usd_per_hour(spec: ClusterSpec, nodes: int, prices: Prices, endpoints: int | None = None) -> float | None:
     """Return what `usd_per_hour` does, with the workers at what spot instances cost now; None if that is not known."""
-    worker, on_demand = prices.spot.get(spec.type), usd_per_hour(spec, nodes, prices)
+    worker, on_demand = prices.spot.get(spec.type), usd_per_hour(spec, nodes, prices, endpoints)
     node = prices.of(spec.type)
     if worker is None or on_demand is None or node is None:
         return None
     return round(on_demand - (nodes - 1) * (node - worker), 4)
 
 
-def limits(spec: ClusterSpec, gpus: int, spent_usd: float = 0.0, prices: Prices = TABLE) -> Limits:
+def limits(
+    spec: ClusterSpec, gpus: int, spent_usd: float = 0.0, prices: Prices = TABLE, endpoints: int | None = None
+) -> Limits:
     """Return the limits that the spec sets, or that nodes with GPUs have on AWS, counted from now. Raises SpecError.
 
-    `spent_usd` is what of the budget is spent already.
+    `spent_usd` is what of the budget is spent already; `endpoints` as in `usd_per_hour`.
 
     An hour of the largest types costs more than $50, so that nobody should have to remember to set them.
     """
@@ -182,7 +186,7 @@ def limits(spec: ClusterSpec, gpus: int, spent_usd: float = 0.0, prices: Prices 
             f"lease: {lease_s} s is no longer than node_timeout ({spec.node_timeout_s} s), in which the nodes start",
             "Write a longer one, such as 8h.",
         )
-    paid_s = _paid_s(spec, spent_usd, prices)
+    paid_s = _paid_s(spec, spent_usd, prices, endpoints)
     if paid_s is not None and (not lease_s or paid_s < lease_s):
         return Limits(paid_s, idle_s, by_budget=True)
     return Limits(lease_s, idle_s)
@@ -194,9 +198,9 @@ def removal_steps(down_after_s: int) -> tuple[int, int]:
     return rate_s, max(rate_s, min(24 * _HOUR_S, down_after_s // 4))
 
 
-def _paid_s(spec: ClusterSpec, spent_usd: float, prices: Prices) -> int | None:
+def _paid_s(spec: ClusterSpec, spent_usd: float, prices: Prices, endpoints: int | None) -> int | None:
     """Return for how long the budget pays all nodes and the network; None without a budget. Raises SpecError."""
-    rate = usd_per_hour(spec, spec.nodes, prices)
+    rate = usd_per_hour(spec, spec.nodes, prices, endpoints)
     if spec.budget_usd is None or rate == 0.0:
         return None
     if rate is None:

@@ -18,6 +18,7 @@ from phalanx.plan import (
     network_cards,
     private_access,
     subnets,
+    vpc_endpoints,
 )
 from phalanx.plan.capacity import Reservation
 from phalanx.plan.existing_vpc import ExistingVpc
@@ -164,6 +165,16 @@ class Plan:
         return subnets.new(cidr_of(self.spec), len(private_access.interfaces(self.spec)))
 
     @property
+    def endpoints(self) -> tuple[str, ...]:
+        """The services whose interface endpoints the stack makes."""
+        return vpc_endpoints.made(self.spec, self.facts.vpc)
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether nodes have no way to the internet, as far as is known."""
+        return vpc_endpoints.is_offline(self.spec, self.facts.vpc)
+
+    @property
     def networks(self) -> tuple[str, ...]:
         """Where the nodes' addresses are, in CIDR notation."""
         return self.facts.vpc.networks if self.facts.vpc else (self.network.vpc,)
@@ -198,6 +209,8 @@ class Plan:
     def needs_public_address(self, role: str) -> bool:
         """Whether a node has to ask for one: an existing subnet with an internet gateway may give none itself."""
         vpc = self.facts.vpc
+        if self.spec.is_private:
+            return False
         return vpc is not None and (role.lower() == "head" or vpc.workers.way_out == existing_vpc.INTERNET)
 
     def parameters(self) -> dict[str, str]:
@@ -212,6 +225,7 @@ def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
         facts = replace(facts, kept_file_system="")
     image = image_choice(spec, facts)
     _refuse_impossible(spec, facts, image)
+    endpoints = len(vpc_endpoints.made(spec, facts.vpc))
     return Plan(
         spec=spec,
         facts=facts,
@@ -219,8 +233,8 @@ def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
         image_parameter=image.parameter,
         root_device=image.root_device,
         slots=spec.slots or gpus_found(facts) or facts.vcpus,
-        cost_usd_per_hour=money.usd_per_hour(spec, spec.nodes, facts.prices),
-        limits=money.limits(spec, facts.gpus, prices=facts.prices),
+        cost_usd_per_hour=money.usd_per_hour(spec, spec.nodes, facts.prices, endpoints),
+        limits=money.limits(spec, facts.gpus, prices=facts.prices, endpoints=endpoints),
     )
 
 
@@ -298,7 +312,7 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
             image.refuse_without_lustre()
     image.refuse_unknown_recipe()
     image.refuse_small_disk()
-    private_access.refuse_unsuited(spec, image)
+    private_access.refuse_unsuited(spec, image, vpc_endpoints.is_offline(spec, facts.vpc))
     _refuse_head(spec, facts)
     network_cards.refuse_impossible(spec, facts.cards)
     _refuse_placement(spec, facts)
@@ -319,7 +333,10 @@ def _refuse_network(spec: ClusterSpec, facts: Facts) -> None:
     if spec.subnets:
         interfaces = len(list(network_cards.layout(cards)))
         zones = (facts.reservation.zone,) if facts.reservation else facts.zones
-        existing_vpc.refuse_unsuited(spec, zones, facts.vpc, each, interfaces)
+        found = existing_vpc.require(facts.vpc)
+        endpoints = len(vpc_endpoints.made(spec, found))
+        closed = vpc_endpoints.wrong(spec, found)
+        existing_vpc.refuse_unsuited(spec, zones, found, each, interfaces, endpoints, closed)
     else:
         subnets.refuse_too_small(spec, cidr_of(spec), each, len(private_access.interfaces(spec)))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.plan import capacity, existing_vpc, lustre_storage, money, mounted_data, private_access, quotas
+from phalanx.plan import vpc_endpoints as endpoints
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
 from phalanx.spec.cloud_names import is_emr, is_local
@@ -126,15 +127,14 @@ def installed_at_boot(plan: Plan) -> str:
 def _network(plan: Plan) -> str:
     vpc = plan.facts.vpc
     if vpc:
-        return (
-            f"your {vpc.vpc}: {vpc.head.subnet_id} (head), {vpc.workers.subnet_id} (workers); "
-            "security groups, an Elastic IP for the head"
-        )
-    endpoints = private_access.interfaces(plan.spec)
-    if endpoints:
+        where = f"{vpc.head.subnet_id} (head), {vpc.workers.subnet_id} (workers)"
+        if plan.spec.is_private:
+            return endpoints.described(plan.spec, vpc)
+        return f"your {vpc.vpc}: {where}; security groups, an Elastic IP for the head"
+    if plan.endpoints:
         return (
             f"a VPC ({plan.network.vpc}) with a private subnet for all nodes, no way to the internet, endpoints for "
-            f"S3, DynamoDB, {', '.join(endpoints)}"
+            f"S3, DynamoDB, {', '.join(plan.endpoints)}"
         )
     subnets = "a public subnet (head) and a private one (workers), a NAT gateway"
     if is_emr(plan.spec.cloud):
@@ -242,7 +242,9 @@ def _cost(plan: Plan) -> str:
 
 def _spot_usd_per_hour(plan: Plan) -> float | None:
     wanted = plan.spec.capacity == capacity.SPOT
-    return money.spot_usd_per_hour(plan.spec, plan.spec.nodes, plan.facts.prices) if wanted else None
+    return (
+        money.spot_usd_per_hour(plan.spec, plan.spec.nodes, plan.facts.prices, len(plan.endpoints)) if wanted else None
+    )
 
 
 def _spot(plan: Plan) -> str:
@@ -258,8 +260,8 @@ def _paid_network(plan: Plan) -> str:
         return "public addresses, without EMR's own price"
     paid = "the head's address" if plan.facts.vpc else "NAT gateway, public addresses"
     if plan.spec.is_private:
-        number = len(private_access.interfaces(plan.spec))
-        paid = f"{number} endpoints at ${table('instance_types')['network_usd_per_hour']['interface_endpoint']} each"
+        each = table("instance_types")["network_usd_per_hour"]["interface_endpoint"]
+        paid = f"{_plural(len(plan.endpoints), 'endpoint')} at ${each} each"
     if usd := lustre_storage.usd_per_hour(plan.spec):
         return f"{paid}, Lustre at ${usd:.2f} an hour until `down`"
     return paid
@@ -318,7 +320,8 @@ def _warnings(plan: Plan) -> Iterator[str]:
     yield from _about_sizes(spec, facts)
     if facts.vpc:
         yield from existing_vpc.warnings(facts.vpc)
-    yield from private_access.warnings(spec, image_choice(spec, facts))
+        yield from endpoints.warnings(spec, facts.vpc)
+    yield from private_access.warnings(spec, image_choice(spec, facts), plan.is_offline)
     if ANYWHERE in spec.ssh_sources:
         yield "ssh to the head is open to the whole internet"
     if plan.storage == HEAD:

@@ -25,19 +25,21 @@ def interfaces(spec: ClusterSpec) -> tuple[str, ...]:
 
     They are those of `plan --egress`, which follow from the roles of the nodes (tests/unit/test_private_access.py).
     """
-    if not spec.is_private:
-        return ()
-    metrics = ("monitoring",) if spec.metrics == "yes" else ()
-    return tuple(sorted((*_OF_AGENT, *SESSIONS, *metrics)))
+    return tuple(sorted((*called(spec), *SESSIONS))) if spec.is_private else ()
+
+
+def called(spec: ClusterSpec) -> tuple[str, ...]:
+    """Return the services with interface endpoints that agents call."""
+    return (*_OF_AGENT, *(("monitoring",) if spec.metrics == "yes" else ()))
 
 
 NEEDED = (*GATEWAYS, *_OF_AGENT, *SESSIONS)
 """The services without which no private cluster works."""
 
 
-def refuse_unsuited(spec: ClusterSpec, image: ImageChoice) -> None:
-    """Raise SpecError for what needs packages from the internet."""
-    if not spec.is_private or (is_local(spec.cloud) and "local" not in (image.contents or {})):
+def refuse_unsuited(spec: ClusterSpec, image: ImageChoice, offline: bool) -> None:
+    """Raise SpecError for what needs packages from the internet where nodes do not reach it."""
+    if not offline or (is_local(spec.cloud) and "local" not in (image.contents or {})):
         return
     able = f"Choose an image that has all: {', '.join(image.complete)}, or one of yours (`phalanx image build`)."
     if image.packages:
@@ -60,13 +62,14 @@ def refuse_unsuited(spec: ClusterSpec, image: ImageChoice) -> None:
         )
 
 
-def warnings(spec: ClusterSpec, image: ImageChoice) -> Iterator[str]:
+def warnings(spec: ClusterSpec, image: ImageChoice, offline: bool) -> Iterator[str]:
     """Yield what has to be brought along, one sentence each."""
     if not spec.is_private:
         return
-    yield (
-        "no node reaches the internet: environments (--recipe, requirements.txt), public data sets and git need a "
-        "mirror inside the VPC, or an image with everything (`phalanx image build`)"
-    )
+    if offline:
+        yield (
+            "no node reaches the internet: environments (--recipe, requirements.txt), public data sets and git need a "
+            "mirror inside the VPC, or an image with everything (`phalanx image build`)"
+        )
     if not is_local(spec.cloud) and image.contents is None:
         yield f"{image.alias} must have AWS's SSM Agent, an NFS client and all else that jobs need"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
-from phalanx.plan import lustre_storage
+from phalanx.plan import lustre_storage, vpc_endpoints
 from phalanx.plan.capacity import ON_DEMAND, SPOT, bought
+from phalanx.plan.existing_vpc import ExistingVpc
 from phalanx.spec import spec_lustre
 from phalanx.spec.cloud_names import is_emr
 from phalanx.spec.spec import ClusterSpec
+
+# The units of endpoints in the table. A new VPC has room for all interface endpoints of a cluster.
+_INTERFACES, _GATEWAYS = "interface endpoint", "gateway endpoint"
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,11 @@ class Quota:
         return max(0, (self.limit or 0) - self.used)
 
 
-def of(spec: ClusterSpec, vcpus: int, head_vcpus: int | None = None) -> list[Quota]:
-    """Return the quotas that the cluster takes of, none of them asked. `vcpus`: of each node but a separate head."""
+def of(spec: ClusterSpec, vcpus: int, head_vcpus: int | None = None, vpc: ExistingVpc | None = None) -> list[Quota]:
+    """Return the quotas that the cluster takes of, none of them asked.
+
+    `vcpus` are those of each node but a separate head; `vpc` is the existing one of the spec's subnets.
+    """
     head = _family(spec.head["type"] if spec.head else spec.type)
     of_head = vcpus if head_vcpus is None else head_vcpus
     rows: list[tuple[dict[str, Any], str, str, int, int, int]] = []
@@ -57,22 +64,35 @@ def of(spec: ClusterSpec, vcpus: int, head_vcpus: int | None = None) -> list[Quo
             if first or (each and spec.nodes > 1):
                 whole, least = (first + (number - 1) * each for number in (spec.nodes, spec.min))
                 rows.append((row, "nodes", "vCPU", whole, least, each))
-    place = _place(spec)
-    rows += [(row, "", row["unit"], row[place], row[place], 0) for row in table("quotas")["network"] if row[place]]
+    network = _of_network(spec, vpc)
+    rows += [(row, "", row["unit"], taken, taken, 0) for row, taken in network if taken]
     if lustre_storage.is_made(spec):
         size, row = spec_lustre.size_gib(spec.lustre), table("quotas")["lustre"][spec_lustre.deployment(spec.lustre)]
         rows.append((row, "lustre", "GiB", size, size, 0))
-    return [
+    found = [
         Quota(key, unit, row["service"], row["code"], row["name"], row.get("default"), needed, least, each)
         for row, key, unit, needed, least, each in rows
     ]
+    return [replace(one, used=vpc.interface_endpoints) if vpc and one.unit == _INTERFACES else one for one in found]
+
+
+def _of_network(spec: ClusterSpec, vpc: ExistingVpc | None) -> list[tuple[dict[str, Any], int]]:
+    """Return the quotas of networks, and how much of each the cluster's takes."""
+    made: dict[str, int] = {}
+    if vpc:
+        gateways = vpc_endpoints.made_gateways(spec, vpc)
+        made = {_INTERFACES: len(vpc_endpoints.made(spec, vpc)), _GATEWAYS: len(gateways)}
+    place = _place(spec)
+    return [(row, made.get(row["unit"]) or row.get(place, 0)) for row in table("quotas")["network"]]
 
 
 def _place(spec: ClusterSpec) -> str:
     """Return what the table calls the network of the cluster."""
     if is_emr(spec.cloud):
         return "on_emr"
-    return "in_existing_vpc" if spec.subnets else "private" if spec.is_private else "needed"
+    if spec.subnets:
+        return "private_in_existing_vpc" if spec.is_private else "in_existing_vpc"
+    return "private" if spec.is_private else "needed"
 
 
 def counts(quota: Quota, instance_type: str, lifecycle: str = "") -> bool:

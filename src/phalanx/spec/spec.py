@@ -159,8 +159,9 @@ class ClusterSpec:
         "other network has which these nodes are to reach. `head_subnet`, and `worker_subnet` if the workers have "
         "another one, are subnets of an existing VPC, which is left as it is: the head's needs a default route to an "
         "internet gateway, the workers' one to a NAT gateway or to an internet gateway. With `access: private`, nodes "
-        "have no public address and no way to the internet: they reach AWS through endpoints, and ssh goes through "
-        "AWS Systems Manager.",
+        "have no public address and, in a VPC of the stack's, no way to the internet: they reach AWS through "
+        "endpoints, and ssh goes through AWS Systems Manager. In an existing VPC, the stack makes the endpoints that "
+        "it lacks, or none where the subnets have a way out.",
         NETWORK,
         {"cidr": "10.20.0.0/16"},
         unset="a VPC with 10.0.0.0/16",
@@ -365,7 +366,7 @@ class ClusterSpec:
 
     @property
     def is_private(self) -> bool:
-        """Whether no node has a public address or a way to the internet."""
+        """Whether no node has a public address."""
         return checks.is_private(self.network)
 
     @property

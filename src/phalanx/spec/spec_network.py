@@ -40,11 +40,6 @@ def _cidr(value: str) -> str:
 
 
 def _one_way(given: dict[str, Any]) -> dict[str, Any]:
-    if given.get("access") == PRIVATE and "head_subnet" in given:
-        raise WrongError(
-            "has access: private, for which the stack makes a VPC with endpoints, beside a subnet of an existing one",
-            "remove one of them",
-        )
     if "cidr" in given and given.keys() & {"head_subnet", "worker_subnet"}:
         raise WrongError("has a cidr, which is for a new VPC, beside a subnet of an existing one", "remove one of them")
     if "worker_subnet" in given and "head_subnet" not in given:

@@ -47,7 +47,7 @@ class Egress:
 
 def of(plan: Plan, domain: str) -> list[Egress]:
     """Return what nodes contact; `domain` is that of AWS's services in the region, such as amazonaws.com."""
-    outside = () if plan.spec.is_private else _registries()
+    outside = () if plan.is_offline else _registries()
     return [*_inside(plan), *_aws(plan, domain), *_packages(plan, domain), *outside]
 
 
@@ -83,8 +83,9 @@ def _aws(plan: Plan, domain: str) -> Iterator[Egress]:
     region = plan.spec.region
     if is_local(plan.spec.cloud):
         yield Egress(*LOCAL_API, "AWS's API of the local cloud", EVERY_BOOT)
-        if plan.spec.is_private:
-            yield Egress(plan.network.private, _HTTPS, "the endpoints of AWS's API", EVERY_BOOT)
+        if plan.is_offline:
+            for block in plan.facts.vpc.blocks if plan.facts.vpc else (plan.network.private,):
+                yield Egress(block, _HTTPS, "the endpoints of AWS's API", EVERY_BOOT)
         return
     for service in services(plan):
         yield Egress(f"{service}.{region}.{domain}", _HTTPS, f"AWS: {service}", EVERY_BOOT)
@@ -103,7 +104,7 @@ def _packages(plan: Plan, domain: str) -> Iterator[Egress]:
         return  # nodes have this machine's programs
     region = plan.spec.region
     system = (image.contents or {}).get("distribution", "")
-    if plan.spec.is_private and not system.startswith("Amazon Linux 2023"):
+    if plan.is_offline and not system.startswith("Amazon Linux 2023"):
         return  # only Amazon Linux has its packages in S3
     if system.startswith("Ubuntu"):
         arm = plan.facts.architecture == "arm64"

@@ -1,7 +1,7 @@
 """The cluster's VPC, in one zone: a public subnet for the head and the NAT gateway, a private one for the workers.
 
 With private access, one private subnet has all nodes, and endpoints are the only way out. In an existing VPC only the
-head's address is made, and parameters have the names of the VPC and of its subnets.
+head's address is made, or the endpoints that it lacks, and parameters have the names of the VPC and of its subnets.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Any
 
 from troposphere import AWSObject, GetAtt, Ref, Sub, Template, ec2
 
-from phalanx.plan import private_access
+from phalanx.plan import vpc_endpoints
+from phalanx.plan.existing_vpc import ExistingVpc
 from phalanx.plan.plan import Plan
 from phalanx.plan.private_access import ENDPOINTS
 from phalanx.plan.subnets import NewNetwork
@@ -29,17 +30,18 @@ def add_to(template: Template, plan: Plan) -> None:
 
 def _resources(plan: Plan) -> Sequence[AWSObject]:
     if plan.facts.vpc:
-        return [head_address()]
+        return _lacking(plan, plan.facts.vpc) if plan.spec.is_private else [head_address()]
     return _new_private(plan) if plan.spec.is_private else _new(plan.network)
 
 
 def dependencies(plan: Plan) -> tuple[str, ...]:
     """Return what of the network a node needs before it boots, and does not refer to."""
     # A new gateway endpoint breaks open connections to its service (docs/aws-behaviour.md 2.32).
+    interfaces = tuple(map(_title, plan.endpoints))
     if plan.facts.vpc:
-        return ()
+        return (*interfaces, *endpoint_titles(vpc_endpoints.made_gateways(plan.spec, plan.facts.vpc)).values())
     if plan.spec.is_private:
-        return ("PrivateSubnetRoutes", *ENDPOINTS, *map(_title, private_access.interfaces(plan.spec)))
+        return ("PrivateSubnetRoutes", *ENDPOINTS, *interfaces)
     return ("PrivateRoute", "PrivateSubnetRoutes", "PublicRoute", "PublicSubnetRoutes", *ENDPOINTS)
 
 
@@ -51,7 +53,9 @@ def endpoint_titles(services: Iterable[str]) -> dict[str, str]:
 
 def head_subnet(plan: Plan) -> str:
     """Return the title of the subnet that the head is in."""
-    return "PrivateSubnet" if plan.spec.is_private else "PublicSubnet"
+    if not plan.spec.is_private:
+        return "PublicSubnet"
+    return "HeadSubnet" if plan.facts.vpc and len(plan.facts.vpc.subnets) > 1 else "PrivateSubnet"
 
 
 def head_address(**after: Any) -> ec2.EIP:
@@ -82,26 +86,33 @@ def _new_private(plan: Plan) -> tuple[AWSObject, ...]:
         _vpc(plan.network.vpc),
         *_private_subnet(plan.network.private),
         *endpoints("PrivateRouteTable"),
-        _endpoint_group(),
-        *(_interface(service) for service in private_access.interfaces(plan.spec)),
+        *_interfaces(plan, [{"SourceSecurityGroupId": Ref("NodeSecurityGroup")}]),
     )
 
 
-def _endpoint_group() -> ec2.SecurityGroup:
-    from_nodes = ec2.SecurityGroupRule(
-        IpProtocol="tcp",
-        FromPort=_HTTPS,
-        ToPort=_HTTPS,
-        Description="HTTPS",
-        SourceSecurityGroupId=Ref("NodeSecurityGroup"),
+def _lacking(plan: Plan, vpc: ExistingVpc) -> tuple[AWSObject, ...]:
+    """Make the endpoints that an existing VPC lacks, open to all of it: its other instances have to use them, too."""
+    gateways = vpc_endpoints.made_gateways(plan.spec, vpc)
+    titles = endpoint_titles(gateways)
+    return (
+        *(_gateway(titles[service], service, tables) for service, tables in gateways.items()),
+        *_interfaces(plan, [{"CidrIp": block} for block in vpc.blocks]),
     )
-    return ec2.SecurityGroup(
+
+
+def _interfaces(plan: Plan, peers: Sequence[dict[str, Any]]) -> list[AWSObject]:
+    """Make the interface endpoints, and the security group that lets these peers in."""
+    if not plan.endpoints:
+        return []
+    way = {"IpProtocol": "tcp", "FromPort": _HTTPS, "ToPort": _HTTPS, "Description": "HTTPS"}
+    group = ec2.SecurityGroup(
         "EndpointSecurityGroup",
         VpcId=Ref("Vpc"),
-        GroupDescription="HTTPS from the nodes",
-        SecurityGroupIngress=[from_nodes],
+        GroupDescription="HTTPS to endpoints",
+        SecurityGroupIngress=[ec2.SecurityGroupRule(**way, **peer) for peer in peers],
         SecurityGroupEgress=[nothing()],
     )
+    return [group, *(_interface(service) for service in plan.endpoints)]
 
 
 def nothing() -> ec2.SecurityGroupRule:
@@ -173,15 +184,11 @@ def _private_subnet(cidr: str) -> tuple[AWSObject, ...]:
 
 def endpoints(*tables: str) -> tuple[ec2.VPCEndpoint, ...]:
     """Make the gateway endpoints, which cost nothing: the NAT gateway costs by the GB (docs/aws-behaviour.md 2.32)."""
-    return tuple(
-        ec2.VPCEndpoint(
-            title,
-            VpcId=Ref("Vpc"),
-            ServiceName=_service(service),
-            RouteTableIds=[Ref(table) for table in tables],
-        )
-        for title, service in ENDPOINTS.items()
-    )
+    return tuple(_gateway(title, service, [Ref(table) for table in tables]) for title, service in ENDPOINTS.items())
+
+
+def _gateway(title: str, service: str, tables: Sequence[Any]) -> ec2.VPCEndpoint:
+    return ec2.VPCEndpoint(title, VpcId=Ref("Vpc"), ServiceName=_service(service), RouteTableIds=list(tables))
 
 
 def _subnet(title: str, cidr: str, **more: Any) -> ec2.Subnet:

@@ -41,7 +41,8 @@ def _for_tools(plan: Plan) -> dict[str, Any]:
 def common(plan: Plan) -> dict[str, Any]:
     """Return the outputs that tools read of every cluster."""
     made = ("RosterTable", "HeadQueue", "JobRole", "LogGroup")
-    groups = ["NodeSecurityGroup", *(["EndpointSecurityGroup"] if plan.spec.is_private else ["HeadSecurityGroup"])]
+    groups = ["NodeSecurityGroup", *([] if plan.spec.is_private else ["HeadSecurityGroup"])]
+    groups += ["EndpointSecurityGroup"] if plan.endpoints else []
     more: dict[str, Any] = {"AgentVersion": agent_version()}
     if plan.uses_efs:
         groups += [] if plan.mount_target else ["StorageSecurityGroup"]

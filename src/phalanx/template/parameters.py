@@ -10,6 +10,7 @@ from phalanx.plan.machine_images import is_ami
 from phalanx.plan.plan import Plan
 from phalanx.spec.spec_limits import FILE_SYSTEM, LONGEST_IDLE_S, LONGEST_NODE_TIMEOUT_S, MOST_NODES
 from phalanx.template import userdata
+from phalanx.template.network import head_subnet
 
 # Text that ends up in user data must not contain characters that could end a line or a quotation there.
 _PUBLIC_KEY = (
@@ -21,7 +22,7 @@ _BLOCK = r"(\d{1,3}\.){3}\d{1,3}/\d{1,2}"
 
 _GROUPS = (
     ("Cluster", ("Workers", "MinNodes", "InstanceType", "Image", "RootDevice", "Zone")),
-    ("Network", ("Vpc", "PublicSubnet", "PrivateSubnet", "Networks")),
+    ("Network", ("Vpc", "PublicSubnet", "HeadSubnet", "PrivateSubnet", "Networks")),
     ("Access", ("SshLocation", "KeyPair", "SshPublicKey", "Boundary")),
     ("Jobs and boot", ("Slots", "SharedDirectory", "FileSystemId", "NodeTimeout")),
     ("Money", ("LeaseEnd", "Idle", "Mail")),
@@ -36,6 +37,7 @@ _LABELS = {
     "Zone": "Availability Zone",
     "Vpc": "VPC",
     "PublicSubnet": "Subnet of the head",
+    "HeadSubnet": "Subnet of the head",
     "PrivateSubnet": "Subnet of the workers",
     "Networks": "Address blocks of the subnets",
     "SshLocation": "ssh from",
@@ -129,10 +131,19 @@ def _network(plan: Plan) -> dict[str, dict[str, Any]]:
         return {"Zone": _existing("AvailabilityZone::Name", plan.zone, what)}
     return {
         "Vpc": _existing("VPC::Id", vpc.vpc, "With DNS host names."),
-        "PublicSubnet": _existing("Subnet::Id", vpc.head.subnet_id, "With a route to an internet gateway."),
+        **_subnet_of_head(plan, vpc.head.subnet_id),
         "PrivateSubnet": _existing("Subnet::Id", vpc.workers.subnet_id, "In the zone of the head's subnet."),
         "Networks": _text(",".join(vpc.networks), "No node has an address elsewhere.", rf"^{_BLOCK}(,{_BLOCK})*$"),
     }
+
+
+def _subnet_of_head(plan: Plan, subnet: str) -> dict[str, dict[str, Any]]:
+    """Return the head's subnet; nothing if all nodes of a private cluster are in one."""
+    name = head_subnet(plan)
+    if name == "PrivateSubnet":
+        return {}
+    way = "Without public addresses." if plan.spec.is_private else "With a route to an internet gateway."
+    return {name: _existing("Subnet::Id", subnet, way)}
 
 
 def _existing(kind: str, default: str, description: str) -> dict[str, Any]:

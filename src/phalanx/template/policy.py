@@ -29,7 +29,7 @@ _ANYWHERE = frozenset(
 )
 _DESCRIPTIONS = ("autoscaling:Describe", "ec2:Describe", "fsx:Describe")
 # Of the service behind logins to a head without a public address.
-_SESSIONS = ".ssmmessages"
+_SESSIONS = "ssmmessages:"
 # What removes or takes apart is bound to the cluster's tag.
 _REMOVALS = (
     *("ec2:Delete", "ec2:Detach", "ec2:Disassociate", "ec2:Release", "ec2:Revoke", "elasticfilesystem:Delete"),
@@ -87,7 +87,7 @@ _INSIDE = frozenset(
         *("ec2:DescribeVpcAttribute", "ec2:RunInstances"),
     }
 )
-_NETWORK = {"Vpc": "vpc", "PublicSubnet": "subnet", "PrivateSubnet": "subnet"}
+_NETWORK = {"Vpc": "vpc", **dict.fromkeys(("PublicSubnet", "HeadSubnet", "PrivateSubnet"), "subnet")}
 # Actions about what a user names: a file system of another cluster, too.
 _USED = {
     **dict.fromkeys(
@@ -233,9 +233,12 @@ def _of_buckets(document: Mapping[str, Any], actions: Iterable[str]) -> Iterator
 
 
 def _of_their_network(document: Mapping[str, Any], actions: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Allow to use the subnets that the document names."""
+    """Allow to use the subnets and route tables that the document names."""
     given = document.get("Parameters", {})
     where = {f"ec2:*:*:{kind}/{given[name]['Default']}" for name, kind in _NETWORK.items() if name in given}
+    properties = (one.get("Properties", {}) for one in document["Resources"].values())
+    tables = (table for made in properties for table in made.get("RouteTableIds", ()))
+    where |= {f"ec2:*:*:route-table/{table}" for table in tables if isinstance(table, str)}
     if where:
         yield _allow("TheirNetwork", _INSIDE.intersection(actions), where)
 

@@ -164,7 +164,23 @@ def _an_endpoint_is_of_another_kind(backend: Any, given: Given) -> None:
         text = f"{names[next(one for one in wrong if given.get(one))]} are not supported for {kind} endpoints."
         raise EC2ClientError("InvalidParameter", text)
     for table in given.route_table_ids or ():
-        backend.get_route_table(table)
+        _refuse_second_route(backend, backend.get_route_table(table), service)
+
+
+def _refuse_second_route(backend: Any, table: Any, service: str) -> None:
+    """Refuse a gateway endpoint for a route table that has one for the service (docs/aws-behaviour.md 2.57)."""
+    for other in list(backend.vpc_end_points.values()):
+        if other.service_name == service and table.id in (other.route_table_ids or ()):
+            prefixes = other.destination_prefix_list_id
+            text = f"route table {table.id} already has a route with destination-prefix-list-id {prefixes}"
+            raise EC2ClientError("RouteAlreadyExists", text)
+
+
+@before(EC2Backend, "modify_vpc_endpoint")
+def _a_table_has_a_route(backend: Any, given: Given) -> None:
+    changed = backend.vpc_end_points.get(given.vpc_id)
+    for table in given.add_route_tables or () if changed else ():
+        _refuse_second_route(backend, backend.get_route_table(table), changed.service_name)
 
 
 @before(EC2Backend, "create_vpc_endpoint")

@@ -1,0 +1,111 @@
+"""The endpoints of an existing VPC: which of them serve nodes, and which ones a private cluster's stack makes. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator
+
+from phalanx.plan import private_access
+from phalanx.plan.existing_vpc import Endpoint, ExistingVpc
+from phalanx.plan.private_access import GATEWAYS
+from phalanx.spec.spec import ClusterSpec
+
+
+def made(spec: ClusterSpec, found: ExistingVpc | None) -> tuple[str, ...]:
+    """Return the services whose interface endpoints the stack makes: those without which nodes can't call them.
+
+    A VPC may have only one endpoint with private DNS for a service (docs/aws-behaviour.md 2.53).
+    """
+    needed = private_access.interfaces(spec)
+    if found is None:
+        return needed
+    there = {one.service for one in found.endpoints if not one.tables}
+    return tuple(one for one in needed if one not in there) if found.is_closed else ()
+
+
+def made_gateways(spec: ClusterSpec, found: ExistingVpc) -> dict[str, tuple[str, ...]]:
+    """Return the route tables for which the stack makes a gateway endpoint, by service.
+
+    A route table takes one for each service (docs/aws-behaviour.md 2.57).
+    """
+    if not spec.is_private:
+        return {}
+    closed = dict.fromkeys(one.table for one in found.subnets if not one.way_out)
+    lacking = {service: tuple(one for one in closed if one not in _tables(found, service)) for service in GATEWAYS}
+    return {service: tables for service, tables in lacking.items() if tables}
+
+
+def is_offline(spec: ClusterSpec, found: ExistingVpc | None) -> bool:
+    """Whether a node has no way to the internet. Where another gateway leads is not known."""
+    return spec.is_private and (found is None or found.is_closed)
+
+
+def wrong(spec: ClusterSpec, found: ExistingVpc) -> Iterator[str]:
+    """Yield each endpoint that takes over a service's name and does not let the nodes in."""
+    for one in _used(spec, found):
+        if out := [block for block in found.networks if one.open_to is not None and not _covers(one.open_to, block)]:
+            rule = f"aws ec2 authorize-security-group-ingress --group-id {one.groups[0]} --protocol tcp --port 443"
+            commands = "; ".join(f"`{rule} --cidr {block}`" for block in out)
+            yield f"the endpoint {_name(one)} does not let HTTPS in from {' and '.join(out)}: {commands}"
+
+
+def warnings(spec: ClusterSpec, found: ExistingVpc) -> Iterator[str]:
+    """Yield what could keep nodes from the services, and what the new endpoints change for others."""
+    zone = found.workers.zone
+    for one in _used(spec, found):
+        if one.open_to is None:
+            yield f"the rules of your endpoint {_name(one)} name a prefix list, which must have the nodes' addresses"
+        if zone not in one.zones:
+            where = " and ".join(one.zones)
+            yield f"your endpoint {_name(one)} is in {where}: calls from {zone} cross zones, which costs by the GB"
+    for one in (*_used(spec, found), *_gateways(spec, found)):
+        if not one.is_open:
+            yield f"your endpoint {_name(one)} has a policy of its own, which must allow the calls of the nodes' roles"
+    if made(spec, found):
+        yield (
+            f"the new endpoints serve all of {found.vpc}: until `down`, their services' names lead there for all of "
+            "its instances"
+        )
+
+
+def described(spec: ClusterSpec, found: ExistingVpc) -> str:
+    """Describe a private cluster's network."""
+    head, workers = (one.subnet_id for one in (found.head, found.workers))
+    where = f"{head} (all nodes)" if head == workers else f"{head} (head), {workers} (workers)"
+    return f"your {found.vpc}: {where}, no public address; {_way_to_aws(spec, found)}; security groups"
+
+
+def _way_to_aws(spec: ClusterSpec, found: ExistingVpc) -> str:
+    if not found.is_closed:
+        return f"{' and '.join(dict.fromkeys(one.way_out for one in found.subnets))} as the way to AWS"
+    new = [*made(spec, found), *made_gateways(spec, found)]
+    theirs = [one for one in (*private_access.interfaces(spec), *reversed(GATEWAYS)) if one not in new]
+    parts = [f"endpoints for {', '.join(new)}"] if new else []
+    parts += [f"yours for {', '.join(theirs)}"] if theirs else []
+    return ", ".join(parts)
+
+
+def _used(spec: ClusterSpec, found: ExistingVpc) -> Iterator[Endpoint]:
+    """Yield the interface endpoints to which the names lead that nodes call."""
+    called = (*private_access.called(spec), *GATEWAYS)
+    return (one for one in found.endpoints if not one.tables and one.service in called)
+
+
+def _gateways(spec: ClusterSpec, found: ExistingVpc) -> Iterator[Endpoint]:
+    """Yield the gateway endpoints on the way of a private cluster's nodes."""
+    tables = {one.table for one in found.subnets} if spec.is_private else set[str]()
+    return (one for one in found.endpoints if one.service in GATEWAYS and tables & {*one.tables})
+
+
+def _tables(found: ExistingVpc, service: str) -> set[str]:
+    return {table for one in found.endpoints if one.service == service for table in one.tables}
+
+
+def _covers(networks: Iterable[str], block: str) -> bool:
+    """Whether the networks together have all addresses of the block."""
+    whole = ipaddress.collapse_addresses(ipaddress.IPv4Network(one) for one in networks)
+    return any(ipaddress.IPv4Network(block).subnet_of(one) for one in whole)
+
+
+def _name(one: Endpoint) -> str:
+    return f"{one.endpoint_id} ({one.service})"
