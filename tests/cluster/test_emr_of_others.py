@@ -167,6 +167,24 @@ def test_the_metadata_script_writes_the_file_on_every_node_and_exports_the_varia
     assert others.ssh("hadoop", host, "bash -ic 'echo $DEEPLEARNING_WORKERS_COUNT' 2> /dev/null") == "2\n"
 
 
+def test_in_the_shell_of_local_env_ssh_and_scp_reach_the_master_by_its_public_name(others, theirs):
+    """`aws emr ssh`, `scp` and `ssh -A` as on AWS; the first runs the second line of this script."""
+    key, master = shlex.quote(str(others.key)), f"hadoop@{others.describe(theirs)['MasterPublicDnsName']}"
+    shown = others.terminal.typed(f"""\
+eval "$(phalanx local env)"
+eval "$(phalanx local env)"
+ssh -o StrictHostKeyChecking=no -o ServerAliveInterval=10 -i {key} {master} -t hostname
+{f"aws emr ssh --cluster-id {theirs} --key-pair-file {key} --command id" if shutil.which("aws") else ""}
+echo sent > sent && scp -i {key} sent {master}: && ssh -i {key} {master} cat sent
+ssh-agent sh -c 'ssh-add -q {key} && ssh -A {master} ssh-add -L'
+ssh -o ConnectTimeout=5 nobody@no-such-host.invalid true || echo as elsewhere: $?
+""")
+    host = others.instances(theirs)[0]["PrivateDnsName"].partition(".")[0]
+    assert f"\n{host}\n" in shown.replace("\r", "") and "\nsent\n" in shown
+    assert "\nssh-ed25519 " in shown, "the agent is forwarded"
+    assert "Could not resolve hostname no-such-host.invalid" in shown and "as elsewhere: 255" in shown
+
+
 def test_without_yarn_the_metadata_script_says_so_and_leaves_nothing(others, theirs):
     host = others.instances(theirs)[0]["PublicIpAddress"]
     others.ssh("hadoop", host, f"cat > {METADATA_SCRIPT}", texts()[METADATA_SCRIPT])

@@ -67,6 +67,13 @@ def test_ssh_gets_a_connected_descriptor(path: Path, answering: socket.socket, h
         assert connection.recv(16) == b"SSH-2.0"
 
 
+@pytest.mark.parametrize(("host", "status"), [("i-1", 0), ("203.0.113.9", 1)])
+def test_without_a_port_it_only_says_whether_the_host_is_an_instance(path: Path, host: str, status: int) -> None:
+    argv = [sys.executable, "-IS", PROGRAM, str(path), host]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
 @pytest.mark.parametrize(
     ("host", "port", "message"),
     [

@@ -74,11 +74,14 @@ def status(as_json: bool) -> None:
 def env(region: str) -> None:
     """Print shell commands that point boto3 and the AWS CLI at the local cloud, with its administrator's keys.
 
+    In such a shell, ssh, scp and sftp reach instances by their public names and addresses, as on AWS.
+
     \b
     Examples:
       eval "$(phalanx local env)"
+      aws emr ssh --cluster-id j-0123456789ABC --key-pair-file my-key.pem
     """
-    from phalanx.clouds import endpoint
+    from phalanx.clouds import endpoint, local_shell
 
     found = endpoint.find()
     if found is None:
@@ -93,6 +96,8 @@ def env(region: str) -> None:
     say("unset AWS_PROFILE AWS_SESSION_TOKEN")
     for name, value in values.items():
         say(f"export {name}={shlex.quote(value)}")
+    programs = shlex.quote(str(local_shell.write(endpoint.state() / "shell", found.dial)))
+    say(f'case ":$PATH:" in *:{programs}:*) ;; *) PATH={programs}:"$PATH" ;; esac')
 
 
 @command.command("gpus")

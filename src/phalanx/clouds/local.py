@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from dataclasses import replace
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from boto3.session import Session
 from botocore.exceptions import ConnectionError, HTTPClientError
 
-from phalanx.clouds import endpoint, file_systems, images, sessions
+from phalanx.clouds import endpoint, file_systems, images, local_shell, sessions
 from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.protocol import SshRoute
 from phalanx.cluster.cluster_record import state_directory
@@ -73,15 +70,8 @@ class LocalCloud(ApiCloud):
 
     def ssh_route(self, by_session: bool = False) -> SshRoute:
         """Reach the head through the local cloud, which passes a connected socket to ssh."""
-        program = find_spec("phalanx.localcloud.dial")
-        if program is None or program.origin is None:
-            raise LocalCloudError("this installation lacks phalanx.localcloud", "Install phalanx again.")
-        argv = [sys.executable, "-IS", program.origin, self.endpoint.dial]
-        command = " ".join(shlex.quote(argument).replace("%", "%%") for argument in argv)
-        # The default, sntrup761, costs both sides 0.1 s of CPU, and nothing leaves this machine.
-        quick = "KexAlgorithms ^curve25519-sha256"
-        host = "ssm/%h" if by_session else "%h"
-        return SshRoute((f"ProxyCommand {command} {host} %p", "ProxyUseFdpass yes", quick))
+        command, host = local_shell.dial_command(self.endpoint.dial), "ssm/%h" if by_session else "%h"
+        return SshRoute((f"ProxyCommand {command} {host} %p", "ProxyUseFdpass yes", local_shell.QUICK))
 
     def promised_bit_s(self, instance_type: str) -> float | None:  # noqa: ARG002 - of the protocol
         """Return None: links between nodes here are not those of the type."""

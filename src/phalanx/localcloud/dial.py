@@ -2,6 +2,7 @@
 
     python -IS dial.py DIR/dial.sock HOST PORT
 
+Without PORT it only reports, by its exit status, whether HOST is a running instance: for `Match exec` of ssh_config.
 It runs before every ssh, so it imports C modules only, and nothing of phalanx.
 """
 
@@ -13,12 +14,15 @@ import sys
 
 _FD_BYTES = 4
 _TIMEOUT_S = 30.0
+_LOOK = "0"
 
 
 def main() -> int:
-    if len(sys.argv) != 4:
-        return _report("usage: dial.py SOCKET HOST PORT")
-    path, host, port = sys.argv[1:]
+    if len(sys.argv) not in (3, 4):
+        return _report("usage: dial.py SOCKET HOST [PORT]")
+    path, host, port = [*sys.argv[1:], _LOOK][:3]
+    if port == _LOOK:
+        return int(not _is_known(path, host))
     try:
         fd, reason = _ask(path, f"{host} {port}\n")
     except OSError as problem:
@@ -28,6 +32,13 @@ def main() -> int:
     ssh = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, 1)
     ssh.sendmsg([b"\0"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fd)])
     return 0
+
+
+def _is_known(path: str, host: str) -> bool:
+    try:
+        return _ask(path, f"{host} {_LOOK}\n") == (None, "known")
+    except OSError:
+        return False
 
 
 def _ask(path: str, request: str) -> tuple[bytes | None, str]:

@@ -66,6 +66,10 @@ class Dialer:
 
     def _pass(self, client: socket.socket, request: str) -> None:
         host, _, port = request.strip().rpartition(" ")
+        if not int(port):
+            self._locate(host)
+            client.sendall(b"known")
+            return
         with self._to(host, int(port)) as connection:
             socket.send_fds(client, [b"\0"], [connection.fileno()])
 

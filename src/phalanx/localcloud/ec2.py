@@ -101,7 +101,7 @@ def network(context: Context) -> Callable[[str], Network | None]:
 
 
 def locate(host: str) -> tuple[str, str]:
-    """Find a running instance for the dialer: an Elastic IP, an instance id or a private address → (VPC, address).
+    """Find a running instance for the dialer, by its id, its public name, or an address → (VPC, private address).
 
     Raises LookupError, with a message for the user, when `host` belongs to no running instance or to several.
     """
@@ -114,7 +114,8 @@ def locate(host: str) -> tuple[str, str]:
 
 
 def _answers_to(instance: Instance, host: str) -> bool:
-    return instance.state == "running" and host in (instance.id, instance.public_ip, instance.private_ip)
+    name = instance.public_dns_name if instance.public_ip else None
+    return instance.state == "running" and host in (instance.id, instance.public_ip, name, instance.private_ip)
 
 
 def _facts(context: Context, instance: Instance, newcomers: Newcomers) -> InstanceFacts:
