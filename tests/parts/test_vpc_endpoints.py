@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ import wsgi_clients
 from botocore.exceptions import ClientError
 from fleet_fakes import IMAGE, REGION, Cloud, cloud, endpoint, name
 
-from phalanx.localcloud import fleet
+from phalanx.localcloud import fleet, waitconditions
 from phalanx.localcloud.http import VPC
 from phalanx.localcloud.iam import credentials
 from phalanx.localcloud.iam.calls import ENDPOINT_POLICY
@@ -143,6 +145,8 @@ def test_an_endpoint_s_policy_limits_what_a_role_may_do_through_it(local: Cloud)
         sqs.send_message(QueueUrl=url, MessageBody="of another account")
 
 
+OPEN = {"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}
+OWN_ACCOUNT = {**OPEN, "Condition": {"StringEquals": {"aws:PrincipalAccount": "123456789012"}}}
 SIGNED = {"HTTP_AUTHORIZATION": "AWS4-HMAC-SHA256 Credential=AKIA/20261123/us-east-1/sqs/aws4_request, x=y"}
 
 
@@ -178,6 +182,28 @@ def test_a_request_is_judged_by_the_service_of_its_signature_and_a_signal_by_the
     assert came[ENDPOINT_POLICY] == "policy"
     assert asked(ways, {"PATH_INFO": f"{doorway.WAIT_PATH}stack/handle"})
     assert [service for _, _, service in ways.asked] == ["sqs", "s3"]
+
+
+@pytest.mark.parametrize(
+    ("statements", "status"),
+    [
+        ([OPEN], "200 OK"),
+        ([OWN_ACCOUNT], "403 Forbidden"),
+        ([OWN_ACCOUNT, {**OPEN, "Resource": "arn:aws:s3:::cloudformation-waitcondition-us-west-2/*"}], "403 Forbidden"),
+        ([OWN_ACCOUNT, {**OPEN, "Resource": "arn:aws:s3:::cloudformation-waitcondition-us-east-1/*"}], "200 OK"),
+    ],
+)
+def test_a_signal_passes_s3_s_endpoint_only_if_its_policy_names_cloudformation_s_bucket(
+    statements: list[dict[str, Any]], status: str
+):
+    """CloudFormation has signed the URL, so that the account's own principals are not who asks."""
+    engine: Any = SimpleNamespace(signal_handle=lambda *_: True)
+    environ = {"REQUEST_METHOD": "PUT", "wsgi.input": io.BytesIO(b"{}"), "CONTENT_LENGTH": "2"}
+    environ[ENDPOINT_POLICY] = json.dumps({"Statement": statements})
+    answered: list[str] = []
+    handle = f"http://169.254.1.1{doorway.WAIT_PATH}us-east-1/secret"
+    waitconditions.answer(engine, handle, environ, lambda status, _: answered.append(status))
+    assert answered == [status]
 
 
 @pytest.mark.parametrize("environ", [SIGNED, {}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -19,6 +20,7 @@ from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError, SpecError
 from phalanx.jobs.environments import Environment
 from phalanx.jobs.job_model import JobSpec
+from phalanx.localcloud.iam.policy import Ask, Decision, Statement, decide, statements_of
 from phalanx.plan import private_access, subnets
 from phalanx.plan.capacity import Reservation
 from phalanx.plan.plan import HeadFacts, Plan, make_plan
@@ -89,6 +91,49 @@ def test_an_interface_endpoint_takes_over_its_service_for_the_nodes_alone():
     assert (rule["FromPort"], rule["ToPort"], rule["SourceSecurityGroupId"]) == (443, 443, {"Ref": "NodeSecurityGroup"})
     waits = found["Resources"]["WorkersGroup"]["DependsOn"]
     assert {"SqsEndpoint", "S3Endpoint", "SsmmessagesEndpoint", "PrivateSubnetRoutes"} <= set(waits)
+
+
+def endpoint_policies(made: Plan) -> dict[str, list[Statement]]:
+    """Return the statements of the endpoints' policies, by service, in account 123456789012 and us-east-1."""
+    found = resources(document(made), "AWS::EC2::VPCEndpoint").values()
+    text = json.dumps({one["ServiceName"]["Fn::Sub"].rpartition(".")[2]: one.get("PolicyDocument") for one in found})
+    text = text.replace('{"Ref": "AWS::AccountId"}', '"123456789012"')
+    text = re.sub(r'\{"Fn::Sub": ("[^"]*")\}', r"\1", text)
+    for name, value in (("Partition", "aws"), ("Region", "us-east-1")):
+        text = text.replace(f"${{AWS::{name}}}", value)
+    assert "AWS::" not in text
+    return {service: statements_of(made) for service, made in json.loads(text).items() if made}
+
+
+@pytest.mark.parametrize(
+    ("action", "arn", "account", "verdict"),
+    [
+        ("s3:PutObject", "my-bucket/a", "123456789012", True),
+        ("s3:PutObject", "their-bucket/a", "999999999999", False),
+        ("s3:GetObject", "their-bucket/a", "", False),
+        ("s3:PutObject", "cloudformation-waitcondition-us-east-1/a", "999999999999", True),
+        ("s3:GetObject", "cloudformation-waitcondition-us-east-1/a", "999999999999", False),
+        ("s3:GetObject", "al2023-repos-us-east-1-de612dc2/core/mirrors/x", "", True),
+        ("s3:PutObject", "al2023-repos-us-east-1-de612dc2/x", "", False),
+    ],
+)
+def test_s3_is_open_to_the_account_the_signal_and_amazon_linux_s_packages(
+    action: str, arn: str, account: str, verdict: bool
+):
+    keys = {"aws:principalaccount": [account]} if account else {}
+    found = decide(endpoint_policies(private())["s3"], Ask(action, f"arn:aws:s3:::{arn}", keys, principals=(account,)))
+    assert (found is Decision.ALLOWED) == verdict
+
+
+def test_all_others_but_the_logins_are_open_to_the_account_alone():
+    found = endpoint_policies(private(metrics="yes"))
+    interfaces = set(private_access.interfaces(private(metrics="yes").spec))
+    assert found.keys() == {*interfaces, "s3", "dynamodb"} - {"ssmmessages"}
+    for service in found.keys() - {"s3"}:
+        for account, verdict in (("123456789012", True), ("999999999999", False)):
+            asked = Ask(f"{service}:Do", "*", {"aws:principalaccount": [account]}, principals=(account,))
+            assert (decide(found[service], asked) is Decision.ALLOWED) == verdict
+    assert not endpoint_policies(plan()), "with a way to the internet, nobody would need the endpoint"
 
 
 def test_the_head_alone_has_rights_for_its_login_and_none_for_an_address():

@@ -73,6 +73,7 @@ def test_the_rest_of_the_vpc_reaches_the_services_through_the_new_endpoints():
     group = resources(found, "AWS::EC2::SecurityGroup")["EndpointSecurityGroup"]
     assert [(rule["CidrIp"], rule["FromPort"]) for rule in group["SecurityGroupIngress"]] == [("10.1.0.0/16", 443)]
     assert "EndpointSecurityGroup" not in document(private(*everything()))["Resources"]
+    assert "PolicyDocument" not in str(endpoints(private())), "they may have to call with other accounts' principals"
 
 
 def test_nothing_else_of_the_network_is_made_and_nothing_is_public():

@@ -16,6 +16,7 @@ from phalanx.plan.existing_vpc import ExistingVpc
 from phalanx.plan.plan import Plan
 from phalanx.plan.private_access import ENDPOINTS
 from phalanx.plan.subnets import NewNetwork
+from phalanx.template import endpoint_policies
 from phalanx.template.naming import name_tag
 
 ANYWHERE = "0.0.0.0/0"
@@ -85,7 +86,7 @@ def _new_private(plan: Plan) -> tuple[AWSObject, ...]:
     return (
         _vpc(plan.network.vpc),
         *_private_subnet(plan.network.private),
-        *endpoints("PrivateRouteTable"),
+        *endpoints("PrivateRouteTable", is_bound=True),
         *_interfaces(plan, [{"SourceSecurityGroupId": Ref("NodeSecurityGroup")}]),
     )
 
@@ -112,7 +113,8 @@ def _interfaces(plan: Plan, peers: Sequence[dict[str, Any]]) -> list[AWSObject]:
         SecurityGroupIngress=[ec2.SecurityGroupRule(**way, **peer) for peer in peers],
         SecurityGroupEgress=[nothing()],
     )
-    return [group, *(_interface(service) for service in plan.endpoints)]
+    is_bound = plan.facts.vpc is None
+    return [group, *(_interface(service, is_bound) for service in plan.endpoints)]
 
 
 def nothing() -> ec2.SecurityGroupRule:
@@ -120,7 +122,7 @@ def nothing() -> ec2.SecurityGroupRule:
     return ec2.SecurityGroupRule(IpProtocol="-1", CidrIp="127.0.0.1/32", Description="None")
 
 
-def _interface(service: str) -> ec2.VPCEndpoint:
+def _interface(service: str, is_bound: bool) -> ec2.VPCEndpoint:
     """Make an interface endpoint, whose addresses take the place of the service's own name (aws-behaviour 2.53)."""
     return ec2.VPCEndpoint(
         _title(service),
@@ -130,6 +132,7 @@ def _interface(service: str) -> ec2.VPCEndpoint:
         PrivateDnsEnabled=True,
         SubnetIds=[Ref("PrivateSubnet")],
         SecurityGroupIds=[Ref("EndpointSecurityGroup")],
+        **(endpoint_policies.of(service) if is_bound else {}),
     )
 
 
@@ -182,13 +185,18 @@ def _private_subnet(cidr: str) -> tuple[AWSObject, ...]:
     )
 
 
-def endpoints(*tables: str) -> tuple[ec2.VPCEndpoint, ...]:
+def endpoints(*tables: str, is_bound: bool = False) -> tuple[ec2.VPCEndpoint, ...]:
     """Make the gateway endpoints, which cost nothing: the NAT gateway costs by the GB (docs/aws-behaviour.md 2.32)."""
-    return tuple(_gateway(title, service, [Ref(table) for table in tables]) for title, service in ENDPOINTS.items())
+    return tuple(
+        _gateway(
+            title, service, [Ref(table) for table in tables], **(endpoint_policies.of(service) if is_bound else {})
+        )
+        for title, service in ENDPOINTS.items()
+    )
 
 
-def _gateway(title: str, service: str, tables: Sequence[Any]) -> ec2.VPCEndpoint:
-    return ec2.VPCEndpoint(title, VpcId=Ref("Vpc"), ServiceName=_service(service), RouteTableIds=list(tables))
+def _gateway(title: str, service: str, tables: Sequence[Any], **policy: Any) -> ec2.VPCEndpoint:
+    return ec2.VPCEndpoint(title, VpcId=Ref("Vpc"), ServiceName=_service(service), RouteTableIds=list(tables), **policy)
 
 
 def _subnet(title: str, cidr: str, **more: Any) -> ec2.Subnet:

@@ -14,7 +14,7 @@ WAIT_PATH = "/waitcondition/"
 @resource(WAIT_HANDLE, nothing, "Id")
 def _handle(request: Request) -> Made:
     # AWS returns a presigned S3 URL: anyone who knows it may signal, so it must not be guessable.
-    url = f"{request.context.url_nodes}{WAIT_PATH}{secrets.token_urlsafe(24)}"
+    url = f"{request.context.url_nodes}{WAIT_PATH}{request.region}/{secrets.token_urlsafe(24)}"
     return Made(url, {"Id": url})
 
 
