@@ -14,6 +14,8 @@ MOST_LAUNCHES = 3
 """One machine may fail by accident; three in a row do not."""
 _SILENCE_MOST_S = 60.0
 _SILENCE_LEAST_S = 15.0
+# What counts as silence between two readings: if ours take longer, the head's writing may, too.
+_UNREAD_MOST_S = 10.0
 
 
 class HeadWatch:
@@ -27,12 +29,16 @@ class HeadWatch:
         self._progress: Mapping[str, str] = {}
         self._last_seen: Heads | None = None
         self._lost: set[str] = set()
-        self._heard_at = self._looked_at = self._compared_at = time.monotonic()
+        self._silent_s = 0.0
+        self._read_at = self._looked_at = self._compared_at = time.monotonic()
 
     def hear(self, progress: Mapping[str, str]) -> None:
         """Take the item `progress`: a change shows that the head is alive. (Its clock may differ from ours.)"""
-        if progress != self._progress:
-            self._progress, self._heard_at = progress, time.monotonic()
+        now = time.monotonic()
+        unread_s, self._read_at = now - self._read_at, now
+        is_news = progress != self._progress
+        self._silent_s = 0.0 if is_news else self._silent_s + min(unread_s, _UNREAD_MOST_S)
+        self._progress = progress
 
     def verdict(self, group: str, node_timeout_s: float) -> str:
         """Return why the creation can't succeed, from the history of the head's group; "" while it may."""
@@ -47,7 +53,7 @@ class HeadWatch:
             # Reported at the next call: by then the progress has been read again, and shows the last head's last step.
             self._last_seen = heads
             return ""
-        return self._silence(heads, now - self._heard_at, node_timeout_s)
+        return self._silence(heads, node_timeout_s)
 
     def lost(self, stack_id: str) -> str:
         """Return what somebody has removed by hand and nodes need, once two looks have missed it; "" before."""
@@ -70,14 +76,15 @@ class HeadWatch:
         at = self._at(heads.launched[: -1 if heads.running else None])
         return f"{len(heads.launched)} heads were launched one after another, and each ended{at}: {heads.why}"
 
-    def _silence(self, heads: Heads, silent_s: float, node_timeout_s: float) -> str:
+    def _silence(self, heads: Heads, node_timeout_s: float) -> str:
         """Return that a running head has been silent for too long. (Auto Scaling replaces one that does not run.)"""
         if not heads.launched or not heads.running:
-            self._heard_at = time.monotonic()
+            self._silent_s = 0.0
             return ""
         head = heads.launched[-1]
         spoke = self._progress.get("head") == head
-        patience_s = max(_SILENCE_LEAST_S, min(_SILENCE_MOST_S, node_timeout_s)) if spoke else node_timeout_s
+        patience_s = max(_SILENCE_LEAST_S, min(_SILENCE_MOST_S, node_timeout_s) if spoke else node_timeout_s)
+        silent_s = self._silent_s
         if silent_s <= patience_s:
             return ""
         if spoke:
