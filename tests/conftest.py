@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from processes import Process, descendants, identified, wait_until_gone
 from shared import SHARED
 
 from phalanx.jobs.environments import recipe
@@ -145,7 +145,7 @@ class Terminal:
             text=True,
         )
 
-    def on(self, node: str, command: str, timeout_s: float = 180, check: bool = True) -> str:
+    def on(self, node: str, command: str, timeout_s: float = 300, check: bool = True) -> str:
         """Run `command` in a shell on a node, as the job user; return its standard output."""
         return self.phalanx("ssh", node, "--", command, timeout_s=timeout_s, check=check).stdout
 
@@ -161,7 +161,7 @@ class Terminal:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=900,
         )
         assert done.returncode == 0, done.stdout[-4000:]
         return done.stdout
@@ -173,7 +173,7 @@ class Terminal:
         shutil.copy(self.directory / "phalanx.yaml", directory)
         return Terminal(directory, self.state)
 
-    def wait_until_printed(self, job: str, pattern: str, times: int = 1, timeout_s: float = 120) -> None:
+    def wait_until_printed(self, job: str, pattern: str, times: int = 1, timeout_s: float = 300) -> None:
         """Wait until lines of the output match `times` times, in one `logs -f`: polling would start many processes."""
         with self.start("logs", "-f", job) as following:
             late = threading.Timer(timeout_s, following.kill)
@@ -189,51 +189,24 @@ class Terminal:
             following.kill()
         assert times == 0, "".join(shown)
 
-    def local_cloud_pids(self) -> set[int]:
+    def local_cloud_processes(self) -> set[Process]:
         """Return the local cloud's process and its descendants, including the nodes'; empty when it is not running."""
         endpoint = self.state / "local" / "endpoint.json"
-        return descendants(json.loads(endpoint.read_text())["pid"]) if endpoint.exists() else set()
+        return identified(descendants(json.loads(endpoint.read_text())["pid"])) if endpoint.exists() else set()
 
 
-def parents() -> dict[int, int]:
-    """Map each process on this machine to its parent."""
-    found = {int(process.name): parent_of(process) for process in Path("/proc").glob("[0-9]*")}
-    return {pid: parent for pid, parent in found.items() if parent is not None}
+def read_until(process: subprocess.Popen[str], text: str, times: int = 1) -> str:
+    """Return the output up to the line that is one of so many with this text, because a slow command prints more."""
+    assert process.stdout
+    shown: list[str] = []
+    while sum(text in line for line in shown) < times:
+        shown.append(process.stdout.readline())
+        assert shown[-1], f"the output ended without {text!r}:\n{''.join(shown)}"
+    return "".join(shown)
 
 
-def parent_of(process: Path) -> int | None:
-    try:
-        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:  # the process ended meanwhile
-        return None
-
-
-def process_file(pid: int, name: str) -> bytes:
-    """Read a process's file in /proc; return nothing when it has ended, or is another user's."""
-    try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
-        return b""
-
-
-def descendants(root: int) -> set[int]:
-    parent = parents()
-    found = {root} & parent.keys()
-    while grown := {pid for pid in parent if parent[pid] in found} - found:
-        found |= grown
-    return found
-
-
-def wait_until_gone(pids: set[int], timeout_s: float) -> set[int]:
-    """Wait for processes to end; return those that are left after the timeout."""
-    deadline = time.monotonic() + timeout_s
-    while (left := {pid for pid in pids if Path(f"/proc/{pid}").exists()}) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
-
-
-def assert_nothing_is_left(terminal: Terminal, pids: set[int]) -> None:
-    assert not wait_until_gone(pids, timeout_s=60), "processes of the local cloud outlive `phalanx down`"
+def assert_nothing_is_left(terminal: Terminal, processes: set[Process]) -> None:
+    assert not wait_until_gone(processes), "processes of the local cloud outlive `phalanx down`"
     assert not list(terminal.state.rglob("endpoint.json"))
     assert not [path for path in terminal.state.rglob("*") if path.is_socket()]
     assert str(terminal.state) not in Path("/proc/self/mounts").read_text()
@@ -309,10 +282,9 @@ def a_cluster(spec: str, up_s: float = 300) -> Iterator[Terminal]:
     with a_terminal(spec) as terminal:
         terminal.phalanx("up", timeout_s=up_s)
         yield terminal
-        # Only now, because pids of nodes that died earlier may have been reused.
-        pids = terminal.local_cloud_pids()
+        processes = terminal.local_cloud_processes()
         terminal.phalanx("down", "--yes")
-        assert_nothing_is_left(terminal, pids)
+        assert_nothing_is_left(terminal, processes)
 
 
 @pytest.fixture(scope="session")

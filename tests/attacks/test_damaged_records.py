@@ -21,7 +21,7 @@ pytestmark = pytest.mark.cluster
 SPEC = "name: damaged\ncloud: local\nnodes: 1\nmin: 1\ntype: c5.large\nshared: /efs\nkeep: no\n"
 JOBS = "/efs/.phalanx/jobs"
 # A command of the CLI takes half a second; one that waits for a FIFO waits forever.
-ANSWER_S = 120.0
+ANSWER_S = 300.0
 # The CLI's exit codes when a job can't be queried, with a reason.
 REFUSED = 7
 # What can be wrong inside a file is for tests/unit; these are one of each other kind.

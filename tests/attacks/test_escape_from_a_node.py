@@ -163,7 +163,7 @@ router = struct.pack("!BBHBBHII", 134, 0, 0, 64, 0, 1800, 0, 0)
 prefix = struct.pack("!BBBBIII", 3, 4, 64, 0xC0, 1800, 1800, 0) + socket.inet_pton(socket.AF_INET6, "2001:db8::")
 with socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6) as out:
     out.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
-    for _ in range(50):
+    for _ in range(600):
         try:
             sent = out.sendto(router + prefix, ("ff02::1", 0, 0, socket.if_nametoindex("eth0")))
             break

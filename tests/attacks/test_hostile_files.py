@@ -136,7 +136,7 @@ def test_a_stream_that_the_head_forged_leaves_nothing_elsewhere(liar, tmp_path, 
     header = {"items": 9, "files": 9, "bytes": 1000, "left_out": []}
     answer_all_with(liar, MAGIC + json.dumps(header).encode() + b"\n" + stream)
     (tmp_path / "in").mkdir()
-    done = liar.phalanx("get", "/efs/x", str(tmp_path / "in" / "home"), check=False, timeout_s=180)
+    done = liar.phalanx("get", "/efs/x", str(tmp_path / "in" / "home"), check=False, timeout_s=600)
     assert done.returncode == 1, done
     assert done.stderr.startswith("error: "), done.stderr[-2000:]
     assert "That was not expected" not in done.stderr, done.stderr[-2000:]
@@ -159,7 +159,7 @@ def test_a_forged_file_gets_no_rights_of_another(liar, tmp_path):
 @pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
 def test_an_invalid_header_is_reported_in_a_sentence(liar, tmp_path, header):
     answer_all_with(liar, MAGIC + header + b"\n")
-    done = liar.phalanx("get", "/efs/x", str(tmp_path / "x"), check=False, timeout_s=180)
+    done = liar.phalanx("get", "/efs/x", str(tmp_path / "x"), check=False, timeout_s=600)
     assert done.returncode in (1, 6), done
     assert "That was not expected" not in done.stderr, done.stderr[-2000:]
     assert not (tmp_path / "x").exists()

@@ -175,14 +175,14 @@ def test_plain_ssh_lends_the_head_neither_an_agent_nor_a_display(terminal, tmp_p
 def test_an_invalid_answer_ends_no_command_by_accident(head, answer):
     answer_all_with(head, answer)
     for arguments in (("jobs",), ("logs",), ("stop", "x"), ("get", "x"), ("recipes", "--json"), ("status",)):
-        done = head.phalanx(*arguments, check=False, timeout_s=180)
+        done = head.phalanx(*arguments, check=False, timeout_s=600)
         assert "That was not expected" not in done.stderr, (arguments, done.stderr[-500:])
         assert "../../../x" not in done.stdout
 
 
 def test_an_answer_without_an_end_does_not_fill_this_machines_memory(head):
     as_root(head, "open('/home/phalanx/.bashrc', 'w').write('exec() { command head -c 200M /dev/zero; }\\n')")
-    done = head.phalanx("jobs", check=False, timeout_s=180)
+    done = head.phalanx("jobs", check=False, timeout_s=600)
     assert "more than 64 MiB" in done.stderr
     assert is_refused(done.stderr)
 
@@ -190,6 +190,6 @@ def test_an_answer_without_an_end_does_not_fill_this_machines_memory(head):
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
 def test_invalid_frames_end_a_run_with_a_message(head, tmp_path, frame):
     answer_all_with(head, b'{"here": true}\n\0phalanx-follow-1\n' + frame)
-    done = head.phalanx("run", "--directory", str(tmp_path), "--", "true", check=False, timeout_s=180)
+    done = head.phalanx("run", "--directory", str(tmp_path), "--", "true", check=False, timeout_s=600)
     assert is_refused(done.stderr), done
     assert done.returncode == 7

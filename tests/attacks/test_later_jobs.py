@@ -91,7 +91,7 @@ def test_a_copied_key_and_certificate_open_nothing_from_outside(cluster, tmp_pat
     way = [line.replace(" ", "=", 1) for line in known.stdout.splitlines() if line.startswith("proxy")]
     options = ["BatchMode=yes", "StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", *way]
     command = ["ssh", "-F", "none", "-v", "-i", str(tmp_path / "id_ed25519"), *(f"-o{option}" for option in options)]
-    done = subprocess.run([*command, "phalanx@10.0.0.4", "echo in"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, "phalanx@10.0.0.4", "echo in"], capture_output=True, text=True, timeout=300)
     assert "Offering public key" in done.stderr and "ED25519-CERT" in done.stderr
     assert (done.returncode, done.stdout) == (255, "")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ CLIENT = (
     " c.request('GET', '/', headers={'Authorization': sys.argv[1]}); print(c.getresponse().status)"
 )
 # The agent looks each 5 s whether the way is shut; a machine that reboots lets people in after 2 s here.
-SHUT_S, BACK_S = 60.0, 120.0
+SHUT_S, BACK_S = 240.0, 300.0
 AGENT = "pgrep -of '^[^ ]*python.*(/opt/phalanx|part-001)'"
 UNIT = "/etc/systemd/system/phalanx.service"
 WANTED = "/etc/systemd/system/multi-user.target.wants/phalanx.service"
@@ -113,8 +114,9 @@ def test_no_way_leads_a_job_to_the_credentials_of_its_instance(as_on_aws, node):
     found = json.loads(lab.on(node, f"python3 {reach} {own} {gateway} {NODES[node]}"))
     assert len(found) > 30
     for address in ("169.254.169.254", "fd00:ec2::254"):
-        root = lab.phalanx("exec", "--sudo", "--node", node, "--", f"python3 {reach} ask {address}").stdout
-        assert " 200 OK" in root, "the same request is answered for root"
+        # The same request is answered for root.
+        ask = f"until python3 {reach} ask {address} | grep ' 200 OK'; do sleep 0.5; done"
+        lab.phalanx("exec", "--sudo", "--node", node, "--", f"timeout 240 sh -c {shlex.quote(ask)}")
     ids = lab.on(node, f"unshare -Ur id -u; {ABOVE} cat /proc/self/uid_map").split()
     assert ids[0] == "0" and "50000" in ids, "jobs have user namespaces and subordinate ids here"
     assert ", ".join(way for way, brought in found.items() if brought) == ""
@@ -190,7 +192,7 @@ def a_job(terminal: Terminal) -> Iterator[list[str]]:
             # Jobs of other tests may have begun meanwhile: the newest need not be this one.
             (this,) = jobs_that_run(terminal) - before
             terminal.phalanx("stop", this)
-            job.wait(timeout=180)
+            job.wait(timeout=300)
         finally:
             job.kill()
 
@@ -205,7 +207,7 @@ def test_a_token_is_good_while_its_job_runs_and_no_other_is(lab):
     with a_job(lab) as (token, _):
         assert asked(lab, "head", token) == "200"
         assert asked(lab, "head", token[:-1]) == asked(lab, "head", "") == asked(lab, "head", "x" * 64) == "401"
-    assert asked(lab, "head", token) == "401"
+    wait_until_answered(lab, "head", token, "401")
 
 
 def test_an_agent_that_comes_back_knows_the_jobs_that_ran_or_started_without_it(lab):

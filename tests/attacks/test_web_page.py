@@ -79,7 +79,7 @@ def terminal() -> Iterator[Terminal]:
 @pytest.mark.parametrize("headers", [{}, EVIL], ids=["from any origin", "rebound"])
 def test_a_page_gets_no_answer_and_changes_nothing(terminal, request_, headers):
     method, path, own, body = request_
-    there = http.client.HTTPConnection(urlsplit(endpoint(terminal)["url"]).netloc, timeout=20)
+    there = http.client.HTTPConnection(urlsplit(endpoint(terminal)["url"]).netloc, timeout=240)
     there.request(method, path, body.encode(), {**own, **headers})
     answer = there.getresponse()
     reported = answer.read().decode()
@@ -116,6 +116,6 @@ def test_another_user_reads_and_connects_to_nothing(terminal):
     files = [path for path in terminal.state.rglob("*") if "efs" not in path.parts and not path.is_symlink()]
     places = [control, terminal.state / "local", terminal.state / "clusters/page", *files, *sockets]
     got = subprocess.run(
-        [sys.executable, "-I", "-c", LOOK, *map(str, places)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-I", "-c", LOOK, *map(str, places)], capture_output=True, text=True, timeout=240
     )
     assert got.stdout.split() in ([], [str(terminal.state / "clusters")]), got

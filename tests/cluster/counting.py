@@ -13,7 +13,7 @@ from pathlib import Path
 
 KEPT_EVERY = 5
 _STEP_S = 0.1
-_MEET_WITHIN_S = 60.0
+_MEET_WITHIN_S = 240.0
 _GO_ON, _END = b"+", b"."
 
 

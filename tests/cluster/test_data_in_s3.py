@@ -12,13 +12,13 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster_networks import wait_until
+from fleet_fakes import until
 from local_clouds import api
 
 from conftest import Terminal
@@ -204,10 +204,7 @@ def test_checkpoints_in_s3_outlive_the_shared_directory(pets, bucket, tmp_path):
 
     # While it runs, and when it is stopped.
     long = pets.phalanx(*job, *checkpoint, "--detach", "--", "python3", "train.py", "1", "600").stdout.strip()
-    deadline = time.monotonic() + 60
-    while newest(bucket) != "5" and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert newest(bucket) == "5"
+    until(lambda: newest(bucket) == "5", "the checkpoint of the fifth epoch")
     refused = pets.phalanx("run", "--resume", long, "--directory", str(tmp_path), check=False)
     assert f"job {long} keeps its checkpoints in /efs/.phalanx/s3/my-bucket~runs~mnist/files" in refused.stderr
     pets.on("deeplearning-worker1", "echo 6 > /efs/.phalanx/s3/my-bucket~runs~mnist/files/epoch")
@@ -244,7 +241,7 @@ def test_a_job_reads_the_prefixes_that_lustre_is_linked_to_and_writes_to_s3(pets
     shown = [line.removeprefix("[0] ") for line in pets.phalanx("run", *words).stdout.splitlines()]
     assert shown == [f"{hashlib.md5(LARGE).hexdigest()} earlier", "refused", "refused"]
     bucket.put_object(Bucket="my-bucket", Key="sets/new", Body=b"new")
-    wait = "for _ in $(seq 300); do [ ! -e /efs/data/sets/new ] || break; sleep 0.1; done; cat /efs/data/sets/new"
+    wait = "for _ in $(seq 2400); do [ ! -e /efs/data/sets/new ] || break; sleep 0.1; done; cat /efs/data/sets/new"
     assert pets.on("deeplearning-worker2", wait) == "new"
     # Both sides are looked at in turn, so that what was written before is there, too.
     assert bucket.get_object(Bucket="my-bucket", Key="out/of-a-job")["Body"].read() == b"42"
@@ -280,7 +277,7 @@ def test_a_job_reads_mounted_prefixes_and_what_it_writes_is_in_s3_when_it_has_en
     assert len(listed) == len(ranks) == 4
     assert bucket.get_object(Bucket="my-bucket", Key="made/a/3")["Body"].read() == b"of rank 3"
     bucket.put_object(Bucket="my-bucket", Key="shelf/new", Body=b"new")
-    wait = "for _ in $(seq 100); do [ ! -e /s3/shelf/new ] || break; sleep 0.1; done; cat /s3/shelf/new"
+    wait = "for _ in $(seq 2400); do [ ! -e /s3/shelf/new ] || break; sleep 0.1; done; cat /s3/shelf/new"
     assert pets.on("deeplearning-worker2", wait) == "new"
 
 
@@ -293,9 +290,7 @@ def running(pets: Terminal, tmp_path: Any, command: str) -> str:
     """Start a job on both nodes, wait until each of its processes runs, and return its id."""
     words = ("--directory", str(tmp_path), "--launcher", "exec", "-N", "1", "--detach", "--")
     job = pets.phalanx("run", *words, "sh", "-c", f"echo began; {command}").stdout.strip()
-    deadline = time.monotonic() + 60
-    while pets.phalanx("logs", job).stdout.count("began") < 2 and time.monotonic() < deadline:
-        time.sleep(0.2)
+    pets.wait_until_printed(job, "began", times=2)
     return job
 
 
@@ -309,7 +304,7 @@ def test_a_mount_that_ends_ends_the_job_with_that_reason_and_comes_back(pets, tm
     on_root(pets, "worker2", "umount -l /s3/shelf")
     reason = "deeplearning-worker2: the mount of shelf at /s3/shelf ended: it is not mounted"
     assert reason in ended(pets, job)
-    wait = "for _ in $(seq 300); do ! mountpoint -q /s3/shelf || break; sleep 0.1; done; cat /s3/shelf/sub/one"
+    wait = "for _ in $(seq 2400); do ! mountpoint -q /s3/shelf || break; sleep 0.1; done; cat /s3/shelf/sub/one"
     assert pets.on("deeplearning-worker2", wait) == "one"
     # As when Mountpoint's process is killed.
     job = running(pets, tmp_path, "sleep 600")

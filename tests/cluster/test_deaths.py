@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 from counting import KEPT_EVERY
+from local_clouds import break_on_purpose
+from processes import process_file
 
-from conftest import Terminal, a_cluster, process_file
+from conftest import Terminal, a_cluster
 
 pytestmark = pytest.mark.cluster
 
 SPEC = "name: deaths\ncloud: local\nnodes: 3\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\ncapacity: spot\n"
-# How long a job's end may take by the recorded times: after a process's death, and after a node's.
-# On a quiet machine they take 2 s and 12 s. Without a message they would take 9 s and, fenced, 30 s.
-PROCESS_S, NODE_S = 8.0, 25.0
-# A margin for a busy machine.
-MOMENT_S = 60.0
-FENCED_S = 30.0
-NEWCOMER_AFTER_S = 20.0
-BEAT_S = 2.0
+# How long any of this may take on a busy machine. `make soak` measures how long it takes.
+PATIENCE_S = 300.0
+FENCED = "heard nothing from the runner for 30 s"
 SAVES = """
 import os, signal, sys, time
 path = os.environ["PHALANX_CHECKPOINT"] + "/step"
@@ -56,7 +54,7 @@ def mortal() -> Iterator[Terminal]:
 @pytest.fixture
 def fragile(mortal: Terminal) -> Terminal:
     """The same cluster, once all three nodes accept logins again after an earlier test."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while len(mortal.phalanx("exec", "--", "echo in", check=False).stdout.splitlines()) < 3:
         assert time.monotonic() < deadline, mortal.phalanx("nodes").stdout
     return mortal
@@ -70,23 +68,10 @@ def start(cluster: Terminal, *options: str) -> str:
     return job_id
 
 
-def break_node(cluster: Terminal, name: str, fault: str, **how: Any) -> float:
-    """Have the local cloud break a node; return when."""
+def instance_of(cluster: Terminal, name: str) -> str:
+    """Return the id of a node's instance."""
     nodes = json.loads(cluster.phalanx("nodes", "--json").stdout)
-    instance = next(node["instance_id"] for node in nodes if node["name"] == name)
-    set_fault(cluster, fault, {"instance_id": instance, **how})
-    return time.time()
-
-
-def set_fault(cluster: Terminal, fault: str, how: Any) -> None:
-    endpoint = json.loads((cluster.state / "local" / "endpoint.json").read_text())
-    request = urllib.request.Request(
-        endpoint["url"] + "/_localcloud/faults",
-        method="POST",
-        data=json.dumps({fault: how}).encode(),
-        headers={"X-Localcloud-Key": endpoint["secret_access_key"]},
-    )
-    urllib.request.urlopen(request, timeout=60).close()
+    return next(node["instance_id"] for node in nodes if node["name"] == name)
 
 
 def state_of(cluster: Terminal, job_id: str) -> dict[str, Any]:
@@ -101,8 +86,8 @@ def reported(job: dict[str, Any]) -> str:
     return "\n".join([f"{job['state']}: {job['message']}", "attempts", *attempts, "nodes", *verdicts])
 
 
-def wait_for_end(cluster: Terminal, job_id: str, timeout_s: float = 120) -> dict[str, Any]:
-    deadline = time.monotonic() + timeout_s
+def wait_for_end(cluster: Terminal, job_id: str) -> dict[str, Any]:
+    deadline = time.monotonic() + PATIENCE_S
     while not (job := state_of(cluster, job_id))["ended_at"]:
         assert time.monotonic() < deadline, reported(job)
         time.sleep(1)  # each poll takes a fifth of a second of CPU time
@@ -114,7 +99,7 @@ def sleepers(cluster: Terminal, job_id: str) -> set[int]:
     mark = f"PHALANX_JOB={job_id}".encode()
     return {
         pid
-        for pid in cluster.local_cloud_pids()
+        for pid, _started in cluster.local_cloud_processes()
         if process_file(pid, "comm") == b"sleep\n" and mark in process_file(pid, "environ").split(b"\0")
     }
 
@@ -123,10 +108,10 @@ def test_a_killed_runner_is_reported_and_its_job_ended_without_any_query(fragile
     job_id = start(fragile)
     state = f"/efs/.phalanx/jobs/{job_id}/state.json"
     pid = 'python3 -c \'import json, sys; print(json.load(open(sys.argv[1]))["runner"]["pid"])\''
-    killed_at = float(fragile.on("head", f"kill -9 $({pid} {state}); date +%s.%N"))
+    fragile.on("head", f"kill -9 $({pid} {state})")
     job = wait_for_end(fragile, job_id)
     assert (job["state"], job["message"][:21]) == ("lost", "the job's runner died"), reported(job)
-    assert job["ended_at"] - killed_at < PROCESS_S, reported(job)
+    assert FENCED not in reported(job), "a message is quicker"
     assert [node["clean"] for node in job["nodes"]] == [True] * 3, reported(job)
     assert fragile.phalanx("logs", "-f", job_id, check=False).returncode == 1
 
@@ -143,42 +128,42 @@ def test_a_restart_takes_over_from_a_killed_runner(fragile):
 def test_nodes_that_do_not_hear_from_the_runner_end_their_processes(fragile):
     job_id = start(fragile)
     assert len(sleepers(fragile, job_id)) == 3
-    frozen_at = time.time()
     fragile.on("head", f"pkill -STOP -f 'runner.pyz submit .*{job_id}'")
-    deadline = time.monotonic() + FENCED_S + MOMENT_S
+    deadline = time.monotonic() + PATIENCE_S
     while left := sleepers(fragile, job_id):
         assert time.monotonic() < deadline, f"{len(left)} of 3 nodes have not fenced themselves"
         time.sleep(1)
-    assert time.time() - frozen_at > FENCED_S - BEAT_S
     fragile.on("head", f"pkill -CONT -f 'runner.pyz submit .*{job_id}'")
     job = wait_for_end(fragile, job_id)
-    assert "heard nothing from the runner for 30 s" in job["message"], reported(job)
+    assert FENCED in job["message"], reported(job)
 
 
 def test_a_silent_node_is_lost_and_keeps_nothing_of_the_job(fragile):
     job_id = start(fragile)
-    cut_at = break_node(fragile, "deeplearning-worker2", "partition", cut=True)
+    cut = instance_of(fragile, "deeplearning-worker2")
+    break_on_purpose(fragile, partition={"instance_id": cut, "cut": True})
     job = wait_for_end(fragile, job_id)
     assert job["message"] == "deeplearning-worker2 was lost: no sign of life for 9 s", reported(job)
     assert job["tail"] == ["ready"]
-    assert job["ended_at"] - cut_at < NODE_S, reported(job)
     assert [node["clean"] for node in job["nodes"]] == [True, False, True], reported(job)
     assert job["nodes"][1]["message"].startswith("unverified, fenced: ")
-    deadline = time.monotonic() + FENCED_S + MOMENT_S
+    deadline = time.monotonic() + PATIENCE_S
     while sleepers(fragile, job_id):
         assert time.monotonic() < deadline, "the node that was cut off keeps the job's processes"
         time.sleep(1)
-    break_node(fragile, "deeplearning-worker2", "partition", cut=False)
+    # On a busy machine it may have been replaced by now.
+    with contextlib.suppress(HTTPError):
+        break_on_purpose(fragile, partition={"instance_id": cut, "cut": False})
 
 
 def test_a_job_starts_again_on_the_roster_after_its_node_died(fragile):
     job_id = start(fragile, "--restarts", "2")
-    killed_at = break_node(fragile, "deeplearning-worker3", "kill")
+    break_on_purpose(fragile, kill={"instance_id": instance_of(fragile, "deeplearning-worker3")})
     done = fragile.phalanx("logs", "-f", job_id, check=False)
     job = state_of(fragile, job_id)
     assert (done.returncode, job["state"], job["attempt"]) == (0, "succeeded", 1), reported(job)
     assert 2 <= done.stdout.count("started again") <= 3, reported(job)
-    assert job["started_at"] + job["attempts"][0]["ran_s"] - killed_at < NODE_S, reported(job)
+    assert "deeplearning-worker3 was lost" in job["attempts"][0]["message"], reported(job)
 
 
 @pytest.fixture
@@ -189,16 +174,16 @@ def counted(fragile: Terminal, tmp_path: Path) -> Iterator[Path]:
     shown = tmp_path / "shown"
     with shown.open("w") as file:
         typed = fragile.start(*arguments, "-N", "1", "--", "counting.py", "/efs/.counting", output=file)
-    # Otherwise the new node joins before the others have continued without the dead one.
-    set_fault(fragile, "boot_delay_s", NEWCOMER_AFTER_S)
+    # Otherwise the new node may join before the others have continued without the dead one.
+    break_on_purpose(fragile, capacity={"c5.large": 2})
     yield shown
-    set_fault(fragile, "boot_delay_s", 0)
+    break_on_purpose(fragile, capacity={"c5.large": None})
     fragile.phalanx("stop", "counts", check=False)
-    typed.wait(timeout=180)
+    typed.wait(timeout=PATIENCE_S)
 
 
 def wait_for_steps(shown: Path, pattern: str) -> None:
-    deadline = time.monotonic() + 150
+    deadline = time.monotonic() + PATIENCE_S
     while not re.search(pattern, text := shown.read_text(), re.DOTALL):
         rest = re.sub(r"\[0\] step \d+\n", "", text)
         assert "\njob " not in text and time.monotonic() < deadline, f"{pattern!r} never came\n{rest}"
@@ -208,8 +193,9 @@ def wait_for_steps(shown: Path, pattern: str) -> None:
 def test_an_elastic_job_continues_with_the_remaining_nodes_and_grows_again_from_its_checkpoint(fragile, counted):
     beyond = r"step \d*[1-9]\d\b"
     wait_for_steps(counted, f"from 0 with 3.*{beyond}")
-    break_node(fragile, "deeplearning-worker3", "kill")
+    break_on_purpose(fragile, kill={"instance_id": instance_of(fragile, "deeplearning-worker3")})
     wait_for_steps(counted, "from .* with 2.*step")
+    break_on_purpose(fragile, capacity={"c5.large": None})
     wait_for_steps(counted, "with 2.*from .* with 3.*step")
     fragile.on("head", "touch /efs/.counting/enough")
     wait_for_steps(counted, r"job \S+ succeeded")
@@ -231,7 +217,7 @@ def test_a_spot_notice_has_the_ranks_save_and_the_job_goes_on_where_nodes_are_le
     assert leaving["reason"].startswith("AWS takes back this spot instance at 20")
     assert f"leaving: {leaving['reason']}" in fragile.phalanx("nodes").stdout
     assert len(fragile.phalanx("run", "-N", "1", "--", "hostname").stdout.splitlines()) == 2
-    break_node(fragile, "deeplearning-worker3", "kill")
+    break_on_purpose(fragile, kill={"instance_id": instance_of(fragile, "deeplearning-worker3")})
     job = wait_for_end(fragile, job_id)
     assert job["state"] == "succeeded", reported(job)
     assert f"deeplearning-worker3 leaves ({leaving['reason']}): deeplearning-worker3 was lost" in reported(job)

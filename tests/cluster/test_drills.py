@@ -10,14 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from processes import identified, process_file, wait_until_gone
 
-from conftest import Terminal, a_terminal, process_file, wait_until_gone
+from conftest import Terminal, a_terminal
 
 pytestmark = pytest.mark.cluster
 
 # sshd of a worker is killed; `up` is interrupted in bad weather; somebody deletes a route.
 SEEDS = (1, 5, 10)
-IDLE_S = 240.0  # until a cluster is up and has its fault
+IDLE_S = 300.0  # until a cluster is up and has its fault
 
 
 @pytest.fixture
@@ -27,9 +28,14 @@ def terminal():
 
 
 def drill(terminal: Terminal, seed: int) -> dict:
-    done = terminal.phalanx("local", "drill", "--seed", str(seed), "--only", "0", "--json", timeout_s=550, check=False)
-    assert done.stdout, done.stderr
-    (result,) = json.loads(done.stdout)
+    """Return the result of a drill; one during which the machine became much busier proves nothing, and is repeated."""
+    arguments = ("local", "drill", "--seed", str(seed), "--only", "0", "--json")
+    for _ in range(3):
+        done = terminal.phalanx(*arguments, timeout_s=900, check=False)
+        assert done.stdout, done.stderr
+        (result,) = json.loads(done.stdout)
+        if not result["void"]:
+            break
     return result
 
 
@@ -51,12 +57,13 @@ def test_ctrl_c_ends_a_drill_with_its_cluster(terminal):
     while "idle" not in shown.read_text():
         assert drilling.poll() is None and time.monotonic() < deadline, shown.read_text()
         time.sleep(0.05)
-    started = {int(one.name) for one in Path("/proc").glob("[0-9]*") if is_below(int(one.name), temporary)}
+    pids = (int(one.name) for one in Path("/proc").glob("[0-9]*"))
+    started = identified(pid for pid in pids if is_below(pid, temporary))
     assert started
     drilling.send_signal(signal.SIGINT)
-    assert drilling.wait(timeout=120) == 130
+    assert drilling.wait(timeout=300) == 130
     assert "interrupted" in shown.read_text()
-    assert not wait_until_gone(started, timeout_s=60)
+    assert not wait_until_gone(started)
     assert list(temporary.iterdir()) == []
 
 

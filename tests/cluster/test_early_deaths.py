@@ -20,8 +20,8 @@ SPEC = "name: early\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /ef
 # A package whose build waits for a signal, so that pip is in the middle of its work.
 LET_GO = "/efs/.let-go"
 BUILDING = "build_wheel"
-SETTLED_WITHIN_S = 60.0
-NEW_HEAD_WITHIN_S = 120.0
+# For each wait, on a busy machine.
+PATIENCE_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +40,12 @@ def begin(terminal: Terminal, code: Path, *options: str) -> tuple[subprocess.Pop
     (code / "requirements.txt").write_text(f"--no-index\n/efs/slow\n# {code}\n")
     arguments = ("--directory", str(code), "--launcher", "exec", "-n", "1", *options)
     following = terminal.start("run", *arguments, "--", "echo", "begun")
-    wait_for(lambda: BUILDING in processes(terminal), 60)
+    wait_for(lambda: BUILDING in processes(terminal))
     return following, newest(terminal)["id"]
 
 
-def wait_for(is_so: Callable[[], object], timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
+def wait_for(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while not is_so():
         assert time.monotonic() < deadline, "it never came to that"
         time.sleep(0.5)
@@ -73,15 +73,15 @@ def kill_head(terminal: Terminal) -> None:
     break_on_purpose(terminal, kill={"instance_id": head})
 
 
-def end(following: subprocess.Popen[str], timeout_s: float) -> tuple[int, str]:
-    output, _ = following.communicate(timeout=timeout_s)
+def end(following: subprocess.Popen[str]) -> tuple[int, str]:
+    output, _ = following.communicate(timeout=PATIENCE_S)
     return following.returncode, output
 
 
 def test_a_runner_killed_while_pip_works_leaves_a_job_that_is_lost(terminal: Terminal, tmp_path: Path) -> None:
     following, job_id = begin(terminal, tmp_path)
     kill_runner(terminal, job_id)
-    code, output = end(following, SETTLED_WITHIN_S)
+    code, output = end(following)
     assert code == 1 and "lost: the job's runner died" in output, output
     assert newest(terminal)["state"] == "lost"
     assert BUILDING not in processes(terminal)
@@ -91,7 +91,7 @@ def test_a_job_that_may_restart_starts_again_when_its_runner_died_early(terminal
     following, job_id = begin(terminal, tmp_path, "--restarts", "1")
     kill_runner(terminal, job_id)
     terminal.on("head", f"touch {LET_GO}")
-    code, output = end(following, 60)
+    code, output = end(following)
     assert code == 0 and "restart 1 of 1: the job's runner died" in output and "[0] begun" in output, output
 
 
@@ -114,9 +114,9 @@ def test_a_head_that_died_while_pip_worked_has_its_jobs_settled_by_the_next(
     kill_head(terminal)
     # From this machine, for there is no head: the build of a restarted job need not wait.
     (next((terminal.state / "local" / "efs").glob("fs-*/")) / Path(LET_GO).name).touch()
-    _, output = end(following, NEW_HEAD_WITHIN_S)
+    _, output = end(following)
     assert "The job goes on without it" not in output, output
-    wait_for(lambda: terminal.phalanx("jobs", check=False).returncode == 0, NEW_HEAD_WITHIN_S)
-    wait_for(lambda: newest(terminal)["ended_at"], 60)
+    wait_for(lambda: terminal.phalanx("jobs", check=False).returncode == 0)
+    wait_for(lambda: newest(terminal)["ended_at"])
     job = newest(terminal)
     assert (job["id"], job["state"]) == (job_id, ends_as), job

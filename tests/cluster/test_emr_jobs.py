@@ -36,12 +36,13 @@ MASTER = "http://deeplearning-master:8088/ws/v1/cluster/"
 @pytest.fixture(scope="module")
 def emr() -> Iterator[Terminal]:
     with a_cluster(SPEC) as terminal:
+        until(lambda: len((asked(terminal, "nodes")["nodes"] or {"node": []})["node"]) == 2, "YARN has two nodes")
         yield terminal
         MADE.mkdir(exist_ok=True)
         link_complete(environments_of(terminal), MADE)
 
 
-def until(is_so: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+def until(is_so: Callable[[], bool], what: str, timeout_s: float = 240) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
@@ -70,7 +71,6 @@ def application(emr: Terminal, job: str) -> dict:
 
 class TestYarn:
     def test_containers_on_the_core_nodes_run_the_job_as_its_user(self, emr):
-        until(lambda: len((asked(emr, "nodes")["nodes"] or {"node": []})["node"]) == 2, "YARN has two nodes")
         master = emr.on("head", "hostname").strip()
         done = emr.phalanx("run", *ONE_EACH, "--", "sh", "-c", "echo $(hostname) $(id -un) ${CONTAINER_ID-hidden}")
         names, users, hidden = zip(*(line.split("] ")[1].split() for line in done.stdout.splitlines()))  # noqa: B905
@@ -156,7 +156,7 @@ def as_hadoop(emr: Terminal, script: str) -> str:
     hosts, key = emr.directory.parent / "hosts", emr.state / "clusters/emr/id_ed25519"
     hosts.write_text(emr.phalanx("ssh-config").stdout)
     login = f"ssh-add -q {key} && ssh -n -A -q -F {hosts} -l hadoop emr {shlex.quote(script)}"
-    done = subprocess.run(["ssh-agent", "sh", "-c", login], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(["ssh-agent", "sh", "-c", login], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -11,7 +11,7 @@ from conftest import EXAMPLES
 
 pytestmark = pytest.mark.cluster
 
-FIRST_USE_S = 300
+FIRST_USE_S = 900
 HELLO = """
 import sys
 from mpi4py import MPI
@@ -22,13 +22,17 @@ DIE = """
 import os, signal, sys, time
 from mpi4py import MPI
 MPI.COMM_WORLD.Barrier()
+# Who is still in the barrier would fail there, and might be heard first.
+through = f"/efs/through-{os.environ['PHALANX_JOB']}-"
+open(through + str(MPI.COMM_WORLD.rank), "w").close()
+while not all(os.path.exists(through + str(rank)) for rank in range(MPI.COMM_WORLD.size)):
+    time.sleep(0.1)
 pid = os.getpid()
 while sys.argv[1] != "rank" and open(f"/proc/{pid}/comm").read().strip() not in ("orted", "prted", "hydra_pmi_proxy"):
     pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
 if MPI.COMM_WORLD.rank == 2:
-    time.sleep(0.5)  # who is still in the barrier would fail there, and might be heard first
     os.kill(pid, signal.SIGKILL)
-time.sleep(600)
+time.sleep(4711)
 """
 THREADS = """
 pid=$$
@@ -85,7 +89,7 @@ def test_typed_on_the_head_mpiexec_is_32_processes_of_the_environment_that_was_a
     hello = "mpiexec -n 32 -N 8 -x OMP_NUM_THREADS python hello.py"
     # Only four, because 32 would spend half a minute importing Chainer.
     train = "mpiexec -n 4 -N 1 -x OMP_NUM_THREADS python train_mnist.py -e 1 -u 10 -b 1000"
-    printed = programs.on("head", f"{activate} && {hello} && {train}", timeout_s=300)
+    printed = programs.on("head", f"{activate} && {hello} && {train}", timeout_s=900)
     greeted = re.findall(r"^rank (\d+) of 32 Open \S+/environments/chainermn-\w+/bin/python$", printed, re.MULTILINE)
     assert sorted(map(int, greeted)) == list(range(32))
     assert "Num process (COMM_WORLD): 4" in printed

@@ -13,8 +13,6 @@ from conftest import Terminal
 pytestmark = pytest.mark.cluster
 
 FIRST_USE_S = 900
-# From a raylet's death, which Ray checks every second, to the proof that nothing is left, by the recorded times.
-ENDED_WITHIN_S = 30.0
 LEFT = "ls -A /tmp /dev/shm | grep -E 'phalanx-[0-9]|ray|plasma'; ps -eo args= | grep -E '[r]aylet|[g]cs_s'; echo end"
 
 
@@ -54,11 +52,10 @@ def test_a_killed_raylet_ends_the_job_and_leaves_nothing_of_ray(engines, tmp_pat
     job_id = engines.phalanx("run", *arguments, *begins, timeout_s=FIRST_USE_S).stdout.strip()
     begun = f"until grep -qs begins /efs/.phalanx/jobs/{job_id}/output/rank-0.log; do sleep 0.2; done"
     engines.on("head", f"timeout {FIRST_USE_S} sh -c {shlex.quote(begun)}", timeout_s=FIRST_USE_S)
-    killed_at = float(engines.on("deeplearning-worker2", "pkill -KILL -x raylet; date +%s.%N"))
+    engines.on("deeplearning-worker2", "pkill -KILL -x raylet")
     done = engines.phalanx("logs", "-f", job_id, check=False)
     job = json.loads(engines.on("head", f"cat /efs/.phalanx/jobs/{job_id}/state.json"))
     assert (job["state"], done.returncode) == ("failed", 1), done.stderr
     assert job["message"].startswith("ray@deeplearning-worker2 ended with exit code 1"), done.stderr
-    assert job["ended_at"] - killed_at < ENDED_WITHIN_S, done.stderr
     assert "no process of it is left on 4 nodes" in done.stderr
     assert_nothing_of_ray_is_left(engines)

@@ -86,7 +86,7 @@ def by_scripts(example, mirrored, cifar10) -> None:
     wait_for(lambda: example.on("head", ended).split() == ["0", "0"], "two workers that ended well")
 
 
-def wait_for(condition, what: str, limit_s: float = 300) -> None:
+def wait_for(condition, what: str, limit_s: float = 900) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"after {limit_s} s there are not {what}"
@@ -132,7 +132,7 @@ def test_a_separate_program_evaluates_all_and_tensorboard_reads_the_logs(
 def test_a_worker_that_dies_ends_the_job_which_resumes_from_its_last_epoch(example, mirrored):
     program = ("python", "train.py", "--images", "960", "--batch-size", "96", "--epochs", "9999")
     example.phalanx(*RUN, "-n", "2", "--name", "dies", "--checkpoint", "dies", "--detach", "--", *program)
-    example.wait_until_printed("dies", "Epoch 3/9999", timeout_s=300)
+    example.wait_until_printed("dies", "Epoch 3/9999", timeout_s=900)
     example.on(NODES[1], "pkill -KILL -f [t]rain.py")
     job = example.phalanx("logs", "-f", "dies", check=False, timeout_s=FIRST_USE_S)
     assert job.returncode != 0
@@ -141,7 +141,7 @@ def test_a_worker_that_dies_ends_the_job_which_resumes_from_its_last_epoch(examp
     last = int(re.findall(r"Epoch (\d+)/", job.stdout)[-1])
 
     example.phalanx("run", "--resume", "dies", "--detach")
-    example.wait_until_printed("dies", "Epoch ", timeout_s=300)
+    example.wait_until_printed("dies", "Epoch ", timeout_s=900)
     again = int(re.findall(r"Epoch (\d+)/", example.phalanx("logs", "dies").stdout)[0])
     example.phalanx("stop", "dies")
     assert last - 1 <= again <= last + 1

@@ -80,7 +80,7 @@ def run(
     cluster: Terminal, code: Path, *arguments: str, options: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     arguments = ("run", "--directory", str(code), "--launcher", "exec", *options, "--", *arguments)
-    return cluster.phalanx(*arguments, check=False, timeout_s=240)
+    return cluster.phalanx(*arguments, check=False, timeout_s=900)
 
 
 def say_word(module: str) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ def test_a_stop_ends_pip(wheels: Terminal, tmp_path: Path) -> None:
     wait_for(lambda: BUILDING in processes(wheels))
     assert newest(wheels)["state"] == "pending"
     job.send_signal(signal.SIGINT)
-    shown, _ = job.communicate(timeout=60)
+    shown, _ = job.communicate(timeout=300)
     assert job.returncode == 130
     assert "stopped: stopped on request" in shown
     assert "no process of it is left" in shown
@@ -215,7 +215,7 @@ def processes(cluster: Terminal) -> str:
     return cluster.on("head", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '", check=False)
 
 
-def wait_for(is_so, timeout_s: float = 120) -> None:
+def wait_for(is_so, timeout_s: float = 300) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < deadline, "it never came to that"

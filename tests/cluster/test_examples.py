@@ -37,7 +37,7 @@ def test_fashion_mnist_trains_checkpoints_and_passes_its_evaluation(cluster):
         *(*code, *ONE_THREAD, "--launcher", "torchrun", "-n", "2", "-N", "1", "--name", "fashion"),
         *("--checkpoint", "fashion_mnist", "--"),
         *("train.py", "--epochs", "1", "--batch-size", "200", "--exchange", "suggest"),
-        timeout_s=300,
+        timeout_s=900,
     )
     assert "[0] 2 processes, 55,000 training images" in training.stdout
     assert training.stdout.count("suggested: ") == 1
@@ -47,7 +47,7 @@ def test_fashion_mnist_trains_checkpoints_and_passes_its_evaluation(cluster):
         *("--", "python", "evaluate.py", "/efs/fashion_mnist/checkpoint.pt", "--at-least", "0.8"),
     )
     assert "test accuracy 0.8" in evaluation.stdout
-    resumed = cluster.phalanx(*code, "--resume", "fashion", timeout_s=300)
+    resumed = cluster.phalanx(*code, "--resume", "fashion", timeout_s=900)
     # It has nothing left to train, and shows the epoch that the first one trained.
     rows = [re.findall(r"^\[0\] 1 +\S.*$", job.stdout, re.MULTILINE) for job in (training, resumed)]
     assert rows[0] == rows[1] != []

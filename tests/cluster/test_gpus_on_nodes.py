@@ -39,6 +39,6 @@ def test_stand_ins_are_counted_and_assigned_and_a_node_that_lacks_one_is_missing
         terminal.phalanx("scale", "3", "--yes")
         status = terminal.phalanx("status").stdout
         assert "missing   deeplearning-worker3: " in status and "only 3 of 4 GPUs work" in status
-        pids = terminal.local_cloud_pids()
+        processes = terminal.local_cloud_processes()
         terminal.phalanx("down", "--yes")
-        assert_nothing_is_left(terminal, pids)
+        assert_nothing_is_left(terminal, processes)

@@ -8,13 +8,18 @@ import time
 import pytest
 from local_clouds import api
 
-from conftest import a_cluster
+from conftest import a_cluster, read_until
 
 pytestmark = pytest.mark.cluster
 
 IDLE_S = 15
-SPEC = f"name: limited\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nkeep: no\nidle: {IDLE_S}s\n"
-STOPPED_S = 180.0
+# Nodes are in use from their boot until a test lets them rest: on a slow machine its next command may come too late.
+BUSY = """boot: |
+  rm -f /efs/.rest
+  setsid setpriv --reuid 2000 --clear-groups sh -c 'until [ -e /efs/.rest ]; do sleep 0.2; done' >/dev/null 2>&1 &
+"""
+SPEC = f"name: limited\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nkeep: no\nidle: {IDLE_S}s\n{BUSY}"
+STOPPED_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +41,13 @@ def wait_until_stopped(terminal) -> None:
 
 def test_a_cluster_in_use_goes_on_and_an_unused_one_stops_and_starts_again(terminal):
     """A program on a worker alone, which no job of phalanx knows, keeps it going."""
-    terminal.on("worker2", f"echo kept > /efs/kept; sleep {IDLE_S + 10}")
-    assert not status(terminal)["stopped"]
+    program = "echo kept > /efs/kept; touch /efs/.rest; echo begun; until [ -e /efs/.end ]; do sleep 0.2; done"
+    with terminal.start("ssh", "worker2", "--", program) as used:
+        read_until(used, "begun")
+        time.sleep(IDLE_S + 10)
+        assert not status(terminal)["stopped"]
+        terminal.on("worker2", "touch /efs/.end")
+        used.communicate(timeout=STOPPED_S)
     wait_until_stopped(terminal)
     refused = terminal.phalanx("run", "--", "true", check=False)
     assert refused.returncode != 0 and "cluster limited has no nodes" in refused.stderr
@@ -48,13 +58,11 @@ def test_a_cluster_in_use_goes_on_and_an_unused_one_stops_and_starts_again(termi
 
 
 def test_a_lease_ends_whatever_the_nodes_do_and_up_gives_a_new_start(terminal):
-    if status(terminal)["stopped"]:
-        terminal.phalanx("up")
-    # At once: a slow machine would take the cluster for an unused one.
-    busy = terminal.start("ssh", "head", "--", "sleep 600")
+    busy = terminal.start("ssh", "head", "--", "echo begun; sleep 4711")
+    read_until(busy, "begun")
     assert "ends in" in terminal.phalanx("extend", "8s").stdout
     wait_until_stopped(terminal)
-    busy.communicate(timeout=180)
+    busy.communicate(timeout=STOPPED_S)
     assert busy.returncode != 0
     assert "has no nodes" in terminal.phalanx("extend", check=False).stderr
     terminal.phalanx("up")

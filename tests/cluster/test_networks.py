@@ -34,8 +34,8 @@ def never(_rule: dict[str, Any]) -> bool:
 
 def test_a_whole_network_lets_everything_through_that_a_cluster_needs(network: Network):
     ssh = (network.nodes["worker3"], 22)
-    assert set(network.reach("worker2", ssh, WEB, API, (network.mount_target(), 2049))) == {"reached"}
-    assert network.dial(network.head) == "reached"
+    network.becomes("reached", "worker2", ssh, WEB, API, (network.mount_target(), 2049))
+    wait_until(lambda: network.dial(network.head) == "reached", "ssh to be let in")
 
 
 def test_users_reach_workers_through_the_head_only(network: Network):
@@ -48,7 +48,7 @@ def test_nodes_reach_each_other_by_the_groups_own_rule_only(network: Network):
     ssh = (network.nodes["worker3"], 22)
     with network.without_rules("NodeSecurityGroup", "ingress", but=never):
         network.becomes("dropped", "worker2", ssh)
-        assert network.reach("worker2", API) == ["reached"]
+        network.becomes("reached", "worker2", API)
         network.terminal.phalanx("ssh", "--admin", "worker2", "--", "sudo /usr/sbin/nft flush ruleset")
         assert network.reach("worker2", ssh) == ["dropped"], "root on a node owns that node's network, not the VPC's"
     network.becomes("reached", "worker2", ssh)
@@ -94,7 +94,7 @@ def test_egress_decides_too_and_the_rule_for_the_group_leaves_nodes_to_each_othe
     ssh, nfs = (network.nodes["worker3"], 22), (network.mount_target(), 2049)
     with network.without_rules("NodeSecurityGroup", "egress", but=names_a_group):
         network.becomes("dropped", "worker2", WEB, API, nfs)
-        assert network.reach("worker2", ssh, (IMDS_ADDRESS, 80), (DNS_ADDRESS, 53)) == ["reached"] * 3
+        network.becomes("reached", "worker2", ssh, (IMDS_ADDRESS, 80), (DNS_ADDRESS, 53))
     network.becomes("reached", "worker2", WEB, API, nfs)
 
 
@@ -142,7 +142,7 @@ def test_a_network_acl_decides_at_the_border_of_its_subnet(network: Network):
         for egress in (True, False):
             _entry(network, acl, 20, "allow", Egress=egress, Protocol="-1")
         network.becomes("dropped", "worker2", WEB, API)
-        assert network.reach("worker2", inside, outside, (IMDS_ADDRESS, 80), (DNS_ADDRESS, 53)) == ["reached"] * 4
+        network.becomes("reached", "worker2", inside, outside, (IMDS_ADDRESS, 80), (DNS_ADDRESS, 53))
         # Stateless: the answers to connections that the other direction allows are dropped.
         _entry(network, acl, 5, "deny", Egress=False, Protocol="6", PortRange={"From": 1024, "To": 65535})
         network.becomes("dropped", "worker2", outside)
@@ -169,21 +169,23 @@ def test_the_file_system_is_mounted_only_where_its_group_lets_nfs_in(network: Ne
 def test_workers_get_out_by_the_private_route_only(network: Network):
     with network.without_route("PrivateRouteTable", NatGatewayId=network.made["NatGateway"]):
         network.becomes("dropped", "worker2", WEB, API)
-        assert network.reach("worker2", DYNAMODB) == ["reached"], "its gateway endpoint needs no way out"
+        # Its gateway endpoint needs no way out.
+        network.becomes("reached", "worker2", DYNAMODB)
         inside = [(IMDS_ADDRESS, 80), (DNS_ADDRESS, 53), (network.nodes["worker3"], 22)]
-        assert network.reach("worker2", *inside) == ["reached"] * 3
-        assert network.reach("worker1", API) == ["reached"], "the head has a route of its own"
+        network.becomes("reached", "worker2", *inside)
+        # The head has a route of its own.
+        network.becomes("reached", "worker1", API)
     network.becomes("reached", "worker2", WEB, API)
 
 
 def test_without_the_public_route_nobody_gets_out_or_in(network: Network):
     # Users' connections through the head freeze, too, so the worker looks by itself and writes what it saw.
     look = "until grep -s dropped /efs/seen; do python3 /tmp/reach.py {} {} >/efs/seen; sleep 0.2; done".format(*API)
-    network.terminal.on("worker2", f"setsid timeout 120 sh -c '{look}' >/dev/null 2>&1 </dev/null &")
+    network.terminal.on("worker2", f"setsid timeout 600 sh -c '{look}' >/dev/null 2>&1 </dev/null &")
     seen = shared_of(network.terminal) / "seen"
     with network.without_route("PublicRouteTable", GatewayId=network.made["InternetGateway"]):
         wait_until(lambda: network.dial(network.head) == "dropped", "ssh to be dropped")
-        wait_until(lambda: "dropped" in seen.read_text(), "the worker to be cut off")
+        wait_until(lambda: seen.exists() and "dropped" in seen.read_text(), "the worker to be cut off")
     wait_until(lambda: network.dial(network.head) == "reached", "ssh to be let in")
     network.becomes("reached", "worker2", WEB, API)
 
@@ -231,14 +233,14 @@ def test_a_template_without_a_rule_that_nodes_need_makes_no_cluster(network: Net
     try:
         with pytest.raises(WaiterError):
             stacks.get_waiter("stack_create_complete").wait(
-                StackName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 90}
+                StackName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 300}
             )
         events = stacks.describe_stack_events(StackName=name)["StackEvents"]
         failed = [event["ResourceStatusReason"] for event in events if event["ResourceStatus"] == "CREATE_FAILED"]
         assert any("at least 2 are needed" in why and reason in why for why in failed), failed
     finally:
         stacks.delete_stack(StackName=name)
-        stacks.get_waiter("stack_delete_complete").wait(StackName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 90})
+        stacks.get_waiter("stack_delete_complete").wait(StackName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 300})
 
 
 def test_a_cluster_comes_up_where_only_the_listed_hosts_can_be_reached(network: Network):
@@ -257,7 +259,7 @@ def test_a_cluster_comes_up_where_only_the_listed_hosts_can_be_reached(network: 
     finally:
         stacks.delete_stack(StackName="listed")
         stacks.get_waiter("stack_delete_complete").wait(
-            StackName="listed", WaiterConfig={"Delay": 1, "MaxAttempts": 90}
+            StackName="listed", WaiterConfig={"Delay": 1, "MaxAttempts": 300}
         )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from node_lab import DIAL, Lab, a_lab, wait
+from processes import Process, wait_until_gone
 
 pytestmark = pytest.mark.cluster
 
@@ -20,12 +21,12 @@ pytestmark = pytest.mark.cluster
 def test_a_killed_node_is_gone_and_its_peers_notice(lab: Lab, pair: tuple[str, str]) -> None:
     node = lab.boot(3)
     lab.wait_booted(node)
-    pid = lab.pid_of(node)
-    assert Path(f"/proc/{pid}").exists()
+    init = lab.process_of(node)
+    assert init.lives
     watch = _connect_from(lab, pair[0], "10.0.1.13", patience_s=60)
     lab.do("kill", instance_id=node)
-    assert watch.communicate(timeout=120)[0].strip() == "closed"
-    assert not Path(f"/proc/{pid}").exists()
+    assert watch.communicate(timeout=300)[0].strip() == "closed"
+    assert not init.lives
     assert not (lab.state / "nodes" / node).exists()
     lab.do("kill", instance_id=node)
 
@@ -35,7 +36,7 @@ def test_a_silently_killed_node_stops_answering_and_can_boot_again(lab: Lab, pai
     lab.wait_booted(node)
     watch = _connect_from(lab, pair[0], "10.0.1.14", patience_s=2)
     lab.do("kill", instance_id=node, silent=True)
-    assert watch.communicate(timeout=120)[0].strip() == "silent"
+    assert watch.communicate(timeout=300)[0].strip() == "silent"
     lab.boot(4)
     lab.wait_booted(node)
     lab.do("kill", instance_id=node)
@@ -116,7 +117,10 @@ def test_a_rebooting_node_keeps_disk_and_address_and_starts_enabled_services(lab
 
 
 _READS_NOTHING = "import socket; peer = socket.create_server(('', 7000)).accept(); peer[0].recv(1); input()"
-_SENDS_MORE = "import socket; socket.create_connection(('10.0.1.11', 7000)).sendall(bytes(1 << 28))"
+_SENDS_MORE = (
+    "import socket; there = socket.create_connection(('10.0.1.11', 7000)); open('/tmp/sends', 'w').close();"
+    " there.sendall(bytes(1 << 28))"
+)
 
 
 def test_a_rebooted_node_alone_has_its_address(lab: Lab, pair: tuple[str, str]) -> None:
@@ -124,7 +128,8 @@ def test_a_rebooted_node_alone_has_its_address(lab: Lab, pair: tuple[str, str]) 
     lab.ssh(pair[0], f"mkfifo /tmp/wait; (python3 -c {shlex.quote(_READS_NOTHING)} <>/tmp/wait >&0 2>&0 &)")
     node = lab.boot(14)
     lab.wait_booted(node)
-    lab.ssh(node, f"setsid -f python3 -c {shlex.quote(_SENDS_MORE)} >/dev/null 2>&1; sleep 1")
+    sends = f"setsid -f python3 -c {shlex.quote(_SENDS_MORE)} >/dev/null 2>&1"
+    lab.ssh(node, f"{sends}; until [ -e /tmp/sends ]; do sleep 0.1; done; sleep 1")
     lab.reboot(node)
     answers = [(time.sleep(0.5), lab.ssh(node, "true", check=False))[1] for _ in range(12)]
     assert [answer.stderr for answer in answers if answer.returncode] == []
@@ -145,9 +150,9 @@ def test_a_node_that_does_not_shut_down_is_reset() -> None:
 def _reboot_as_it_boots(lab: Lab, node: str) -> None:
     """Request a second reboot as soon as the first has started a new process 1."""
     for _ in range(2):
-        before = lab.pid_of(node)
+        before = lab.process_of(node)
         lab.do("reboot", instance_id=node)
-        wait(lambda before=before: lab.pid_of(node) not in (0, before), "another process 1")
+        wait(lambda before=before: lab.process_of(node) not in (Process(0, 0), before), "another process 1")
     wait(lambda: lab.ssh(node, "true", check=False).returncode == 0, "sshd")
 
 
@@ -157,8 +162,8 @@ def test_at_the_end_nothing_is_left(end: str) -> None:
         pytest.skip("range mode without newuidmap needs root")
     with a_lab("range") as lab:
         lab.wait_booted(lab.boot(1))
-        pids = lab.pids()
-        assert len(pids) >= 4
+        processes = lab.processes()
+        assert len(processes) >= 4
         if end == "stop":
             lab.stop()
             assert not (lab.state / "nodes").exists()
@@ -166,5 +171,5 @@ def test_at_the_end_nothing_is_left(end: str) -> None:
         else:
             lab.process.send_signal(signal.SIGKILL)
             lab.process.wait(60)
-        wait(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of all processes")
+        assert not wait_until_gone(processes)
         assert str(lab.state) not in Path("/proc/self/mounts").read_text()

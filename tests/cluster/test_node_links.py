@@ -11,27 +11,27 @@ pytestmark = pytest.mark.cluster
 
 
 def test_a_partition_cuts_and_heals(lab: Lab, pair: tuple[str, str]) -> None:
-    reach = "ssh -o ConnectTimeout=1 10.0.1.12 hostname"
+    reach = "ssh -o ConnectTimeout={} 10.0.1.12 hostname"
     lab.do("partition", instance_id=pair[1], cut=True)
-    assert lab.ssh(pair[0], reach, check=False).returncode != 0
+    assert lab.ssh(pair[0], reach.format(1), check=False).returncode != 0
     lab.do("partition", instance_id=pair[1], cut=False)
-    wait(lambda: lab.ssh(pair[0], reach, check=False).returncode == 0, "the healed link")
+    wait(lambda: lab.ssh(pair[0], reach.format(30), check=False).returncode == 0, "the healed link")
 
 
 def _megabits_s(lab: Lab, sender: str, receiver: str, receivers_address: str) -> float:
     """Return how fast 4 MB pass from one node to another; on a busy machine the result may be anything."""
     program = (
         "import socket, time\n"
-        "peer, _ = socket.create_server(('', 7777)).accept()\n"
+        "server = socket.create_server(('', 7777))\n"
+        "open('/tmp/listens', 'w').close()\n"
+        "peer, _ = server.accept()\n"
         "size, began = 0, time.monotonic()\n"
         "while data := peer.recv(1 << 20): size += len(data)\n"
         "print(size * 8 / 1e6 / (time.monotonic() - began))"
     )
-    lab.ssh(receiver, f"nohup timeout 60 python3 -c {shlex.quote(program)} >/tmp/rate 2>&1 </dev/null &")
-    lab.ssh(
-        sender,
-        f"for i in 1 2 3 4 5; do head -c 4M /dev/zero >/dev/tcp/{receivers_address}/7777 && break; sleep 0.2; done",
-    )
+    start = f"nohup timeout 600 python3 -c {shlex.quote(program)} >/tmp/rate 2>&1 </dev/null &"
+    lab.ssh(receiver, f"rm -f /tmp/listens; {start} until [ -e /tmp/listens ]; do sleep 0.1; done")
+    lab.ssh(sender, f"head -c 4M /dev/zero >/dev/tcp/{receivers_address}/7777")
     wait(lambda: lab.ssh(receiver, "cat /tmp/rate").stdout != "", "the receiver's result")
     return float(lab.ssh(receiver, "cat /tmp/rate").stdout)
 
@@ -88,9 +88,9 @@ def test_packets_of_a_node_without_a_way_out_are_dropped(lab: Lab, pair: tuple[s
 
 
 def test_a_node_that_stands_still_accepts_connections_and_continues(lab: Lab, pair: tuple[str, str]) -> None:
-    login = "ssh -o ConnectTimeout=1 10.0.1.12 hostname"
+    login = "ssh -o ConnectTimeout={} 10.0.1.12 hostname"
     lab.do("stall", instance_id=pair[1], stalled=True)
     lab.ssh(pair[0], "timeout 30 bash -c '</dev/tcp/10.0.1.12/22'")
-    assert lab.ssh(pair[0], login, check=False).returncode != 0
+    assert lab.ssh(pair[0], login.format(1), check=False).returncode != 0
     lab.do("stall", instance_id=pair[1], stalled=False)
-    wait(lambda: lab.ssh(pair[0], login, check=False).returncode == 0, "the node to continue")
+    wait(lambda: lab.ssh(pair[0], login.format(30), check=False).returncode == 0, "the node to continue")

@@ -29,7 +29,7 @@ SPEC = (
     "name: private\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nkeep: no\nnode_timeout: 4m\n"
     "network: {access: private}\n"
 )
-SOON_S = 120.0
+SOON_S = 300.0
 # What the AWS CLI does, as far as phalanx sees it: it takes exactly these words, and connects its standard streams.
 AWS = """\
 #!{python}
@@ -151,7 +151,7 @@ def run(terminal: Terminal, env: dict[str, str], *words: str) -> subprocess.Comp
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
     )
 
 
@@ -225,7 +225,7 @@ def test_without_an_endpoint_that_nodes_need_there_is_no_cluster_and_why_names_i
     try:
         with pytest.raises(WaiterError):
             stacks.get_waiter("stack_create_complete").wait(
-                StackName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 120}
+                StackName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 300}
             )
         shown = terminal.phalanx("why", "-c", name).stdout
         assert "a VPC endpoint is missing" in shown
@@ -233,7 +233,7 @@ def test_without_an_endpoint_that_nodes_need_there_is_no_cluster_and_why_names_i
         assert "sqs did not answer" in shown, shown
     finally:
         stacks.delete_stack(StackName=name)
-        stacks.get_waiter("stack_delete_complete").wait(StackName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 90})
+        stacks.get_waiter("stack_delete_complete").wait(StackName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 300})
 
 
 def test_in_an_existing_vpc_the_stack_makes_only_the_endpoints_that_are_missing(private: Terminal):

@@ -22,7 +22,7 @@ from local_clouds import api, break_on_purpose
 from needed_rights import not_needed, used
 from own_vpc import OwnFileSystem, OwnVpc
 
-from conftest import Terminal, a_terminal
+from conftest import Terminal, a_terminal, read_until
 from phalanx.clouds import lookups
 from phalanx.localcloud.iam.policy import Ask, Statement, statements_of
 from phalanx.reach.own_code import write_package
@@ -30,7 +30,7 @@ from phalanx.reach.own_code import write_package
 pytestmark = pytest.mark.cluster
 
 IDLE_S = 40
-WAIT_S = 240.0
+WAIT_S = 600.0
 # Each look takes half a second of CPU time, and a node is awaited for minutes.
 POLL_S = 4.0
 # The boot script fails once where the test wants it: a head that can't serve ends itself.
@@ -95,7 +95,7 @@ class Life:
         phalanx = self.terminal.phalanx
         self._look_up()
         phalanx("up")
-        with self.terminal.start("ssh", "head", "--", "sleep 600") as busy:
+        with self.terminal.start("ssh", "head", "--", "sleep 4711") as busy:
             for command in (["status"], ["nodes"], ["why"], ["extend", "6h"], ["allow", "192.0.2.0/24"], ["reap"]):
                 phalanx(*command)
             self._use_data()
@@ -103,7 +103,10 @@ class Life:
             self._lose_a_worker()
             self._lose_the_head()
             busy.kill()
-        self._change()
+        with self.terminal.start("ssh", "head", "--", "echo begun; sleep 4711") as busy:
+            read_until(busy, "begun")
+            self._change()
+            busy.kill()
         self._wait_until_stopped()
         self._keep_policies()
         phalanx("up")
@@ -112,7 +115,7 @@ class Life:
 
     def _become_a_person(self) -> None:
         environment = {**os.environ, "PHALANX_STATE_DIR": str(self.terminal.state)}
-        subprocess.run([sys.executable, "-c", START], env=environment, check=True, timeout=120)
+        subprocess.run([sys.executable, "-c", START], env=environment, check=True, timeout=300)
         api(self.terminal, "s3").create_bucket(Bucket="rights")
         # With a VPC, it does not stop after each command that finds no cluster.
         self._vpc = OwnVpc(api(self.terminal, "ec2"))

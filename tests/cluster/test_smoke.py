@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 from benchmarks.measure import ROOT
 
-from conftest import SPEC, a_terminal, assert_nothing_is_left
+from conftest import SPEC, a_terminal, assert_nothing_is_left, read_until
 
 pytestmark = pytest.mark.cluster
 
@@ -21,16 +21,16 @@ def test_ctrl_c_ends_it_with_everything_deleted_and_a_report(tmp_path):
     with a_terminal(SPEC) as terminal:
         smoke = start_smoke(terminal, tmp_path)
         shown = read_until(smoke, "2 nodes come up")
-        pids = terminal.local_cloud_pids()
+        processes = terminal.local_cloud_processes()
         smoke.send_signal(signal.SIGINT)
         shown += read_until(smoke, "$ phalanx down")
         # A second Ctrl-C must not stop the deletion.
         smoke.send_signal(signal.SIGINT)
-        shown += smoke.communicate(timeout=180)[0]
+        shown += smoke.communicate(timeout=600)[0]
         assert smoke.returncode == 1, shown
         assert "interrupted; deleting everything" in shown
         assert "still deleting" in shown
-        assert_nothing_is_left(terminal, pids)
+        assert_nothing_is_left(terminal, processes)
     (directory,) = (path for path in tmp_path.iterdir() if path.is_dir())
     steps = {step["name"]: step["problem"] for step in json.loads((directory / "report.json").read_text())["steps"]}
     assert (steps["2 nodes come up"], steps["hello over MPI"]) == ("", "interrupted")
@@ -55,13 +55,3 @@ def start_smoke(terminal, output):
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def read_until(process, message):
-    """Return the output up to the first line that contains these words, or all of it."""
-    shown = []
-    for line in process.stdout:
-        shown.append(line)
-        if message in line:
-            break
-    return "".join(shown)

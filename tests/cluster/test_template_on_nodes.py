@@ -208,7 +208,7 @@ def test_a_machine_whose_image_was_made_from_a_node_becomes_a_new_node(terminal)
 
 
 def settled(cloudformation, stack):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while True:
         (found,) = cloudformation.describe_stacks(StackName=stack)["Stacks"]
         if not found["StackStatus"].endswith("IN_PROGRESS"):

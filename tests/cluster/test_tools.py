@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fleet_fakes import until
 from ports import free_port
 
-from conftest import Terminal
+from conftest import Terminal, read_until
 
 pytestmark = pytest.mark.cluster
 
@@ -54,7 +55,7 @@ def url(process: subprocess.Popen[str]) -> str:
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
     process.send_signal(signal.SIGINT)
-    shown, _ = process.communicate(timeout=180)
+    shown, _ = process.communicate(timeout=600)
     return process.returncode, shown
 
 
@@ -77,8 +78,7 @@ def test_a_secret_is_in_no_argument_no_log_and_no_file(cluster, tmp_path, launch
     (tmp_path / "use.sh").write_text('printf %s "$TOKEN" | wc -c\nuntil [ -e /efs/looked ]; do sleep 0.1; done\n')
     options = ["run", "--directory", str(tmp_path), "--launcher", launcher, "-n", "4", "-N", "1", "--secret", "TOKEN"]
     typed = cluster.start(*options, "--", "sh", "use.sh", TOKEN=SECRET)
-    assert typed.stdout
-    lines = [typed.stdout.readline() for _ in range(4)]
+    shown = read_until(typed, f"] {len(SECRET)}\n", times=4)
     # As root: every process's arguments, and every file that a node wrote. `[r]` keeps the search from finding itself.
     pattern = PIECE.replace("r", "[r]", 1).replace("'", ".")
     arguments = f"cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c '{pattern}'"
@@ -89,8 +89,8 @@ def test_a_secret_is_in_no_argument_no_log_and_no_file(cluster, tmp_path, launch
     separated = json.loads((cluster.state / "clusters/contract/cluster.json").read_text())["accounts_separated"]
     assert not separated or seen == "0\n"
     cluster.on("head", "touch /efs/looked")
-    shown, _ = typed.communicate(timeout=180)
-    assert [line.split("] ")[1] for line in lines] == [f"{len(SECRET)}\n"] * 4, shown
+    shown += typed.communicate(timeout=600)[0]
+    assert sorted(re.findall(rf"^\[(\d)\] {len(SECRET)}$", shown, re.MULTILINE)) == ["0", "1", "2", "3"], shown
     assert SECRET not in shown
     assert files_with(cluster, pattern) == {""}
     cluster.on("head", "rm /efs/looked")
@@ -134,12 +134,17 @@ def test_links_are_limited_and_shown_by_node(cluster):
 
 
 def test_a_slow_node_is_named_by_the_check_of_the_network(cluster, tmp_path):
+    check = ("check", "net", "--json", "--plot", str(tmp_path / "net.svg"))
     cluster.phalanx("local", "link", "worker3", "--rate", "100mbit")
     try:
-        checked = cluster.phalanx("check", "net", "--json", "--plot", str(tmp_path / "net.svg"), check=False)
+        # On a busy machine, nodes may be slow for real.
+        for _ in range(5):
+            checked = cluster.phalanx(*check, check=False)
+            found = json.loads(checked.stdout)
+            if len(found["problems"]) == 1:
+                break
     finally:
         cluster.phalanx("local", "link", "--rate", "none")
-    found = json.loads(checked.stdout)
     assert (checked.returncode, len(found["links"]), found["engine"]) == (1, 12, "gloo"), checked.stderr
     assert {node["transport"] for node in found["nodes"]} == {"TCP"}
     assert [text.split()[:2] for text in found["problems"]] == [["deeplearning-worker3", "sends"]]
@@ -156,16 +161,16 @@ def test_plain_ssh_scp_rsync_and_a_forwarded_agent_reach_every_node(cluster, tmp
     (tmp_path / "hosts").write_text(cluster.phalanx("ssh-config").stdout)
     (tmp_path / "file").write_text("carried")
     flags = ["-q", "-F", str(tmp_path / "hosts")]
-    subprocess.run(["scp", *flags, tmp_path / "file", "contract-worker3:/tmp/carried"], check=True, timeout=180)
+    subprocess.run(["scp", *flags, tmp_path / "file", "contract-worker3:/tmp/carried"], check=True, timeout=600)
     seen = subprocess.run(
-        ["ssh", *flags, "contract-worker3", "cat /tmp/carried; hostname"], capture_output=True, timeout=180
+        ["ssh", *flags, "contract-worker3", "cat /tmp/carried; hostname"], capture_output=True, timeout=600
     )
     assert seen.stdout == b"carried" + cluster.on("worker3", "hostname").encode()
     shell = f"ssh {' '.join(flags)}"
-    subprocess.run(["rsync", "-e", shell, "contract-worker3:/tmp/carried", tmp_path / "back"], check=True, timeout=180)
+    subprocess.run(["rsync", "-e", shell, "contract-worker3:/tmp/carried", tmp_path / "back"], check=True, timeout=600)
     assert (tmp_path / "back").read_text() == "carried"
     agent = subprocess.run(
-        ["ssh-agent", "ssh", "-A", *flags, "contract", "ssh-add -l"], capture_output=True, text=True, timeout=180
+        ["ssh-agent", "ssh", "-A", *flags, "contract", "ssh-add -l"], capture_output=True, text=True, timeout=600
     )
     assert "The agent has no identities" in agent.stdout
 
@@ -186,7 +191,7 @@ def test_what_editors_do_over_plain_ssh_works(cluster, tmp_path):
         shell.stdin.flush()
         assert shell.stdout.readline() == "it listens\n"
         assert through_socks(port, 8124, "/edited").endswith(b"hello\n")
-        shell.communicate(timeout=60)
+        shell.communicate(timeout=300)
         assert cluster.on("worker2", "kill -0 $(cat /tmp/edit.pid) && echo it lives on") == "it lives on\n"
     finally:
         shell.kill()
@@ -196,7 +201,7 @@ def test_what_editors_do_over_plain_ssh_works(cluster, tmp_path):
 
 def through_socks(proxy_port: int, port: int, path: str) -> bytes:
     """Send a GET to the node's 127.0.0.1:port through SOCKS (RFC 1928 without authentication)."""
-    with socket.create_connection(("127.0.0.1", proxy_port), timeout=60) as proxy:
+    with socket.create_connection(("127.0.0.1", proxy_port), timeout=240) as proxy:
         proxy.sendall(b"\x05\x01\x00")
         assert proxy.recv(2) == b"\x05\x00"
         proxy.sendall(b"\x05\x01\x00\x01" + socket.inet_aton("127.0.0.1") + port.to_bytes(2, "big"))
@@ -216,8 +221,7 @@ def test_a_port_of_a_worker_is_forwarded_until_ctrl_c(cluster):
     assert read(f"{address}/greeting") == b"hello\n"
     silent = cluster.start("forward", f"{free_port()}:8122", "--node", "worker2")
     url(silent)
-    assert silent.stdout
-    assert "nothing listens on port 8122 of deeplearning-worker2" in silent.stdout.readline() + silent.stdout.readline()
+    read_until(silent, "nothing listens on port 8122 of deeplearning-worker2")
     assert interrupt(silent)[0] == 0
     taken = cluster.phalanx("forward", str(port), check=False)
     assert (taken.returncode, "is not available" in taken.stderr) == (1, True)
@@ -229,7 +233,7 @@ def test_a_port_of_a_worker_is_forwarded_until_ctrl_c(cluster):
 
 
 def read(address: str) -> bytes:
-    return urllib.request.urlopen(address, timeout=60).read()
+    return urllib.request.urlopen(address, timeout=240).read()
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +249,7 @@ def job_with_tools(cluster, tmp_path_factory) -> str:
 def test_tensorboard_shows_a_job_s_curves_as_long_as_the_command_lives(cluster, job_with_tools, end):
     process = cluster.start("tensorboard", job_with_tools, "--logdir", "runs", "--port", str(free_port()))
     curves = f"{url(process)}data/plugin/scalars/tags"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while b"loss" not in read(curves):
         assert time.monotonic() < deadline, "TensorBoard does not read what the job wrote"
         time.sleep(0.5)
@@ -254,8 +258,8 @@ def test_tensorboard_shows_a_job_s_curves_as_long_as_the_command_lives(cluster, 
         assert (status, "no process of it is left on the head" in shown) == (0, True), shown
     else:
         process.kill()
-        process.communicate(timeout=60)
-    deadline = time.monotonic() + 60
+        process.communicate(timeout=300)
+    deadline = time.monotonic() + 240
     while cluster.on("head", "pgrep -f '[b]in/tensorboard|[t]ensorboard_data_server' || true"):
         assert time.monotonic() < deadline, "it outlives the command"
 
@@ -294,7 +298,7 @@ def test_the_python_interface_on_a_cluster_that_is_there(cluster, tmp_path, monk
     (tmp_path / "rank.sh").write_text("echo $RANK > made.$RANK; echo rank $RANK\n")
     with phalanx.Cluster.open("contract") as opened:
         future = opened.run(["sh", "rank.sh"], launcher="exec", directory=tmp_path)
-        result = future.result(timeout=180)
+        result = future.result(timeout=600)
         assert (result.exit_code, result.verified, result.output(2)) == (0, True, "rank 2\n")
         assert opened.get("made.3", tmp_path / "home", job=future).bytes == 2
         assert [verdict.ok for verdict in opened.exec(["true"])] == [True] * 4
@@ -318,7 +322,7 @@ def test_the_program_of_the_python_page_runs_as_it_stands(cluster, tmp_path):
     program = "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     environment = {**os.environ, "PHALANX_STATE_DIR": str(cluster.state)}
     argv = [sys.executable, "-W", "error", "-c", program]
-    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "\nrank 0 loss 10.0\n" in done.stdout
     assert "learning rate 0.01 → rank 0 loss 100.0" in done.stdout
@@ -337,12 +341,13 @@ def test_a_python_block_makes_a_cluster_runs_several_jobs_at_once_and_takes_it_d
         options: dict[str, Any] = {"launcher": "exec", "directory": tmp_path / "code"}
         futures = [made.run(f"echo {number}; exit {number}", **options) for number in range(3)]
         for_ever = made.run(["sleep", "600"], **options)
-        assert futures[0].result(timeout=120).output(0) == "0\n"
+        assert futures[0].result(timeout=600).output(0) == "0\n"
         with pytest.raises(phalanx.JobFailed, match="exit code 2") as failed:
-            futures[2].result(timeout=120)
+            futures[2].result(timeout=600)
         assert failed.value.result.exit_code == 2
-        assert isinstance(futures[1].exception(timeout=120), phalanx.JobFailed)
-        assert (for_ever.running(), for_ever.cancel(), for_ever.cancelled()) == (True, True, True)
+        assert isinstance(futures[1].exception(timeout=600), phalanx.JobFailed)
+        until(for_ever.running, "the last job runs")
+        assert (for_ever.cancel(), for_ever.cancelled()) == (True, True)
     assert steps
     names = [one["cluster"] for one in json.loads(cluster.phalanx("ls", "--json").stdout)]
     assert names == ["contract"]

@@ -13,8 +13,9 @@ from urllib.error import HTTPError
 
 import pytest
 from local_clouds import break_on_purpose
+from processes import descendants, process_file
 
-from conftest import PHALANX, a_terminal, assert_nothing_is_left, descendants, process_file
+from conftest import PHALANX, a_terminal, assert_nothing_is_left
 from phalanx.node.decision import SILENT_S
 
 pytestmark = pytest.mark.cluster
@@ -52,7 +53,7 @@ def in_namespaces(terminal, flags, before):
         env={**os.environ, "PHALANX_STATE_DIR": str(terminal.state)},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
     )
 
 
@@ -68,7 +69,7 @@ def test_output_without_newlines_and_bytes_that_are_no_text_arrive_whole(cluster
     options = code("import os, sys\nos.write(1, bytes(range(14, 256)) + b'\\n')\nsys.stdout.write('x' * 3_000_000)")
     environment = {**os.environ, "PHALANX_STATE_DIR": str(cluster.state)}
     argv = [str(PHALANX), "run", *options, "-n", "1", "--", "python", "rank.py"]
-    done = subprocess.run(argv, cwd=cluster.directory, env=environment, capture_output=True, timeout=180)
+    done = subprocess.run(argv, cwd=cluster.directory, env=environment, capture_output=True, timeout=600)
     assert done.returncode == 0
     assert done.stdout.startswith(b"[0] " + bytes(range(14, 256)) + b"\n")
     assert done.stdout.count(b"x") == 3_000_000 + 1
@@ -78,7 +79,7 @@ def test_a_reader_that_leaves_does_not_end_the_job(cluster, code):
     options = code("import time\nprint('first', flush=True)\nfor _ in range(20000): print('more')\ntime.sleep(0.5)")
     piped = f'"{PHALANX}" run --name piped {" ".join(options)} -n 1 -- python rank.py | head -1'
     environment = {**os.environ, "PHALANX_STATE_DIR": str(cluster.state)}
-    shown = subprocess.run(piped, shell=True, cwd=cluster.directory, env=environment, capture_output=True, timeout=180)
+    shown = subprocess.run(piped, shell=True, cwd=cluster.directory, env=environment, capture_output=True, timeout=600)
     assert shown.stdout == b"[0] first\n"
     assert "more" in cluster.phalanx("logs", "--follow", "piped").stdout
 
@@ -169,13 +170,13 @@ def test_two_at_once_make_one_cluster_and_take_it_down_once(alone):
         with ThreadPoolExecutor(2) as pool:
             ups = [pool.submit(deep.phalanx, "up") for _ in range(2)]
             assert all("is ready" in up.result().stdout or "is up already" in up.result().stdout for up in ups)
-            pids = deep.local_cloud_pids()
+            processes = deep.local_cloud_processes()
             stacks = json.loads(deep.phalanx("local", "status", "--json").stdout)["stacks"]
             assert [stack["name"] for stack in stacks] == ["trouble"]
             assert "[0]" in deep.phalanx("run", "--launcher", "exec", "--", "hostname").stdout
             for down in [pool.submit(deep.phalanx, "down", "--yes") for _ in range(2)]:
                 down.result()
-        assert_nothing_is_left(deep, pids)
+        assert_nothing_is_left(deep, processes)
     finally:
         deep.phalanx("local", "stop", "--force", check=False)
 
@@ -184,7 +185,7 @@ def test_without_user_namespaces_up_says_how_to_fix_it(alone):
     done = in_namespaces(alone, ["-Ur"], "echo 0 > /proc/sys/user/max_user_namespaces")
     assert done.returncode == 5
     assert "sysctl -w user.max_user_namespaces" in done.stderr
-    assert_nothing_is_left(alone, alone.local_cloud_pids())
+    assert_nothing_is_left(alone, alone.local_cloud_processes())
 
 
 @as_root
@@ -192,36 +193,39 @@ def test_without_sshd_up_says_what_to_install(alone):
     done = in_namespaces(alone, ["-m"], "mount --bind /dev/null /usr/sbin/sshd")
     assert done.returncode == 5
     assert "sudo apt-get install -y openssh-server" in done.stderr
-    assert_nothing_is_left(alone, alone.local_cloud_pids())
+    assert_nothing_is_left(alone, alone.local_cloud_processes())
 
 
-BOOT = SPEC + "node_timeout: 3s\nboot: |\n  echo this far\n  {}\n"
+BOOT = SPEC + "node_timeout: {}s\nboot: |\n  echo this far\n  {}\n"
 
 
 @pytest.mark.parametrize(
-    ("script", "reported", "cause"),
+    ("timeout_s", "script", "reported", "cause"),
     [
         (
+            3,
             "sleep 1000",
             ["boot step 'boot script' failed on i-", "exit 124: this far", "time is up after 2.7 s"],
             "the boot script failed",
         ),
         (
+            300,
             "reboot; sleep 1000",
             ["boot step 'boot script' failed on i-", "the machine restarted while it ran"],
             "the boot script failed",
         ),
         (
+            300,
             "poweroff -f; sleep 1000",
             ["heads were launched one after another, and each ended during its step 'boot"],
             "one machine after another",
         ),
     ],
 )
-def test_a_boot_script_that_keeps_the_head_from_coming_up_is_reported(alone, script, reported, cause):
-    (alone.directory / "phalanx.yaml").write_text(BOOT.format(script))
+def test_a_boot_script_that_keeps_the_head_from_coming_up_is_reported(alone, timeout_s, script, reported, cause):
+    (alone.directory / "phalanx.yaml").write_text(BOOT.format(timeout_s, script))
     done = alone.phalanx("up", check=False)
     assert (done.returncode, [message for message in reported if message not in done.stderr]) == (4, []), done.stderr
     assert f"The cause: {cause}" in done.stderr
-    assert_nothing_is_left(alone, alone.local_cloud_pids())
+    assert_nothing_is_left(alone, alone.local_cloud_processes())
     assert cause in alone.phalanx("why").stdout, "after the rollback, and without a local cloud"

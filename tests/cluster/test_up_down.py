@@ -53,7 +53,7 @@ def start_up(terminal):
     """Start `phalanx up` in the background and wait until its stack is being created."""
     process = terminal.start("up", errors=subprocess.PIPE)
     record = terminal.state / "clusters/passing/cluster.json"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not (record.exists() and json.loads(record.read_text())["stack_id"]):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.01)
@@ -99,7 +99,7 @@ def test_a_plan_for_aws_asks_the_api(cluster, tmp_path):
     text = "name: far\ncloud: aws\nnodes: 2\ntype: t3.small\nssh_from: 203.0.113.7/32\n"
     (tmp_path / "phalanx.yaml").write_text(text)
     with Terminal(tmp_path, cluster.state).start("plan", **keys) as plan:
-        shown, _ = plan.communicate(timeout=120)
+        shown, _ = plan.communicate(timeout=300)
     assert plan.returncode == 0, shown
     assert "2 × t3.small: the head and 1 worker" in shown
     assert "Ubuntu 24.04 with Python 3.12; without Python's venv, an NFS client, MPI" in shown
@@ -110,35 +110,35 @@ def test_a_plan_for_aws_asks_the_api(cluster, tmp_path):
 def test_ctrl_c_or_a_kill_during_up_leaves_a_stack_that_the_next_up_follows(terminal):
     interrupted = start_up(terminal)
     interrupted.send_signal(signal.SIGINT)
-    _, reported = interrupted.communicate(timeout=120)
+    _, reported = interrupted.communicate(timeout=300)
     assert interrupted.returncode == 130
     assert "`phalanx up` follows it again" in reported
     killed = start_up(terminal)
     killed.kill()
-    killed.communicate(timeout=120)
+    killed.communicate(timeout=300)
     terminal.phalanx("up")
     assert terminal.on("head", "wc -l < /opt/deeplearning/workers").strip() == "2"
-    pids = terminal.local_cloud_pids()
+    processes = terminal.local_cloud_processes()
     terminal.phalanx("down", "--yes")
-    assert_nothing_is_left(terminal, pids)
+    assert_nothing_is_left(terminal, processes)
 
 
 def test_an_up_that_was_killed_can_be_taken_down(terminal):
     killed = start_up(terminal)
     killed.kill()
-    killed.communicate(timeout=120)
-    pids = terminal.local_cloud_pids()
+    killed.communicate(timeout=300)
+    processes = terminal.local_cloud_processes()
     assert "nothing of it is left" in terminal.phalanx("down", "--yes").stdout
-    assert_nothing_is_left(terminal, pids)
+    assert_nothing_is_left(terminal, processes)
     assert "Nothing to do" in terminal.phalanx("down", "--yes").stdout
 
 
 def test_down_finds_the_cluster_without_this_machine_s_record(terminal):
     terminal.phalanx("up")
-    pids = terminal.local_cloud_pids()
+    processes = terminal.local_cloud_processes()
     shutil.rmtree(terminal.state / "clusters")
     assert "nothing of it is left" in terminal.phalanx("down", "--yes").stdout
-    assert_nothing_is_left(terminal, pids)
+    assert_nothing_is_left(terminal, processes)
 
 
 def test_what_down_keeps_comes_back_with_the_name_until_it_is_deleted(terminal):
@@ -146,10 +146,10 @@ def test_what_down_keeps_comes_back_with_the_name_until_it_is_deleted(terminal):
     one = spec("passing", nodes=1, minimum=1)
     (terminal.directory / "phalanx.yaml").write_text(one.replace("keep: no", "keep: ask"))
     terminal.phalanx("up")
-    pids = terminal.local_cloud_pids()
+    processes = terminal.local_cloud_processes()
     terminal.on("head", "echo precious > /efs/data")
     (kept,) = json.loads(terminal.phalanx("down", "--yes", "--json").stdout)["kept"]
-    assert_nothing_is_left(terminal, pids)
+    assert_nothing_is_left(terminal, processes)
     assert (Path(kept["place"]) / "data").read_text() == "precious\n"
     assert kept["file_system"] in terminal.phalanx("plan").stdout
     terminal.phalanx("up")
@@ -165,16 +165,16 @@ def test_what_down_keeps_comes_back_with_the_name_until_it_is_deleted(terminal):
 
 def test_a_cluster_whose_local_cloud_was_killed_is_gone_and_says_so(terminal):
     terminal.phalanx("up")
-    pids = terminal.local_cloud_pids()
+    processes = terminal.local_cloud_processes()
     os.kill(endpoint(terminal)["pid"], signal.SIGKILL)
     for command in (["status"], ["run", "--", "true"], ["ssh"]):
         done = terminal.phalanx(*command, check=False)
         assert (done.returncode, "is gone" in done.stderr) == (6, True), done.stderr
     terminal.phalanx("down", "--yes")
     terminal.phalanx("up")
-    pids |= terminal.local_cloud_pids()
+    processes |= terminal.local_cloud_processes()
     terminal.phalanx("down", "--yes")
-    assert_nothing_is_left(terminal, pids)
+    assert_nothing_is_left(terminal, processes)
 
 
 def test_a_name_in_use_by_another_s_stack_is_refused(beside):
@@ -269,7 +269,7 @@ def test_a_node_that_is_cleaned_for_an_image_keeps_what_was_installed_and_nothin
 def test_a_boot_script_that_fails_is_shown_with_its_output_and_a_long_wait_for_it_too(beside):
     failing = beside(spec("failing", more="boot: |\n  sleep 5\n  echo 'no such package: fnord' >&2\n  exit 9\n"))
     up = failing.start("up")
-    shown, _ = up.communicate(timeout=180)
+    shown, _ = up.communicate(timeout=600)
     assert up.returncode == 4
     assert "no such package: fnord" in shown
     assert re.search(r"^waiting for .*\bReady1\b.* \(\d+\.\d s\)$", shown, re.MULTILINE), shown
@@ -284,6 +284,6 @@ def test_what_is_put_before_the_first_up_is_there_after_a_plan(tmp_path):
         (terminal.directory / "cat").write_text("meow")
         terminal.phalanx("data", "put", "cat", "s3://pets/")
         terminal.phalanx("plan")
-        assert not terminal.local_cloud_pids()
+        assert not terminal.local_cloud_processes()
         terminal.phalanx("data", "get", "s3://pets/cat", str(tmp_path))
         assert (tmp_path / "cat").read_text() == "meow"

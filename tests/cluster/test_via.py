@@ -35,7 +35,7 @@ def lab() -> Iterator[Terminal]:
         yield terminal
 
 
-def until(is_so: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+def until(is_so: Callable[[], bool], what: str, timeout_s: float = 240) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_so():
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"

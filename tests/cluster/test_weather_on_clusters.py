@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 SEEDS = (1, 2, 3)
 GETTING_STARTED = Path(__file__).parents[2] / "docs/getting-started.md"
-SPEC = "name: forbidden\ncloud: local\nnodes: 2\ntype: c5.large\nkeep: no\nnode_timeout: 60s\n"
+SPEC = "name: forbidden\ncloud: local\nnodes: 2\ntype: c5.large\nkeep: no\nnode_timeout: 20m\n"
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +35,19 @@ def test_the_commands_of_getting_started_bring_weather_and_end_it(terminal):
 
 def test_clusters_live_through_all_weather_at_once(tmp_path):
     """Three at the same time, because each mostly waits."""
-    trials = [weather.Trial(number, seed, weather.ALL, speed=10) for number, seed in enumerate(SEEDS)]
-    with ThreadPoolExecutor(len(trials)) as pool:
-        trials = list(pool.map(lambda trial: weather.run_trial(trial, tmp_path), trials))
+    with ThreadPoolExecutor(len(SEEDS)) as pool:
+        trials = list(pool.map(lambda seed: lived(seed, tmp_path), SEEDS))
     assert [trial.problems for trial in trials] == [[]] * len(trials)
     assert all(sum(trial.struck.values()) > 10 for trial in trials)
+
+
+def lived(seed: int, logs: Path) -> weather.Trial:
+    """Return a trial; one during which the machine became much busier proves nothing, and is repeated."""
+    for number in range(3):
+        trial = weather.run_trial(weather.Trial(number, seed, weather.ALL, speed=10), logs)
+        if not trial.void:
+            break
+    return trial
 
 
 def test_a_zone_without_capacity_is_named_and_the_next_one_is_tried(terminal):
@@ -73,13 +80,10 @@ def test_a_zone_without_capacity_is_named_and_the_next_one_is_tried(terminal):
         ("disk-key", "Client.InternalError: Client error on launch", "key that encrypts the disks"),
     ],
 )
-def test_an_organisations_rule_is_named_within_60_s(terminal, rule, message, cause):
+def test_an_organisations_rule_is_named_long_before_the_nodes_time_is_up(terminal, rule, message, cause):
     with bad_weather(terminal, 1, rule):
-        began = time.monotonic()
-        done = terminal.phalanx("up", check=False)
-        took_s = time.monotonic() - began
+        done = terminal.phalanx("up", check=False, timeout_s=600)
     assert done.returncode != 0
     assert message in done.stderr, done.stderr
     assert "capacity" not in done.stderr
-    assert took_s < 60
     assert cause in terminal.phalanx("why").stdout

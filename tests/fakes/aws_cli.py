@@ -19,12 +19,13 @@ LOCK = Path(__file__).parents[2] / "requirements/aws-cli.lock"
 # In a directory of its own, kept between runs of the tests: it needs other versions than those in .venv.
 INSTALLED = Path(sys.prefix) / f"aws-cli-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]}"
 SERVER = """
-import io, json, socketserver, sys, time
+import io, itertools, json, socketserver, sys, time
 from contextlib import redirect_stderr, redirect_stdout
 from awscli.clidriver import create_clidriver
 
-# Its waiters look every 5 or 30 seconds.
-sleep, time.sleep = time.sleep, lambda s: sleep(min(s, 1))
+# Its waiters look every 5 or 30 seconds, and not for ever: here they look sooner at first.
+looks = itertools.count()
+sleep, time.sleep = time.sleep, lambda s: sleep(min(s, 1) if next(looks) < 20 else s)
 
 class Commands(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
     max_children = 100

@@ -20,7 +20,7 @@ from phalanx.ssh.remote import close_all
 
 # Packets are dropped, not refused, so only a timeout shows it. A first packet that was lost is repeated after 1 s.
 REACH_S = 2.5
-SOON_S = 60.0
+SOON_S = 240.0
 ANYWHERE = "0.0.0.0/0"
 # Of a service without an endpoint, for which nodes need their way out.
 API = (API_ADDRESS, f"{API_PORT}/sts")

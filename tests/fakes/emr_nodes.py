@@ -92,7 +92,7 @@ class Emr:
         forwarded = ["ssh-agent", "sh", "-c", f'ssh-add -q {shlex.quote(str(self.key))} && exec "$@"', "sh"]
         argv = ["ssh", "-q", "-A" if agent else "-a", "-F", os.devnull, "-i", str(self.key), *chosen, f"{user}@{host}"]
         argv = [*(forwarded if agent else []), *argv, line]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=120, input=given)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, input=given)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -104,7 +104,7 @@ class Emr:
         )
 
 
-def wait_for(condition: Callable[[], Any], what: Any, timeout_s: float = 120.0) -> Any:
+def wait_for(condition: Callable[[], Any], what: Any, timeout_s: float = 300.0) -> Any:
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < deadline, f"did not come about: {what}"
@@ -119,5 +119,5 @@ def served(spec: str = "") -> Iterator[Emr]:
         state = terminal.state / "local"
         state.mkdir(parents=True, mode=0o700)
         serve = [sys.executable, "-m", "phalanx.localcloud", "serve", "--state", str(state)]
-        subprocess.run(serve, check=True, timeout=120)
+        subprocess.run(serve, check=True, timeout=300)
         yield Emr(terminal)

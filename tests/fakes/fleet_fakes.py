@@ -49,12 +49,13 @@ def name(kind: str) -> str:
     return f"{kind}-{next(_numbers)}"
 
 
-def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 60.0) -> Any:
-    """Wait for another thread; this takes milliseconds unless the code is wrong."""
-    deadline = time.monotonic() + timeout_s
+def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 180.0) -> Any:
+    """Wait for another thread, or a process: at first by many looks, because it may take milliseconds only."""
+    began = time.monotonic()
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"did not come about: {what or condition}"
-        time.sleep(0.001)
+        waited_s = time.monotonic() - began
+        assert waited_s < timeout_s, f"did not come about: {what or condition}"
+        time.sleep(min(0.2, 0.001 + waited_s / 10))
     return value
 
 

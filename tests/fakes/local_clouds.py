@@ -78,4 +78,4 @@ def break_on_purpose(terminal: Any, **faults: Any) -> None:
     there = endpoint(terminal)
     request = urllib.request.Request(f"{there['url']}/_localcloud/faults", json.dumps(faults).encode())
     request.add_header("X-Localcloud-Key", there["secret_access_key"])
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=180).close()

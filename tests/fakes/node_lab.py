@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import Process, descendants, identified, process, wait_until_gone
 from shared import SHARED
 
 from phalanx.localcloud import userns
@@ -121,7 +122,7 @@ class Lab:
             [*argv, f"root@{instance_id}", command],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             stdin=subprocess.DEVNULL,
         )
         assert not check or done.returncode == 0, done.stderr
@@ -138,24 +139,24 @@ class Lab:
         """Return the pid on this machine of the node's process 1."""
         return next(state["pid"] for state in self.do("nodes") if state["instance_id"] == instance_id)
 
+    def process_of(self, instance_id: str) -> Process:
+        """Return the node's process 1; (0, 0) while it has none."""
+        return process(self.pid_of(instance_id)) or Process(0, 0)
+
     def reboot(self, instance_id: str, ask: Callable[[], object] | None = None) -> None:
         """Reboot a node, by default through its local cloud, and wait until it accepts logins again."""
-        before = self.pid_of(instance_id)
+        before = self.process_of(instance_id)
         if ask:
             ask()
         else:
             self.do("reboot", instance_id=instance_id)
-        wait(lambda: self.pid_of(instance_id) != before, "another process 1")
+        wait(lambda: self.process_of(instance_id) not in (Process(0, 0), before), "another process 1")
         wait(lambda: self.ssh(instance_id, "true", check=False).returncode == 0, "sshd")
-        assert not Path(f"/proc/{before}").exists()
+        assert not wait_until_gone({before})
 
-    def pids(self) -> set[int]:
+    def processes(self) -> set[Process]:
         """Return its process and all descendants; empty once it has ended."""
-        found = {self.process.pid} if self.process.poll() is None else set()
-        processes = [process for process in Path("/proc").iterdir() if process.name.isdigit()]
-        while children := {int(process.name) for process in processes if _parent(process) in found} - found:
-            found |= children
-        return found
+        return identified(descendants(self.process.pid)) if self.process.poll() is None else set()
 
     def stop(self) -> None:
         assert self.process.stdin
@@ -163,17 +164,17 @@ class Lab:
         assert self.process.wait(60) == 0
 
     def discard(self) -> None:
-        pids = self.pids()
+        processes = self.processes()
         self.process.kill()
         self.process.wait(60)
-        wait(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of all processes")
+        assert not wait_until_gone(processes)
         if self.process.stdout and self.process.stdin:
             self.process.stdout.close()
             self.process.stdin.close()
         shutil.rmtree(self.state, ignore_errors=True)
 
 
-def wait(met: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
+def wait(met: Callable[[], bool], what: str, timeout_s: float = 240) -> None:
     deadline = time.monotonic() + timeout_s
     while not met():
         assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
@@ -228,10 +229,3 @@ def pair(shared_lab: Lab) -> tuple[str, str]:
     shared_lab.wait_booted(first)
     shared_lab.wait_booted(second)
     return first, second
-
-
-def _parent(process: Path) -> int:
-    try:
-        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, ValueError):
-        return 0
