@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import boto3
 import pytest
@@ -86,6 +87,22 @@ def test_control_endpoints_need_the_key_and_leave_the_rest_alone(cloud):
     assert ask("GET", "/_localcloud/nothing")[0] == "404"
     assert ask("GET", "/other")[0] == "418"
     assert ask.touched == 3
+
+
+def test_the_status_says_from_which_image_a_node_runs_and_of_which_stack_it_is(cloud, monkeypatch):
+    ami = moto_setup.FULL_IMAGES["debian-12"]
+    made = cloud.client("ec2").run_instances(ImageId=ami, InstanceType="c5.large", MinCount=1, MaxCount=1)
+    (instance_id,) = [one["InstanceId"] for one in made["Instances"]]
+    node = SimpleNamespace(**dict.fromkeys(("pid", "address", "vpc_id", "alive", "hostname", "console"), ""))
+    node.rate_bit_s = node.delay_s = 0
+    nodes = [SimpleNamespace(**vars(node), instance_id=one) for one in (instance_id, "i-0fa1a9c0de0000000")]
+    monkeypatch.setattr(cloud.runner, "nodes", lambda: nodes, raising=False)
+    shown = [
+        tuple(one[key] for key in ("image", "image_id", "stack"))
+        for one in Asker(cloud)("GET", "/_localcloud/status")[1]["nodes"]
+    ]
+    assert shown == [("debian-12", ami, ""), ("", "", "")]
+    cloud.client("ec2").terminate_instances(InstanceIds=[instance_id])
 
 
 def test_stop_is_refused_while_there_are_stacks_unless_forced(cloud):

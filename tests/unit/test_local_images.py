@@ -13,7 +13,7 @@ from prompts import Prompt
 
 from phalanx.cli import image_making
 from phalanx.cli import images as commands
-from phalanx.clouds import images
+from phalanx.clouds import endpoint, images
 from phalanx.errors import JobError, LocalCloudError
 from phalanx.images import making, shelf
 from phalanx.images.base import local_bases
@@ -56,8 +56,11 @@ def phalanx(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
     def run(*arguments: str) -> Any:
-        assert command.main(["--images", str(images.directory()), *arguments]) == 0
-        return json.loads(capsys.readouterr().out)
+        failed = command.main(["--images", str(images.directory()), *arguments])
+        answer = json.loads(capsys.readouterr().out)
+        if failed:
+            raise LocalCloudError(*answer["message"].split("\n"))
+        return answer
 
     monkeypatch.setattr(images, "run", run)
     return Prompt(tmp_path, monkeypatch, capsys)
@@ -184,22 +187,43 @@ def test_a_full_disk_is_reported_with_what_is_free(tmp_path):
     assert store.full_disk("tar: ./usr: Permission denied\n", tmp_path) == ""
 
 
-class Nodes:
-    """A cloud with instances that run from an image."""
+@pytest.mark.parametrize(("image", "name"), [("debian-12", "debian-12"), ("mpich", "mpich@2026.1122.905")])
+def test_an_image_that_local_nodes_run_from_is_kept(phalanx, kept, monkeypatch, image, name):
+    """In whatever region they are."""
+    folders = {"debian-12": "debian-12", "mpich": "phalanx-image-mpich-2026-1122-905-1.0.0"}
+    node = {"image": folders[image], "image_id": "ami-1", "stack": "training"}
+    others = [{"image": "", "image_id": "ami-9", "stack": "other"}, {"image": "debian-12", "image_id": "", "stack": ""}]
+    nodes = [{**one, "instance_id": f"i-{n}"} for n, one in enumerate((node, node, {**node, "stack": ""}, *others))]
+    monkeypatch.setattr(endpoint, "find", lambda: "it runs")
+    monkeypatch.setattr(endpoint, "status", lambda: {"nodes": nodes})
+    found = Shelved("mpich", "2026.1122.905", "debian-12-full", "", "s", image_id="ami-1")
+    monkeypatch.setattr(shelf, "find", lambda *_: found)
+    monkeypatch.setattr(image_making, "connect", lambda *_: Idle())
+    assert phalanx("local", "image", "rm", image) == 5
+    assert f"{name} is in use by i-0, i-1 of training and i-2" in phalanx.err
+    assert "`phalanx down` in the directory of training" in phalanx.err
+    assert (images.directory() / "debian-12/image.json").exists()
 
-    def __init__(self, name: str, instances: list[str]) -> None:
-        self.name, self._instances = name, instances
 
-    def pages(self, *_arguments: str, **_filters: Any) -> Any:
-        return iter([{"Instances": [{"InstanceId": one} for one in self._instances]}])
+def mounts(tree: Path) -> str:
+    """What an instance's mounts look like from outside."""
+    disk = "/state/local/nodes/i-0abc/disk"
+    return (
+        "25 1 0:3 / /proc rw - proc proc rw\n"
+        f"31 1 0:44 / / rw,relatime - overlay overlay rw,lowerdir=/layer:{tree},upperdir={disk}/upper,workdir=/\n"
+    )
 
 
-def test_an_image_that_local_nodes_run_from_is_kept():
-    image = Shelved("mpich", "2026.1122.905", "debian-12-full", "", "s", image_id="ami-1")
-    with pytest.raises(LocalCloudError, match=r"mpich@2026\.1122\.905 is in use: i-1, i-2 run from it"):
-        image_making._require_unused(Nodes("local", ["i-1", "i-2"]), image)  # type: ignore[arg-type]
-    image_making._require_unused(Nodes("local", []), image)  # type: ignore[arg-type]
-    image_making._require_unused(Nodes("aws", ["i-1"]), image)  # type: ignore[arg-type]
+def test_a_system_is_not_removed_or_replaced_below_nodes_of_any_local_cloud(phalanx, kept, tmp_path, monkeypatch):
+    for pid, tree in (("1", tmp_path / "elsewhere"), ("2", images.directory() / "debian-12/tree")):
+        (tmp_path / "proc" / pid).mkdir(parents=True)
+        (tmp_path / "proc" / pid / "mountinfo").write_text(mounts(tree))
+    monkeypatch.setattr(store, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(endpoint, "find", lambda: None)
+    for verb in ("rm", "build"):
+        assert phalanx("local", "image", verb, "debian-12") == 5
+        assert "debian-12 is in use by i-0abc of the local cloud in /state/local" in phalanx.err
+    assert (images.directory() / "debian-12/image.json").exists()
 
 
 class Idle:

@@ -126,16 +126,27 @@ def remove(
 
 
 def _require_unused(connected: ImageCloud, found: Shelved) -> None:
-    """Raise LocalCloudError if local nodes run from the image: their disks are layers above its files."""
-    if connected.name != "local" or not found.image_id:
-        return
-    live = [
-        {"Name": "image-id", "Values": [found.image_id]},
-        {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped", "shutting-down"]},
-    ]
-    entries = connected.pages("ec2", "describe_instances", "Reservations", Filters=live)
-    nodes = [one["InstanceId"] for entry in entries for one in entry["Instances"]]
-    if nodes:
+    """Raise LocalCloudError if local nodes run from the image."""
+    if connected.name == "local" and found.image_id:
+        require_unused(found.name, "image_id", found.image_id)
+
+
+def require_unused(name: str, field: str, value: str) -> None:
+    """Raise LocalCloudError if nodes of the local cloud run from an image, whose `field` they report as `value`.
+
+    Their disks are layers above its files.
+    """
+    from phalanx.clouds import endpoint
+
+    nodes = endpoint.status()["nodes"] if endpoint.find() else []
+    stacks: dict[str, list[str]] = {}
+    for node in nodes:
+        if node["image_id"] and node[field] == value:
+            stacks.setdefault(node["stack"], []).append(node["instance_id"])
+    if stacks:
+        users = [", ".join(ids) + (f" of {stack}" if stack else "") for stack, ids in stacks.items()]
+        names = ", ".join(filter(None, stacks))
         raise LocalCloudError(
-            f"{found.name} is in use: {', '.join(nodes)} run from it", "Delete their clusters first: phalanx down"
+            f"{name} is in use by {' and '.join(users)}",
+            f"Delete them first: `phalanx down` in the directory of {names}" if names else "Terminate them first.",
         )

@@ -161,6 +161,7 @@ def remove(name: str, verbose: bool, as_json: bool) -> int:
     """
     if name not in images.buildable():
         return _remove_recipe(name, verbose, as_json)
+    image_making.require_unused(name, "image", name)
     removed = images.run("rm", name)
     if as_json:
         print_json(removed)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.localcloud import ec2, faults
+from phalanx.localcloud import ec2, faults, fleet, moto_setup
 from phalanx.localcloud.api import CONTROL_PATH, WsgiApp
 from phalanx.localcloud.cloudformation.engine import Engine
 from phalanx.localcloud.context import Context
@@ -75,6 +75,7 @@ class Control:
                 "console": str(node.console),
                 "rate_bit_s": node.rate_bit_s,
                 "delay_s": node.delay_s,
+                **_instance(node.instance_id),
             }
             for node in nodes
         ]
@@ -102,3 +103,14 @@ class Control:
 
     def _faults(self, document: dict[str, Any]) -> Answer:
         return "200 OK", faults.apply(self.context, document)
+
+
+def _instance(instance_id: str) -> dict[str, str]:
+    """Return of an instance that has not ended its AMI, which of this machine's images that is, and its stack."""
+    found = fleet.current().instance(instance_id)
+    if found is None:
+        return {"image": "", "image_id": "", "stack": ""}
+    systems = {ami: name for name, ami in moto_setup.FULL_IMAGES.items()}
+    tags = {tag["key"]: tag["value"] for tag in found.get_tags()}
+    stack = tags.get("aws:cloudformation:stack-name", "")
+    return {"image": systems.get(found.image_id, ""), "image_id": found.image_id, "stack": stack}

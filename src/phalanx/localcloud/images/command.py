@@ -11,6 +11,8 @@ from pathlib import Path
 
 from phalanx.localcloud.images import build, distributions, store
 
+_DELETE_FIRST = "Delete their clusters first, with `phalanx down`."
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command; return its exit status: 0, 1 with the reason as `message`, or 130 after Ctrl-C."""
@@ -37,6 +39,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _build(options: argparse.Namespace) -> object:
+    _require_unused(options)
     return asdict(build.build(options.images.absolute(), options.name, _note))
 
 
@@ -55,8 +58,16 @@ def _remove(options: argparse.Namespace) -> object:
     path = options.images.absolute() / options.name
     removed = path.exists()
     if removed:
+        _require_unused(options)
         store.remove(path)
     return {"name": options.name, "removed": removed}
+
+
+def _require_unused(options: argparse.Namespace) -> None:
+    """Raise CannotBuild if nodes run from an image: their disks are layers above its files."""
+    users = store.users(options.images.absolute() / options.name)
+    if users:
+        raise build.CannotBuild(f"{options.name} is in use by {', '.join(users)}\n{_DELETE_FIRST}")
 
 
 def _note(text: str) -> None:

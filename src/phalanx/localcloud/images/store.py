@@ -28,6 +28,8 @@ _RECORD = "image.json"
 _MANIFEST = "usr/local/lib/phalanx/manifest.json"
 _STATUS = "var/lib/dpkg/status"
 _INSTALLED = "Status: install ok installed"
+_INSTANCE = re.compile(r"lowerdir=(?P<lower>[^,\s]+),.*?upperdir=(?P<state>[^,\s]+)/nodes/(?P<instance>i-[0-9a-z]+)/")
+PROC = Path("/proc")
 _FIELD = re.compile(r"^(Package|Version): (\S+)$", re.MULTILINE)
 
 
@@ -82,6 +84,17 @@ def contents(tree: Path) -> dict[str, Any]:
 def packages(tree: Path) -> int:
     """Return how many packages are installed in a tree."""
     return (tree / _STATUS).read_text(errors="replace").count(f"\n{_INSTALLED}\n")
+
+
+def users(path: Path) -> list[str]:
+    """Return the instances whose disks are layers above an image, of all local clouds of this user, as their mounts."""
+    found = set[tuple[str, str]]()
+    for table in PROC.glob("[0-9]*/mountinfo"):
+        with contextlib.suppress(OSError):
+            for one in _INSTANCE.finditer(table.read_text(errors="replace")):
+                if str(path / TREE) in one["lower"].split(":"):
+                    found.add((one["instance"], one["state"]))
+    return [f"{instance} of the local cloud in {state}" for instance, state in sorted(found)]
 
 
 def lock_of(directory: Path, name: str) -> Path:
