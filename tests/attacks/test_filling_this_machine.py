@@ -62,6 +62,19 @@ def test_a_job_ends_at_a_limit_of_processes_and_harms_no_other_node(lab):
     assert job(lab, first, "print('again')") == "again\n"
 
 
+def test_four_nodes_can_t_use_up_half_of_this_machine_s_process_numbers(lab):
+    """Since 6.14, Linux shows a higher pid_max in the namespaces of the local cloud than holds."""
+    most = int(Path("/proc/sys/kernel/pid_max").read_text()) // 2
+    large = lab.boot(NODES + 2, memory_mib=1 << 20)
+    lab.wait_booted(large)
+    assert 0 < int(lab.ssh(large, "ulimit -Hu").stdout) <= most // 4
+    lab.do("kill", instance_id=large)
+
+
+def test_a_node_s_processes_may_open_as_many_files_at_first_as_a_session_of_systemd_s(lab):
+    assert lab.ssh(nodes(lab)[0], "ulimit -Sn").stdout == "1024\n"
+
+
 def test_a_job_can_t_get_memory_by_other_doors(lab):
     """By System V's objects, which outlive processes, and by a tmpfs in a user namespace."""
     node = nodes(lab)[0]

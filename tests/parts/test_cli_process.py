@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -29,6 +30,31 @@ def test_a_full_output_is_reported_in_one_line(tmp_path):
         )
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 2)
     assert done.stderr.startswith(b"error: can't write: No space left on device")
+
+
+def test_a_plan_that_this_machine_has_no_room_for_names_the_limit_and_the_command(tmp_path):
+    (tmp_path / "phalanx.yaml").write_text("name: demo\ncloud: local\nnodes: 200\nmin: 150\n")
+    state = {"PHALANX_STATE_DIR": str(tmp_path / "state")}
+
+    def plan(most_files: int) -> tuple[int, str]:
+        limits = (most_files, most_files)
+        done = subprocess.run(
+            [PHALANX, "plan"],
+            cwd=tmp_path,
+            env={**os.environ, **state},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    status, said = plan(500)
+    assert status != 0 and "nodes: at least 150 are needed, and this machine has room for 145" in said
+    assert "`ulimit -Hn` (open files) is 500: 64 in use, and 200 nodes take 600" in said
+    assert "sudo prlimit --pid $$ --nofile=1024:1024" in said
+    status, said = plan(600)
+    assert status == 0 and "warning: this machine has room for 178 nodes: `ulimit -Hn`" in said
 
 
 def test_ctrl_c_during_the_imports_shows_no_traceback(tmp_path):

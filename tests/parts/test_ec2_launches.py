@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from botocore.exceptions import ClientError
@@ -13,6 +14,7 @@ from instances import described, run, state
 from moto.ec2.models.instances import InstanceBackend
 
 from phalanx.localcloud import faults, fleet
+from phalanx.localcloud.room import Gauges
 
 
 @pytest.fixture
@@ -42,6 +44,20 @@ def test_a_quota_failure_says_quota(local):
     faults.apply(local.context, {"vcpu_limit": 2})
     run(local, subnet)
     with pytest.raises(ClientError, match=r"VcpuLimitExceeded.*current vCPU limit of 2 allows"):
+        run(local, subnet)
+
+
+def test_a_machine_without_room_has_no_capacity_until_its_limit_is_raised(local, tmp_path):
+    """The local cloud itself has eight namespaces of a kind."""
+    _, (subnet,) = local.network()
+    setting = tmp_path / "proc/sys/user/max_net_namespaces"
+    setting.parent.mkdir(parents=True)
+    setting.write_text(f"{len(fleet.current().live()) + 9}\n")
+    with closing(Gauges(tmp_path / "proc")) as local.context.gauges:
+        run(local, subnet)
+        with pytest.raises(ClientError, match=r"InsufficientInstanceCapacity.* no room .*sysctl -w user.max_net_name"):
+            run(local, subnet)
+        setting.write_text("100\n")
         run(local, subnet)
 
 

@@ -238,6 +238,16 @@ PLANTED = {
         ),
         "nobody used it",
     ),
+    "no room here": (
+        Evidence(
+            status="CREATE_COMPLETE",
+            missing=(
+                "We currently do not have sufficient c5.large capacity in the Availability Zone you requested "
+                "(us-east-1a). This machine has no room for another node. sudo sysctl -w kernel.pid_max=65536 (…)",
+            ),
+        ),
+        "this machine has no room",
+    ),
     "no launch and no reason": (of_stack(event(TIMED_OUT, "Ready1", "CREATE_IN_PROGRESS")), "launched no machine"),
 }
 

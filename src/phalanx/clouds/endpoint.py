@@ -220,6 +220,14 @@ def inject(there: Endpoint, faults: dict[str, Any]) -> None:
         raise LocalCloudError(f"the fault is not possible: {answer['message']}")
 
 
+def shortages(nodes: int, is_full: bool) -> list[dict[str, Any]]:
+    """Return what this machine has not enough of for so many new nodes (phalanx.localcloud.room)."""
+    argv = [sys.executable, "-m", "phalanx.localcloud", "room", "--state", str(state().absolute())]
+    argv += ["--nodes", str(nodes), *(["--full"] if is_full else [])]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=START_TIMEOUT_S, check=False)
+    return json.loads(done.stdout or "[]")
+
+
 def stand_ins() -> int:
     """Return how many stand-ins for GPUs a new node has if its type has GPUs (phalanx.localcloud.gpus)."""
     kept = state() / "gpus"

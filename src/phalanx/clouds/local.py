@@ -14,19 +14,22 @@ from botocore.exceptions import ConnectionError, HTTPClientError
 from phalanx.clouds import endpoint, file_systems, images, local_shell, sessions
 from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.protocol import SshRoute
-from phalanx.cluster.cluster_record import state_directory
+from phalanx.cluster.cluster_record import known, state_directory
 from phalanx.errors import CloudError, LocalCloudError
 from phalanx.spec.cloud_names import is_emr
 from phalanx.spec.spec_emr import logs_bucket
 
 if TYPE_CHECKING:
     from phalanx.plan.machine_images import Image
+    from phalanx.plan.machine_room import Shortage
     from phalanx.plan.plan import Facts
     from phalanx.spec.spec import ClusterSpec
 
 
 # China, GovCloud and the European Sovereign Cloud, whose ARNs begin differently (docs/aws-behaviour.md 6.1).
 _OTHER_PARTITIONS = ("cn-", "us-gov-", "eusc-")
+# Any machine has room for so few.
+_FEW, _FEW_FULL = 17, 3
 
 
 class LocalCloud(ApiCloud):
@@ -92,17 +95,29 @@ class LocalCloud(ApiCloud):
             images.require(spec.image or "", name)
         if name or is_of_recipe(spec.image):
             self.require_full_system(spec.image or "")
-        known = offline_facts(spec, ssh_public_key)
-        if known is not None and not _has_to_ask(spec):
+        from_tables = offline_facts(spec, ssh_public_key)
+        if from_tables is not None and not _has_to_ask(spec):
             kept = file_systems.kept_beside(self._directory, spec.name, spec.region)
-            return self._with_stand_ins(replace(known, kept_file_system=kept))
+            return self._here(spec, replace(from_tables, kept_file_system=kept))
         endpoint.begin()
         if spec.emr:
             self.require_bucket(logs_bucket(spec.emr), make=True)
-        return self._with_stand_ins(super().facts(spec, ssh_public_key))
+        return self._here(spec, super().facts(spec, ssh_public_key))
 
-    def _with_stand_ins(self, facts: Facts) -> Facts:
-        return replace(facts, stand_ins=endpoint.stand_ins() if facts.gpus else 0)
+    def _here(self, spec: ClusterSpec, facts: Facts) -> Facts:
+        """Add what depends on this machine: stand-ins for GPUs, and the room for a new cluster."""
+        stand_ins = endpoint.stand_ins() if facts.gpus else 0
+        return replace(facts, stand_ins=stand_ins, shortages=self._shortages(spec))
+
+    def _shortages(self, spec: ClusterSpec) -> tuple[Shortage, ...]:
+        from phalanx.plan.machine_images import is_ami, is_of_recipe
+        from phalanx.plan.machine_room import Shortage
+
+        is_full = bool(images.local_name(spec.image)) or is_of_recipe(spec.image) or is_ami(spec.image)
+        # A cluster that exists has its nodes already. The question takes as long as the rest of `plan`.
+        if spec.name in known() or spec.nodes < (_FEW_FULL if is_full else _FEW):
+            return ()
+        return tuple(Shortage(**one) for one in endpoint.shortages(spec.nodes, is_full))
 
     def require_full_system(self, image: str) -> None:
         """Raise LocalCloudError if a local cloud runs that can't give a node's systemd a control group."""

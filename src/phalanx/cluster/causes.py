@@ -72,6 +72,12 @@ CAUSES = (
     LEASE,
     STOPPED,
     Cause(
+        "this machine has no room for more local nodes",
+        "Run the command that the evidence names, then `phalanx up` or `phalanx scale` again; or choose fewer nodes. "
+        "What `ulimit` shows counts for a local cloud from its start: `phalanx local stop` before.",
+        r"This machine has no room for another node",
+    ),
+    Cause(
         "somebody has removed a part of what the stack made",
         "Add it again, as the evidence names it; or run `phalanx down`, then `phalanx up`.",
         r"has lost (its route|its rules|a policy)",

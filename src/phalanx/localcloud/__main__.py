@@ -1,4 +1,4 @@
-"""`python -m phalanx.localcloud serve|probe|stop|status|image`: how the phalanx command controls the local cloud."""
+"""`python -m phalanx.localcloud serve|probe|room|stop|status|image`: how phalanx controls the local cloud."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from phalanx.localcloud import probe
 
         return probe.main(argv[1:])
+    if argv[:1] == ["room"]:
+        from phalanx.localcloud import room
+
+        return room.main(argv[1:])
     if argv[:1] == ["image"]:
         from phalanx.localcloud.images import command
 
@@ -38,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     stop = commands.add_parser("stop", help="stop it if it has no stacks")
     stop.add_argument("--force", action="store_true", help="stop even with stacks, whose nodes end at once")
     commands.add_parser("image", help="build, list and remove images with a full operating system")
+    commands.add_parser("room", help="report as JSON which of this machine's limits are too low for a cluster")
     commands.add_parser("probe", help="report as JSON whether this machine can run it, and what to fix")
     for command in (serve, stop, commands.add_parser("status", help="show stacks, nodes and processes as JSON")):
         command.add_argument("--state", type=Path, required=True, metavar="DIR")

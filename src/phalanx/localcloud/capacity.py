@@ -99,9 +99,17 @@ class Pool:
 
 def capacity_message(instance_type: str, zone: str) -> str:
     """EC2's message for a zone without capacity (docs/aws-behaviour.md 2.17)."""
+    return f"{_insufficient(instance_type, zone)} Our system will be working on provisioning additional capacity."
+
+
+def no_room_message(instance_type: str, zone: str, fix: str, what: str) -> str:
+    """Return EC2's message with what this machine lacks. What helps comes first: long reasons are cut."""
+    return f"{_insufficient(instance_type, zone)} This machine has no room for another node. {fix} ({what})"
+
+
+def _insufficient(instance_type: str, zone: str) -> str:
     return (
         f"We currently do not have sufficient {instance_type} capacity in the Availability Zone you requested ({zone})."
-        " Our system will be working on provisioning additional capacity."
     )
 
 

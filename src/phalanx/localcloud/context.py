@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.localcloud.clock import Clock, RealClock
 from phalanx.localcloud.nodes.machine import API_URL
+from phalanx.localcloud.room import Gauges
 from phalanx.localcloud.weather.sky import Weather
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Context:
     `serve_vpc(vpc_id)` makes the API and the metadata service available inside a VPC; it is called before each boot
     there and may be called twice. `close_vpc(vpc_id)` undoes it and removes the VPC's network, if there is one.
     `warnings` are shown by `phalanx local status`. `images` is the directory of images with a full operating system.
-    `prices` is the file of AWS's price list (products).
+    `prices` is the file of AWS's price list (products). `gauges` show this machine's limits (room); None: it has none.
     `network_changed()` is called after changes of records that decide about packets (network.guard).
     `keep_buckets()` writes what has changed in buckets (kept_buckets).
     `root_of_nodes` is the uid and gid that own what nodes mount (userns.root_of_nodes).
@@ -61,6 +62,7 @@ class Context:
     warnings: list[str] = field(default_factory=list)
     images: Path | None = None
     prices: Path | None = None
+    gauges: Gauges | None = None
     network_changed: Callable[[], None] = lambda: None
     keep_buckets: Callable[..., None] = lambda: None
     _at_stop: list[Callable[[], object]] = field(default_factory=list)

@@ -13,10 +13,11 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance, Reservation, StateReason
 
-from phalanx.localcloud import file_systems, gpus, launches, organisation, placement
+from phalanx.localcloud import file_systems, gpus, launches, organisation, placement, room
 from phalanx.localcloud.absences import Absences
-from phalanx.localcloud.capacity import CapacityError, Pool
+from phalanx.localcloud.capacity import CapacityError, Pool, no_room_message
 from phalanx.localcloud.context import Context
+from phalanx.localcloud.moto_setup import FULL_IMAGES
 from phalanx.localcloud.neighbours import Neighbours
 from phalanx.localcloud.nodes import Machine, NodeError
 
@@ -56,6 +57,7 @@ class Fleet:
         try:
             organisation.check_launch(self.context)
             launches.refuse_in_bad_weather(self.context.weather, request)
+            self._refuse_without_room(request)
             self.pool.take(request.instance_type, request.zone, vcpus, request.count)
         except CapacityError as refusal:
             raise EC2ClientError(refusal.code, refusal.message) from refusal
@@ -68,6 +70,24 @@ class Fleet:
             self.context.weather.christen(instance.id, launches.group_of(request))
             self._boot_soon(instance)
         return reservation
+
+    def _refuse_without_room(self, request: placement.Request) -> None:
+        """Raise CapacityError, as EC2 does without capacity, if this machine can't carry so many nodes more."""
+        if self.context.gauges is None:
+            return
+        live, full = self.live(), set(FULL_IMAGES.values())
+        vpc_id = request.backend.get_subnet(request.subnet_id).vpc_id if request.subnet_id else ""
+        systems = sum(instance.image_id in full for instance in live)
+        nodes = room.Nodes(
+            plain=len(live) - systems,
+            full=systems,
+            starting=sum(instance.state == "pending" for instance in live),
+            in_vpc=sum(instance.vpc_id == vpc_id for instance in live),
+        )
+        is_full = request.image_id in full
+        for short in room.shortages(room.limits(self.context.gauges, nodes, is_full), request.count)[:1]:
+            message = no_room_message(request.instance_type, request.zone, short.fix, short.what)
+            raise CapacityError("InsufficientInstanceCapacity", message)
 
     def _record(self, backend: EC2Backend, request: placement.Request) -> Reservation:
         with self._recording:

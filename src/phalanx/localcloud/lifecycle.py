@@ -167,12 +167,12 @@ def _daemon(options: Options, mode: str, warnings: tuple[str, ...], writer: int)
 def _run(options: Options, mode: str, warnings: tuple[str, ...], writer: int) -> int:
     from phalanx.localcloud import pip_settings, server
     from phalanx.localcloud.nodes import cgroups, start_supervisor
+    from phalanx.localcloud.room import Gauges
 
     cgroup, no_cgroup = _cgroup()
     unlimited = _unlimited(cgroup, no_cgroup)
-    daemon = server.Daemon(
-        options.state.resolve(), mode, os.getpid(), warnings + unlimited, no_cgroup, options.images, options.prices
-    )
+    state, files = options.state.resolve(), (options.images, options.prices)
+    daemon = server.Daemon(state, mode, os.getpid(), warnings + unlimited, no_cgroup, *files, Gauges())
 
     def serve_api(runner: NodeRunner, listener: socket.socket) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.localcloud import endpoint_file, moto_setup, userns
 from phalanx.localcloud.context import ADMIN, Context, Issued
 from phalanx.localcloud.nodes.machine import API_ADDRESS, API_PORT, IMDS_ADDRESS, IMDS_PORT
+from phalanx.localcloud.room import Gauges
 from phalanx.localcloud.weather import forecast
 from phalanx.localcloud.weather.sky import Weather
 
@@ -45,6 +46,7 @@ class Daemon:
     no_cgroup: str = ""
     images: Path | None = None
     prices: Path | None = None
+    gauges: Gauges | None = None
 
 
 class IdleWatch:
@@ -106,7 +108,7 @@ def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Ca
     root = userns.root_of_nodes(daemon.mode)
     weather = Weather(forecast.read(daemon.state))
     context = Context(runner=runner, state=daemon.state, url_host=url, root_of_nodes=root, weather=weather)
-    context.images, context.prices = daemon.images, daemon.prices
+    context.images, context.prices, context.gauges = daemon.images, daemon.prices, daemon.gauges
     admin = context.issue(ADMIN)
     stopped = threading.Event()
     # While hundreds of nodes boot, dozens of threads take turns: by default each has one for 5 ms.

@@ -13,6 +13,7 @@ from phalanx.plan import (
     capacity,
     existing_vpc,
     lustre_storage,
+    machine_room,
     money,
     mount_targets,
     network_cards,
@@ -94,6 +95,8 @@ class Facts:
     """On AWS those that the cluster takes of, with their limits if they could be asked."""
     quotas_unknown: str = ""
     """Why the quotas could not be asked."""
+    shortages: tuple[machine_room.Shortage, ...] = ()
+    """What this machine has not enough of for all nodes of a local cluster."""
     data: Mapping[str, Contents] = field(default_factory=dict)
     """What is in the S3 prefixes that are mounted, by name; none if that was not asked."""
     prices: money.Prices = money.TABLE
@@ -324,6 +327,7 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
     if AUTO in spec.ssh_sources and not facts.own_address:
         raise SpecError("ssh_from: nobody was asked for this machine's address", "Write your network in place of auto.")
     refuse_exceeded(facts.quotas, spec)
+    machine_room.refuse_without_room(facts.shortages, spec)
 
 
 def _refuse_network(spec: ClusterSpec, facts: Facts) -> None:

@@ -326,6 +326,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
         yield "ssh to the head is open to the whole internet"
     if plan.storage == HEAD:
         yield "the shared directory ends with the head: when it is stopped (lease, idle), replaced or taken down"
+    yield from (shortage.warning for shortage in facts.shortages)
     yield from lustre_storage.warnings(spec, image_choice(spec, facts))
     yield from mounted_data.warnings(spec, facts.data)
     if spec.throughput and plan.file_system:

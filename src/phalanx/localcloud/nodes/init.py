@@ -54,12 +54,13 @@ def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, co
     else:
         _show_console(site, machine, rootfs.build(site, machine))
     if site.mode != "root":
-        limits.limit_all_nodes()
+        limits.limit_all_nodes(site.most_processes)
     isolation.enter(site, partial(vpc.connect, link, machine))
     os.close(vpc.netns)
     _become_process_one(status_fd)
     (operating_system if machine.image else rootfs).enter(site, machine)
     configure(machine)
+    limits.limit_files()
     if site.mode != "root":
         limits.limit_node(machine)
     kernel.sethostname(machine.hostname.partition(".")[0])

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import os
 import resource
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
+from phalanx.localcloud import room
 from phalanx.localcloud.nodes.machine import Machine
+from phalanx.localcloud.room import Gauges
 
 _SYSCTL = Path("/proc/sys")
 _MIB = 1 << 20
@@ -21,6 +23,7 @@ _MIB = 1 << 20
 _PROCESSES_PER_MIB = 4
 # One account of one node gets this fraction of what all nodes may have.
 _PART = 4
+_FILES = 1024
 
 
 def not_limited(mode: str, is_kernels_root: bool) -> tuple[str, ...]:
@@ -35,9 +38,9 @@ def not_limited(mode: str, is_kernels_root: bool) -> tuple[str, ...]:
     return ()
 
 
-def limit_all_nodes() -> None:
+def limit_all_nodes(most: int) -> None:
     """Limit all nodes together. Call this before a node's user namespace is created, which inherits the limit."""
-    _limit_processes(most_processes())
+    _limit_processes(most)
 
 
 def limit_node(machine: Machine) -> None:
@@ -51,10 +54,24 @@ def limit_node(machine: Machine) -> None:
 
 
 def most_processes() -> int:
-    """Return the limit for all nodes: half of what this process's limit, the kernel and its pids allow."""
-    own, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    kernel = [int((_SYSCTL / "kernel" / name).read_text()) for name in ("threads-max", "pid_max")]
-    return min(kernel + ([own] if own != resource.RLIM_INFINITY else [])) // 2
+    """Return the limit for all nodes: half of what this process's limit, the kernel and its pids allow.
+
+    Call this outside of the local cloud's namespaces: since Linux 6.14, they show a higher limit of pids than holds.
+    """
+    with closing(Gauges()) as gauges:
+        return room.most_processes(gauges)[1] // 2
+
+
+def allow_many_files() -> None:
+    """Let this process, which has files for each node, open as many as its hard limit allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def limit_files() -> None:
+    """Let a node's processes open as many files at first as systemd's services and sessions may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(_FILES, hard), hard))
 
 
 def _limit_processes(most: int) -> None:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from phalanx.localcloud import kernel, userns
 from phalanx.localcloud.nat import gateway
 from phalanx.localcloud.netlink import Rtnetlink
-from phalanx.localcloud.nodes import image, isolation, wire
+from phalanx.localcloud.nodes import image, isolation, limits, wire
 from phalanx.localcloud.nodes.client import NodeRunner
 from phalanx.localcloud.nodes.machine import Site
 from phalanx.localcloud.nodes.supervisor import Supervisor
@@ -54,9 +54,11 @@ def start_supervisor(
     `mode` ("range", "single" or "root"). When the caller dies, everything dies.
     """
     root = userns.root_of_nodes(mode)
+    seen = (tuple(binds), tuple(path_dirs))
     site = Site(
-        state.resolve(), mode, tuple(binds), tuple(path_dirs), root, cgroup, etc or {}, images, tuple(pip_paths)
+        state.resolve(), mode, *seen, root, cgroup, etc or {}, images, tuple(pip_paths), limits.most_processes()
     )
+    limits.allow_many_files()
     # Here, because only this process's network leads outside.
     way_out, gateway_pid = gateway.start()
     try:
