@@ -52,6 +52,29 @@ def update(cloud: Stacks, stack: str, resources: dict[str, Any], **given: Any) -
     return cloud.settled(stack)
 
 
+def endpoint_of_s3(*tables: str, **more: Any) -> dict[str, Any]:
+    routes = {"ServiceName": f"com.amazonaws.{REGION}.s3", "RouteTableIds": [{"Ref": table} for table in tables]}
+    vpc: dict[str, Any] = {"Vpc": {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.0.0.0/16"}}}
+    found = {one: {"Type": "AWS::EC2::RouteTable", "Properties": {"VpcId": {"Ref": "Vpc"}}} for one in ("One", "Two")}
+    made = {"VpcId": {"Ref": "Vpc"}, **routes, **more}
+    return {**vpc, **found, "Endpoint": {"Type": "AWS::EC2::VPCEndpoint", "Properties": made}}
+
+
+def test_an_endpoint_keeps_its_place_when_its_policy_and_its_route_tables_change(cloud: Stacks):
+    """A second one for a route table would be refused."""
+    stack = cloud.made(endpoint_of_s3("One"))
+    before = cloud.physical(stack, "Endpoint")
+    bound = {"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "s3:Get*", "Resource": "*"}]}
+    assert update(cloud, stack, endpoint_of_s3("One", "Two", PolicyDocument=bound)) == "UPDATE_COMPLETE"
+    assert cloud.physical(stack, "Endpoint") == before
+    (found,) = cloud.client("ec2").describe_vpc_endpoints(VpcEndpointIds=[before])["VpcEndpoints"]
+    assert (json.loads(found["PolicyDocument"]), len(found["RouteTableIds"])) == (bound, 2)
+    assert update(cloud, stack, endpoint_of_s3("Two")) == "UPDATE_COMPLETE"
+    (found,) = cloud.client("ec2").describe_vpc_endpoints(VpcEndpointIds=[before])["VpcEndpoints"]
+    assert json.loads(found["PolicyDocument"])["Statement"][0]["Action"] == "*"
+    assert found["RouteTableIds"] == [cloud.physical(stack, "Two")]
+
+
 def change_set(cloud: Stacks, stack: str, resources: dict[str, Any], **given: Any) -> dict[str, Any]:
     sections = given.pop("sections", {})
     body = json.dumps({"Resources": resources, **sections})

@@ -83,6 +83,7 @@ _OF_CHANGES: Mapping[str, str] = {
     "AWS::DynamoDB::Table": "dynamodb:UntagResource",
     "AWS::EC2::LaunchTemplate": "ec2:CreateLaunchTemplateVersion",
     "AWS::EC2::VPC": "ec2:DeleteTags",
+    "AWS::EC2::VPCEndpoint": "ec2:ModifyVpcEndpoint",
     "AWS::EFS::FileSystem": "elasticfilesystem:UpdateFileSystem elasticfilesystem:UntagResource",
     "AWS::Events::Rule": "events:UntagResource",
     "AWS::FSx::DataRepositoryAssociation": "fsx:UpdateDataRepositoryAssociation fsx:UntagResource",

@@ -60,6 +60,7 @@ _TYPES: Mapping[str, str] = {
     _UNTAGGED: "network-interface",
     "ec2:DescribeVpcAttribute": "vpc",
     "ec2:ModifySubnetAttribute": "subnet",
+    "ec2:ModifyVpcEndpoint": "route-table security-group subnet vpc-endpoint",
     "ec2:ModifyVpcAttribute": "vpc",
     "ec2:RunInstances": "image instance launch-template network-interface security-group subnet volume",
     **dict.fromkeys(

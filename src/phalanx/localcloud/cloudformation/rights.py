@@ -209,7 +209,7 @@ _UPDATES: Mapping[str, str] = {
     "ec2:RevokeSecurityGroupEgress ec2:RevokeSecurityGroupIngress ec2:CreateTags ec2:DeleteTags",
     "AWS::EC2::Subnet": "ec2:CreateTags ec2:DeleteTags",
     "AWS::EC2::VPC": "ec2:CreateTags ec2:DeleteTags",
-    "AWS::EC2::VPCEndpoint": "ec2:CreateTags ec2:DeleteTags",
+    "AWS::EC2::VPCEndpoint": "ec2:ModifyVpcEndpoint ec2:DescribeVpcEndpoints ec2:CreateTags ec2:DeleteTags",
     "AWS::EFS::FileSystem": "elasticfilesystem:UpdateFileSystem elasticfilesystem:DescribeFileSystems "
     "elasticfilesystem:TagResource elasticfilesystem:UntagResource",
     "AWS::Events::Rule": "events:PutRule events:DescribeRule events:PutTargets events:RemoveTargets events:TagResource "
@@ -238,6 +238,7 @@ _TARGETS: Mapping[str, str] = {
     "ec2:CreateSecurityGroup": "security-group/1 vpc/1",
     "ec2:CreateSubnet": "subnet/1 vpc/1",
     "ec2:CreateVpcEndpoint": "route-table/1 security-group/1 subnet/1 vpc/1 vpc-endpoint/1",
+    "ec2:ModifyVpcEndpoint": "route-table/1 security-group/1 subnet/1 vpc-endpoint/1",
     "ec2:DeleteNetworkInterface": "network-interface/1",
     # A key pair, a placement group and a reservation are named by few launch templates.
     "ec2:RunInstances": "image/1 instance/1 launch-template/1 network-interface/1 security-group/1 subnet/1 volume/1",

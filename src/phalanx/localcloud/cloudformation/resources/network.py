@@ -218,6 +218,10 @@ def _nat_gateway(request: Request) -> Made:
     return Made(gateway.id, {"NatGatewayId": gateway.id, "EniId": gateway._eni.id})
 
 
+OPEN_POLICY = {"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}]}
+"""AWS's own policy of an endpoint."""
+
+
 def _delete_endpoint(request: Request, physical_id: str) -> None:
     ec2(request).delete_vpc_endpoints([physical_id])
 

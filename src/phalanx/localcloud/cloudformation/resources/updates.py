@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,8 +39,25 @@ def _only_tags(request: Request, before: Request, physical_id: str) -> None:
     _retag(_tag_ec2, request, before, physical_id)
 
 
-for _kind in ("InternetGateway", "NatGateway", "RouteTable", "VPCEndpoint"):
+for _kind in ("InternetGateway", "NatGateway", "RouteTable"):
     updates(f"AWS::EC2::{_kind}")(_only_tags)
+
+
+@updates("AWS::EC2::VPCEndpoint", "PolicyDocument RouteTableIds")
+def _endpoint(request: Request, before: Request, physical_id: str) -> None:
+    now, had = (one.properties.get("RouteTableIds", []) for one in (request, before))
+    policy = request.properties.get("PolicyDocument", network.OPEN_POLICY)
+    ec2(request).modify_vpc_endpoint(
+        physical_id,
+        policy if isinstance(policy, str) else json.dumps(policy),
+        None,
+        None,
+        [one for one in had if one not in now],
+        [one for one in now if one not in had],
+        None,
+        None,
+    )
+    _only_tags(request, before, physical_id)
 
 
 @updates("AWS::EC2::EIP")
