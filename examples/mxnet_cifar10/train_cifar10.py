@@ -35,9 +35,10 @@ def iterators(options: argparse.Namespace, kv: mx.kvstore.KVStore) -> tuple[mx.i
     # The same order and length everywhere: with dist_sync, a worker with more batches would wait forever.
     order = np.random.RandomState(0).permutation(len(images))[: options.images]
     part = order[: len(order) // kv.num_workers * kv.num_workers][kv.rank :: kv.num_workers]
-    train = mx.io.NDArrayIter(images[part], labels[part], options.batch_size, shuffle=True, last_batch_handle="discard")
+    chosen = data.numbers(images[part])
+    train = mx.io.NDArrayIter(chosen, labels[part], options.batch_size, shuffle=True, last_batch_handle="discard")
     images, labels = data.load(options.data_dir, "test")
-    return train, mx.io.NDArrayIter(images[:1000], labels[:1000], 250)
+    return train, mx.io.NDArrayIter(data.numbers(images[:1000]), labels[:1000], 250)
 
 
 def main() -> int:
