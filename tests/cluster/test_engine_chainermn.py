@@ -81,11 +81,12 @@ def test_a_rank_that_fails_before_the_others_have_data_ends_the_job_with_its_own
     assert "no process of it is left on 4 nodes" in done.stderr
 
 
-def test_the_recipes_variables_reach_ranks_of_a_typed_mpiexec(fashion):
-    like_upstream(fashion, "get_fashion_mnist")
-    environment = fashion.on("deeplearning-worker1", "ls -d /efs/.phalanx/environments/chainermn-*/").split()[0]
+def test_the_recipes_variables_reach_ranks_of_a_typed_mpiexec(engines):
+    arguments = ("--recipe", "chainermn", "--launcher", "exec", "-n", "1", "--", "true")
+    engines.phalanx("run", *arguments, timeout_s=FIRST_USE_S)
+    environment = engines.on("deeplearning-worker1", "ls -d /efs/.phalanx/environments/chainermn-*/").split()[0]
     typed = f". {environment}/bin/activate && mpiexec -n 4 -N 1 printenv CHAINER_DATASET_ROOT"
-    assert fashion.on("deeplearning-worker1", typed).split() == ["/efs/datasets/chainer"] * 4
+    assert engines.on("deeplearning-worker1", typed).split() == ["/efs/datasets/chainer"] * 4
 
 
 def test_a_link_that_leads_nowhere_is_refused_before_anything_starts(engines):
