@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import webdataset as wds
 
 import phalanx.shards as shards
 
@@ -122,6 +121,8 @@ def test_shards_are_read_from_wherever_a_function_opens_them(packed, pets, tmp_p
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # WebDataset closes no file itself
 @pytest.mark.parametrize("workers", [0, 2])
 def test_webdatasets_own_reader_and_its_pipeline_read_them(packed, pets, tmp_path, workers):
+    import webdataset as wds
+
     packed(pets, tmp_path / "out", "--shards", 3)
     urls = [str(path) for path in sorted((tmp_path / "out").glob("shard-*.tar"))]
     own = wds.WebDataset(urls, shardshuffle=False, empty_check=False).decode().to_tuple("cls", "__key__")

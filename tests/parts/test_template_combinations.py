@@ -10,7 +10,6 @@ from dataclasses import fields, replace
 from itertools import combinations
 from typing import Any
 
-from cfnlint.api import ManualArgs, lint
 from clusters import FACTS, aws_spec
 from hypothesis import HealthCheck, event, given, seed, settings
 from hypothesis import strategies as st
@@ -120,6 +119,8 @@ def combinations_of_options() -> st.SearchStrategy[dict[str, Any]]:
 @settings(max_examples=NUMBER, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fields=combinations_of_options())
 def test_random_combinations_pass_cfn_lint(fields):
+    from cfnlint.api import ManualArgs, lint
+
     plan = planned(fields)
     event("refused" if plan is None else "linted")
     if plan is not None:

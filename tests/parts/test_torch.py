@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from phalanx.torch import CHOICES, Measured, best_of
-
 RANKS = Path(__file__).parent / "gradient_ranks.py"
 WITHIN_S = 600
 NAMES = ("every_choice", "accumulated", "double_buffering", "scaled", "overflowing", "mistakes", "suggested")
@@ -101,6 +99,8 @@ def test_a_suggestion_leaves_everything_as_it_was_and_is_the_same_everywhere(fac
     ],
 )
 def test_what_costs_accuracy_must_be_much_faster(times_s, name, reason):
+    from phalanx.torch import CHOICES, Measured, best_of
+
     measured = [Measured(CHOICES[each], took_s) for each, took_s in times_s.items()]
     assert best_of(measured) == (CHOICES[name], reason)
 

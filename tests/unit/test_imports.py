@@ -279,6 +279,13 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
+def test_tests_import_what_takes_a_second_where_they_use_it() -> None:
+    """Each of the processes that run tests side by side imports every file of tests."""
+    slow = re.compile(r"^(?:from|import) (?:torch|phalanx\.torch|webdataset|cfnlint|tensorflow)\b", re.MULTILINE)
+    files = SOURCE.parent.glob("tests/**/test_*.py")
+    assert [path.name for path in files if slow.search(path.read_text())] == []
+
+
 def test_no_module_imports_itself_by_way_of_others() -> None:
     """Not even inside a function or only for type checkers."""
     names = {module.name for module in modules()}
