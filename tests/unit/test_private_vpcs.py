@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from clusters import FACTS, aws_spec
-from plans import resources
+from plans import EMR, PLANS, resources
 
 from phalanx.errors import SpecError
 from phalanx.plan import private_access
@@ -163,6 +163,14 @@ def test_a_public_cluster_needs_them_to_let_it_in_too():
         make_plan(chosen, replace(FACTS, cloud="aws", vpc=public))
     other = replace(public, endpoints=(replace(SQS, service="kms", open_to=()),))
     assert not endpoints(make_plan(chosen, replace(FACTS, cloud="aws", vpc=other)))
+
+
+@pytest.mark.parametrize("plan", [PLANS["local"], PLANS["private"], EMR])
+def test_the_endpoints_that_are_judged_are_those_of_services_that_nodes_call(plan: Plan):
+    """Another one of the VPC's may let in whom it likes."""
+    assert {*private_access.called(plan.spec)} | {*private_access.interfaces(plan.spec)} == {
+        *(one for one in egress.services(plan) if one not in private_access.GATEWAYS)
+    }
 
 
 @pytest.mark.parametrize(
