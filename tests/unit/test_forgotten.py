@@ -10,18 +10,20 @@ from typing import Any
 
 import pytest
 from clusters import FACTS, aws_spec, plan, spec
-from plans import PLANS, resources
+from plans import CLOSED, PLANS, resources
 
 from phalanx.clouds.protocol import Running, StackState
 from phalanx.cluster.forgotten import due_s
 from phalanx.errors import SpecError
 from phalanx.localcloud.cloudformation import rights
 from phalanx.localcloud.iam.policy import Ask, Decision, decide
+from phalanx.plan.existing_vpc import NAT
 from phalanx.plan.money import removal_steps
-from phalanx.plan.plan import make_plan
+from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.plan_text import as_dict, explain
 from phalanx.spec.spec_checks import duration_s
 from phalanx.template import synthesize
+from phalanx.template.document import build
 from phalanx.template.policy import policy
 from phalanx.template.rendezvous import function_source
 
@@ -30,6 +32,7 @@ STACK = "arn:aws:cloudformation:us-east-1:123456789012:stack/demo/1"
 PLACE = "us-east-1:123456789012"
 SUBNET = "arn:aws:ec2:us-east-1:123456789012:subnet/subnet-1"
 PRIVATE = {"cloud": "aws", "network": {"access": "private"}, "image": "dlami-base", "metrics": "yes"}
+NATTED = replace(CLOSED, way_out=NAT)
 NOW = datetime(2026, 11, 23, 12, 0, 0, tzinfo=timezone.utc)
 
 
@@ -209,6 +212,7 @@ class Aws:
             for name in ("demo-head", "demo-workers")
         }
         self.ended: dict[str, datetime | None] = dict.fromkeys(self.groups, NOW - timedelta(days=6))
+        self.neighbours = ["demo"]
         self.deleted: list[dict[str, str]] = []
         self.sent: list[dict[str, Any]] = []
 
@@ -226,6 +230,14 @@ class Aws:
         end = self.ended[given["AutoScalingGroupName"]]
         return {"Activities": [{"StatusCode": "Successful", **({"EndTime": end} if end else {})}]}
 
+    def describe_security_groups(self, Filters: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803 (EC2's name)
+        assert Filters == [
+            {"Name": "vpc-id", "Values": ["vpc-1"]},
+            {"Name": "tag-key", "Values": ["phalanx:cluster"]},
+        ]
+        tags = ([{"Key": "Name", "Value": "x"}, {"Key": "phalanx:cluster", "Value": one}] for one in self.neighbours)
+        return {"SecurityGroups": [{"Tags": one} for one in tags]}
+
     def delete_stack(self, **given: str) -> None:
         self.deleted.append(given)
 
@@ -242,7 +254,7 @@ def aws() -> Aws:
 def look(aws, monkeypatch):
     """The packed function, as at a time after NOW."""
     settings = {"DOWN_AFTER": 7 * DAY_S, "WARNING": DAY_S, "RATE": 3600, "STACK": STACK, "ROLE": "arn:role"}
-    for name, value in {**settings, "TOPIC": "arn:topic", "HEAD_GROUP": "demo-head"}.items():
+    for name, value in {**settings, "TOPIC": "arn:topic", "HEAD_GROUP": "demo-head", "VPC": "vpc-1"}.items():
         monkeypatch.setenv(name, str(value))
     program: dict[str, Any] = {"__name__": "index"}
     exec(compile(function_source(removes=True), "index.py", "exec"), program)
@@ -298,8 +310,33 @@ def test_one_mail_warns_a_day_before_whenever_the_looks_are(aws, look):
         look(minutes=minute + 17)
     (sent,) = aws.sent
     assert sent["TopicArn"] == "arn:topic" and sent["MessageAttributes"]["kind"]["StringValue"] == "notice"
-    assert "demo is stopped; its stack will be deleted at 2026-11-24 12:00 UTC, its data in EFS not" in sent["Message"]
+    assert "demo is stopped; its stack will be deleted at 2026-11-24 12:00 UTC without its data" in sent["Message"]
     assert aws.deleted == []
+
+
+def test_a_stack_whose_network_another_cluster_uses_stays_and_a_mail_a_day_says_so(aws, look):
+    """Deleting it would take the NAT gateway or the endpoints first, and only then fail."""
+    aws.neighbours = ["demo", "other"]
+    for hour in range(24, 72):
+        look(hours=hour, minutes=17)
+    assert aws.deleted == []
+    assert [one["Message"] for one in aws.sent] == [
+        "demo is stopped; its stack stays: another cluster is in its network."
+    ] * 2
+    aws.neighbours = ["demo"]
+    look(hours=72)
+    assert len(aws.deleted) == 1
+
+
+def test_in_a_vpc_of_the_user_s_others_matter_only_behind_the_stack_s_endpoints():
+    def looked_at(made: Plan) -> bool:
+        return "VPC='${Vpc}'" in str(build(made).to_dict()["Resources"]["Function"])
+
+    inside = PLANS["inside"]
+    kept = replace(inside.facts, vpc=replace(inside.facts.vpc, head=NATTED, workers=NATTED))
+    removed = replace(inside.spec, down_after_s=DAY_S)
+    assert looked_at(plan(down_after_s=DAY_S)) and looked_at(make_plan(removed, inside.facts))
+    assert not looked_at(make_plan(removed, kept))
 
 
 def test_what_autoscaling_no_longer_remembers_was_long_ago_but_never_before_the_stack(aws, look, monkeypatch):

@@ -278,8 +278,8 @@ def _removal(plan: Plan) -> list[dict[str, Any]]:
         return []
     only = {"StringEquals": {"iam:PassedToService": CLOUDFORMATION}}
     return [
-        # It supports no resource-level permissions (docs/aws-behaviour.md 6).
-        allow(["autoscaling:DescribeAutoScalingGroups"], "*"),
+        # They support no resource-level permissions (docs/aws-behaviour.md 6).
+        allow(["autoscaling:DescribeAutoScalingGroups", "ec2:DescribeSecurityGroups"], "*"),
         allow(["cloudformation:DescribeStacks", "cloudformation:DeleteStack"], Ref("AWS::StackId")),
         {**allow(["iam:PassRole"], GetAtt(REMOVAL_ROLE, "Arn")), "Condition": only},
         allow(["sns:Publish"], Ref("FleetTopic")),

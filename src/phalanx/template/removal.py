@@ -133,6 +133,8 @@ def settings(plan: Plan) -> dict[str, Any]:
         "DOWN_AFTER": str(plan.spec.down_after_s),
         "WARNING": str(warning_s),
         "RATE": str(rate_s),
+        # Where others may depend on what the stack made there; nowhere else.
+        "VPC": "${Vpc}" if plan.facts.vpc is None or plan.endpoints else "",
     }
 
 

@@ -1,12 +1,16 @@
 """The rest of the Lambda function, for `down_after`: warns of the end of a stopped cluster, and has it deleted."""
 
 import os
-from datetime import datetime, timezone
+import time
+from datetime import datetime
 
 import boto3
 
 SETTINGS = os.environ
-KEEP_TAG = "phalanx:keep-until"
+OWN_STACK = SETTINGS["STACK"]
+PERIOD_S = int(SETTINGS["RATE"])
+CLUSTER = OWN_STACK.split("/")[1]
+CLUSTER_TAG = "phalanx:cluster"
 
 
 def look(event: dict, context: object) -> None:
@@ -17,22 +21,26 @@ def look(event: dict, context: object) -> None:
         return
     now = datetime.strptime(event["time"], "%Y-%m-%dT%H:%M:%S%z").timestamp()
     stacks = boto3.client("cloudformation")
-    stack = stacks.describe_stacks(StackName=SETTINGS["STACK"])["Stacks"][0]
+    stack = stacks.describe_stacks(StackName=OWN_STACK)["Stacks"][0]
     left = (due := end(stack)) - now - int(SETTINGS["WARNING"])
     if due and due <= now:
-        print("deleting the stack")
-        stacks.delete_stack(StackName=SETTINGS["STACK"], RoleARN=SETTINGS["ROLE"])
-    elif due and -int(SETTINGS["RATE"]) < left <= 0:
-        warn(due)
+        if not is_shared():
+            stacks.delete_stack(StackName=OWN_STACK, RoleARN=SETTINGS["ROLE"])
+        elif (now - due) % 86400 < PERIOD_S:
+            warn("stays: another cluster is in its network.")
+    elif due and -PERIOD_S < left <= 0:
+        when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(due))
+        warn("will be deleted at " + when + " without its data. `phalanx extend` or `up` prevents it.")
 
 
 def end(stack: dict) -> float:
     """Return when the stack is to be deleted; 0 while it changes, and while a node runs, starts or ends."""
     scaling = boto3.client("autoscaling")
-    names = [SETTINGS["HEAD_GROUP"], SETTINGS["HEAD_GROUP"][:-4] + "workers"]
+    names = [CLUSTER + "-head", CLUSTER + "-workers"]
     groups = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=names)["AutoScalingGroups"]
-    is_changing = not stack["StackStatus"].endswith("_COMPLETE")
-    if is_changing or any(group["DesiredCapacity"] or group["Instances"] for group in groups):
+    if not stack["StackStatus"].endswith("_COMPLETE") or any(
+        group["DesiredCapacity"] or group["Instances"] for group in groups
+    ):
         return 0
     moments = [stack.get("LastUpdatedTime") or stack["CreationTime"]]
     for name in names:
@@ -40,18 +48,23 @@ def end(stack: dict) -> float:
             if "EndTime" not in activity:
                 return 0
             moments.append(activity["EndTime"])
-    kept = [float(tag["Value"]) for group in groups for tag in group["Tags"] if tag["Key"] == KEEP_TAG]
+    kept = [float(tag["Value"]) for group in groups for tag in group["Tags"] if tag["Key"] == "phalanx:keep-until"]
     return max(max(moments).timestamp() + int(SETTINGS["DOWN_AFTER"]), *kept, 0)
 
 
-def warn(due: float) -> None:
+def is_shared() -> bool:
+    """Whether another cluster is in the network that would go: `phalanx down` refuses that, too."""
+    groups = boto3.client("ec2").describe_security_groups(
+        Filters=[{"Name": "vpc-id", "Values": [SETTINGS["VPC"]]}, {"Name": "tag-key", "Values": [CLUSTER_TAG]}]
+    )["SecurityGroups"]
+    return any({"Key": CLUSTER_TAG, "Value": CLUSTER} not in group["Tags"] for group in groups)
+
+
+def warn(text: str) -> None:
     """Mail a warning to those who subscribed."""
-    when = datetime.fromtimestamp(due, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    cluster = SETTINGS["STACK"].split("/")[1]
     boto3.client("sns").publish(
         TopicArn=SETTINGS["TOPIC"],
-        Subject="phalanx: cluster " + cluster,
-        Message=cluster + " is stopped; its stack will be deleted at " + when + ", its data in EFS not. "
-        "`phalanx extend` and `phalanx up` prevent that.",
+        Subject="phalanx: cluster " + CLUSTER,
+        Message=CLUSTER + " is stopped; its stack " + text,
         MessageAttributes={"kind": {"DataType": "String", "StringValue": "notice"}},
     )
