@@ -106,13 +106,13 @@ def watched(monkeypatch: Any) -> Iterator[None]:
 class Starter:
     """The connection of a job's starter to the agent."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, job: str = "a-job") -> None:
         self._theirs, self.socket = socket.socketpair()
         self.socket.settimeout(10)
         self._desk, self._lines = desk, self.socket.makefile()
         self._thread = threading.Thread(target=self._register)
         self._thread.start()
-        self.socket.send(b"token a-job")
+        self.socket.send(f"token {job}".encode())
 
     def _register(self) -> None:
         with self._theirs, contextlib.suppress(OSError):
@@ -134,10 +134,10 @@ class Starter:
 
 
 @pytest.fixture
-def join(node) -> Iterator[Callable[[], Starter]]:
+def join(node) -> Iterator[Callable[..., Starter]]:
     """Return a function that registers a starter; all are gone with the test."""
     with contextlib.ExitStack() as stack:
-        yield lambda: stack.enter_context(contextlib.closing(Starter(node.desk)))
+        yield lambda *job: stack.enter_context(contextlib.closing(Starter(node.desk, *job)))
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -302,19 +302,19 @@ def test_a_job_does_not_wait_long_for_what_others_write(node, mounts, join, monk
     """FUSE does not say whose requests it counts, and those of a job that runs may never end."""
     monkeypatch.setattr(data_mounts, "_BESIDE_OTHERS_S", 0.2)
     uploads(node)
-    other, starter = join(), join()
-    assert [other.line(), starter.line()] == ["data", "data"]
+    other, starter, copier = join("other"), join(), join()
+    assert [one.line() for one in (other, starter, copier)] == ["data"] * 3
     (told,) = starter.ask()
     assert told == (
         f"unsure uploads to {node.root}/s3/runs had not ended 0.2 s after the job's last process; "
-        "they may be of other jobs on the node: a-job"
+        "they may be of other jobs on the node: other"
     )
 
 
 def test_jobs_that_have_ended_together_wait_for_all_uploads(node, mounts, join, monkeypatch):
     monkeypatch.setattr(data_mounts, "_BESIDE_OTHERS_S", 0.5)
     waiting = uploads(node)
-    both = [join(), join()]
+    both = [join(), join("other")]
     for starter in both:
         assert starter.line() == "data"
     for starter in both:

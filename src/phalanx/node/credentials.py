@@ -173,13 +173,14 @@ class Desk:
         while starter.recv(1):
             _say(starter, _LOST, mounts.problems())
             self._settling.add(starter)
-            for doubt in mounts.settle(logged, self._at_work(), lambda: _is_gone(starter)):
+            for doubt in mounts.settle(logged, self._at_work(self._jobs[starter][1]), lambda: _is_gone(starter)):
                 _say(starter, doubt.kind, [doubt.text])
             starter.sendall(_SETTLED)
 
-    def _at_work(self) -> Callable[[], list[str]]:
-        """Return a function that returns which of the jobs that may write now still may."""
-        now = set(self._jobs) - self._settling
+    def _at_work(self, own: str) -> Callable[[], list[str]]:
+        """Return a function that returns which of the other jobs that may write now still may."""
+        # Its copier of checkpoints is connected, too.
+        now = {one for one, (_, job) in list(self._jobs.items()) if job != own} - self._settling
 
         def still() -> list[str]:
             return sorted({_shown(job[1]) for one, job in list(self._jobs.items()) if one in now - self._settling})
