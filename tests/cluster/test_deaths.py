@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 
 import pytest
 from counting import KEPT_EVERY
-from local_clouds import break_on_purpose
+from local_clouds import api, break_on_purpose
 from processes import process_file
 
 from conftest import Terminal, a_cluster
@@ -206,8 +206,9 @@ def test_an_elastic_job_continues_with_the_remaining_nodes_and_grows_again_from_
         last = int(number)
 
 
-def test_a_spot_notice_has_the_ranks_save_and_the_job_goes_on_where_nodes_are_left(fragile):
-    started = ("--launcher", "exec", "-N", "1", "--checkpoint", "spot", "--restarts", "1")
+def test_a_spot_notice_has_the_ranks_save_to_s3_and_the_job_goes_on_where_nodes_are_left(fragile):
+    s3 = bucket_of_jobs(fragile)
+    started = ("--launcher", "exec", "-N", "1", "--checkpoint", "s3://deaths/spot", "--restarts", "1")
     job_id = fragile.phalanx("run", "--detach", *started, "--", "sh", "-c", "python3 saves.py; exit $?").stdout.strip()
     fragile.wait_until_printed(job_id, "ready", times=3)
     fragile.phalanx("local", "interrupt", "worker3", "--notice", "10m")
@@ -217,11 +218,35 @@ def test_a_spot_notice_has_the_ranks_save_and_the_job_goes_on_where_nodes_are_le
     assert leaving["reason"].startswith("AWS takes back this spot instance at 20")
     assert f"leaving: {leaving['reason']}" in fragile.phalanx("nodes").stdout
     assert len(fragile.phalanx("run", "-N", "1", "--", "hostname").stdout.splitlines()) == 2
+    wait_for_copy(s3)
     break_on_purpose(fragile, kill={"instance_id": instance_of(fragile, "deeplearning-worker3")})
     job = wait_for_end(fragile, job_id)
     assert job["state"] == "succeeded", reported(job)
     assert f"deeplearning-worker3 leaves ({leaving['reason']}): deeplearning-worker3 was lost" in reported(job)
     assert "goes on from 7" in fragile.phalanx("logs", job_id).stdout
+    # As on a new cluster of that name.
+    fragile.on("head", "rm -r /efs/.phalanx/s3")
+    again = fragile.phalanx("run", "--resume", job_id).stdout
+    assert "from s3://deaths/spot/, by job" in again and again.count("goes on from 7") >= 2
+
+
+def bucket_of_jobs(cluster: Terminal) -> Any:
+    """Make the bucket `deaths`, which jobs may use; return a client."""
+    iam, s3 = api(cluster, "iam"), api(cluster, "s3")
+    (role,) = [one["RoleName"] for one in iam.list_roles()["Roles"] if "JobRole" in one["RoleName"]]
+    allowed = {"Effect": "Allow", "Action": "s3:*", "Resource": ["arn:aws:s3:::deaths", "arn:aws:s3:::deaths/*"]}
+    document = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    iam.put_role_policy(RoleName=role, PolicyName="deaths", PolicyDocument=document)
+    s3.create_bucket(Bucket="deaths")
+    return s3
+
+
+def wait_for_copy(s3: Any) -> None:
+    """Wait until what the ranks saved is in S3."""
+    deadline = time.monotonic() + PATIENCE_S
+    while "step" not in json.loads(s3.get_object(Bucket="deaths", Key="spot/checkpoint.json")["Body"].read())["files"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def test_an_instance_on_demand_is_never_interrupted(fragile):
