@@ -1,5 +1,7 @@
 """Kill jobs that keep checkpoints, again and again: `make soak PART=checkpoints COUNT=30 SEED=1`.
 
+It goes on where an earlier one was interrupted: each job's result is in the record.
+
 The examples for PyTorch, TensorFlow and JAX train with --restarts and a directory for checkpoints, on the shared
 directory or in S3. At seeded moments a rank, a starter, the runner or a node is killed. Every restart must go on where
 the last checkpoint was: at most one interval, an epoch, is trained again. In the end all epochs are done, and what is
@@ -15,10 +17,14 @@ import re
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
+from benchmarks.__main__ import machine
 from benchmarks.cluster import bench_cluster
-from benchmarks.measure import ROOT
+from benchmarks.drill import read
+from benchmarks.measure import ROOT, todays_result
 from benchmarks.soak_cluster import NODES, Seen, SoakCluster, is_runner, verb_of
 
 WHOLE = 30  # kills
@@ -90,14 +96,15 @@ def judge(example: Example, attempts: Sequence[str]) -> tuple[int, list[str]]:
     """Return the most epochs that a restart trained again, and what is wrong with the attempts' output."""
     finished, most, before, problems = 0, 0, set[str](), list[str]()
     allowed = 0 if example.begins else 1  # one epoch may be shown and not be saved
-    for number, text in enumerate(attempts):
-        trained = epochs(example, text, before)
+    every = [epochs(example, text, before) for text in attempts]
+    for number, trained in enumerate(every):
         if not trained:
             continue
         if trained != list(range(trained[0], trained[0] + len(trained))):
             problems.append(f"attempt {number} trained the epochs {trained}")
         most = max(most, finished + 1 - trained[0])
-        finished = trained[-1] - example.begins * (number < len(attempts) - 1)
+        # A restart that found nothing to train shows that the epoch which had begun was finished.
+        finished = trained[-1] - example.begins * any(every[number + 1 :])
     if finished != example.epochs:
         problems.append(f"it finished {finished} of {example.epochs} epochs")
     if most > allowed:
@@ -207,9 +214,12 @@ def _judge_copy(cluster: SoakCluster, example: Example, job_id: str, result: Res
         result.problems.append(f"from S3: exit code {again.returncode}, epochs {trained}: {again.stderr[-300:]}")
 
 
-def soak(kills: int, seed: int) -> list[Result]:
-    """Run one job after another until so many kills are done."""
-    chance, results = random.Random(seed), list[Result]()
+def soak(kills: int, seed: int, record: Path) -> list[dict[str, Any]]:
+    """Run one job after another until so many kills are recorded; what is in the record is over."""
+    results = [one for one in read(record) if one["seed"] == seed]
+    begun = len(results)
+    if killed(results) >= kills:
+        return results
     with bench_cluster() as bench:
         cluster = SoakCluster(bench)
         (bench.directory / "empty").write_text("")
@@ -217,14 +227,22 @@ def soak(kills: int, seed: int) -> list[Result]:
             file.write(f"data:\n  runs: {S3} rw\n")
         cluster.phalanx("data", "put", "empty", "s3://soak/empty")
         bench.up()
-        while (left := kills - sum(len(one.kills) for one in results)) > 0 and len(results) < kills:
-            example = EXAMPLES[len(results) % len(EXAMPLES)]
+        # A job whose ranks are too quick has no kill.
+        while (left := kills - killed(results)) > 0 and len(results) < begun + kills:
             number = len(results)
-            checkpoint = chance.choice((f"soak/{number}", f"{S3}/{number}"))
-            results.append(run_job(cluster, example, checkpoint, min(KILLS, left), chance))
-            _show(results[-1])
+            chance = random.Random(f"{seed}/{number}")
+            example, checkpoint = EXAMPLES[number % len(EXAMPLES)], chance.choice((f"soak/{number}", f"{S3}/{number}"))
+            result = run_job(cluster, example, checkpoint, min(KILLS, left), chance)
+            _show(result)
+            results.append({"seed": seed, "number": number, **asdict(result), "commit": str(machine()["commit"])[:12]})
+            with record.open("a") as file:
+                file.write(json.dumps(results[-1]) + "\n")
         bench.down()
     return results
+
+
+def killed(results: Sequence[dict[str, Any]]) -> int:
+    return sum(len(one["kills"]) for one in results)
 
 
 def _show(one: Result) -> None:
@@ -237,12 +255,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=WHOLE, help="of kills")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--record", type=Path, default=todays_result("checkpoints", "jsonl"), help="gets each result")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    results = soak(arguments.count, arguments.seed)
-    kills = sum(len(one.kills) for one in results)
-    print(json.dumps({"seed": arguments.seed, "jobs": len(results), "kills": kills}))
-    raise SystemExit(any(one.problems for one in results))
+    results = soak(arguments.count, arguments.seed, arguments.record)
+    failed = sum(bool(one["problems"]) for one in results)
+    print(json.dumps({"seed": arguments.seed, "jobs": len(results), "kills": killed(results), "failed": failed}))
+    raise SystemExit(failed > 0)
 
 
 if __name__ == "__main__":
