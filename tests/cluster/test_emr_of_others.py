@@ -186,6 +186,13 @@ ssh -o ConnectTimeout=5 nobody@no-such-host.invalid true || echo as elsewhere: $
     assert "Could not resolve hostname no-such-host.invalid" in shown and "as elsewhere: 255" in shown
 
 
+def test_the_local_cloud_does_not_stop_under_an_emr_cluster(others, theirs):
+    """It is in the default VPC and in no stack, so `phalanx down` of another cluster once ended it."""
+    refused = others.terminal.phalanx("local", "stop", check=False)
+    assert refused.returncode == 5
+    assert all(node["Ec2InstanceId"] in refused.stderr for node in others.instances(theirs, "RUNNING"))
+
+
 def test_without_yarn_the_metadata_script_says_so_and_leaves_nothing(others, theirs):
     host = others.instances(theirs)[0]["PublicIpAddress"]
     others.ssh("hadoop", host, f"cat > {METADATA_SCRIPT}", texts()[METADATA_SCRIPT])

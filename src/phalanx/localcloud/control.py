@@ -85,9 +85,11 @@ class Control:
 
     def _stop(self, document: dict[str, Any]) -> Answer:
         left = [{"name": stack.name, "status": stack.status} for stack in self.engine.stacks if not stack.gone]
-        left += [{"name": vpc_id, "status": "available"} for vpc_id in ec2.vpcs_of_users()]
+        vpcs = ec2.vpcs_of_users()
+        left += [{"name": vpc_id, "status": "available"} for vpc_id in vpcs]
+        left += [{"name": one.id, "status": one.state} for one in fleet.current().live() if one.vpc_id not in vpcs]
         if left and not document.get("force"):
-            message = "there are stacks or VPCs; delete them first, or use --force"
+            message = "there are stacks, VPCs or instances; delete them first, or use --force"
             return "409 Conflict", {"message": message, "stacks": left}
         # Delayed, so that this answer still goes out.
         self.context.clock.call_later(0.05, self.stop)
