@@ -27,6 +27,6 @@ def small_image(root: Path) -> Path:
     return root
 
 
-def apply(root: Path, roster: Roster = ROSTER, instance_id: str = "i-2") -> None:
+def apply(root: Path, roster: Roster = ROSTER, instance_id: str = "i-2", machine: Machine = MACHINE) -> None:
     """Write a node's contract into the image."""
-    contract.apply(roster, instance_id, MACHINE, PAPERS, str(root))
+    contract.apply(roster, instance_id, machine, PAPERS, str(root))

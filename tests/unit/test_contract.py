@@ -61,6 +61,15 @@ def test_a_head_that_does_not_train_is_no_worker(root):
     assert "10.0.1.11 deeplearning-worker1 deeplearning-master" in (root / "etc/hosts").read_text()
 
 
+def test_an_administrator_of_the_service_reaches_itself_and_its_programs_find_the_addresses(root):
+    service = replace(MACHINE, administrator="admin", address_file="/home/admin/addresses")
+    apply(root, machine=service)
+    assert (root / "home/admin/addresses").read_text() == "10.0.1.11\n10.0.1.12\n"
+    config = (root / "etc/ssh/ssh_config.d/60-phalanx.conf").read_text()
+    assert config.startswith("Match localuser admin host deeplearning-*,10.0.1.11,") and "\n    User admin\n" in config
+    assert "\nMatch localuser !admin,* host " in config
+
+
 def test_a_silent_node_can_be_reached_and_is_not_used(root):
     apply(root, replace(ROSTER, silent=(a_node(4),)))
     assert "10.0.1.14 deeplearning-worker4 ip-10-0-1-14" in (root / "etc/hosts").read_text().splitlines()

@@ -258,6 +258,15 @@ def test_namespaces_are_made_in_the_local_cloud_only() -> None:
     assert [(m.name, call) for m in others for call in m.calls if any(word in call for word in NAMESPACE_CALLS)] == []
 
 
+def test_contract_runner_launchers_and_command_line_do_not_ask_which_service_makes_the_machines() -> None:
+    """What differs is behind Machines, Fleet and a builder in template/ (CONTRIBUTING.md, "Add a cloud")."""
+    rooms = [module for part in ("runner", "launchers", "cli") for module in (SOURCE / "phalanx" / part).rglob("*.py")]
+    asking = re.compile(r"is_emr\(|spec\.emr\b|settings\.emr\b|\bhadoop\b(?!\.util)")
+    found = {path.stem for path in (*rooms, SOURCE / "phalanx/node/contract.py") if asking.search(path.read_text())}
+    # `adopt --emr` is about EMR alone, and refuses other clouds.
+    assert found == {"adopt"}
+
+
 def test_modules_say_what_they_are_for() -> None:
     assert [m.name for m in modules() if m.text.strip() and not m.docstring] == []
 

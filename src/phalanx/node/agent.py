@@ -68,7 +68,8 @@ class Agent:
 
     def machine(self) -> contract.Machine:
         settings = self.settings
-        return contract.this_machine(settings.region, settings.shared, settings.job_user, self.root)
+        added = self.fleet.administrator, self.fleet.address_file
+        return contract.this_machine(settings.region, settings.shared, settings.job_user, self.root, *added)
 
     def job_uid(self) -> int:
         return account.find(self.settings.job_user, self.root)

@@ -22,7 +22,8 @@ class Machine:
     """What the files need besides the roster: facts about this machine and its cluster.
 
     `cores` is the number that processes may use; `endpoint` is "" on AWS; `path` is the image's PATH;
-    `scratch` is the directory of the local disks, "" without any; `hadoop` is whether EMR's user is there.
+    `scratch` is the directory of the local disks, "" without any. `administrator` and `address_file` are what the
+    service that makes the machines adds to the contract (node.services.Fleet).
     """
 
     region: str
@@ -33,7 +34,8 @@ class Machine:
     single_uid: bool = False
     path: str = ""
     scratch: str = ""
-    hadoop: bool = False
+    administrator: str = ""
+    address_file: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ class Papers:
     user_certificate: str
 
 
-def this_machine(region: str, shared: str, job_user: str, root: str = "") -> Machine:
+def this_machine(
+    region: str, shared: str, job_user: str, root: str = "", administrator: str = "", address_file: str = ""
+) -> Machine:
     """Return the Machine that this process runs on."""
     return Machine(
         region,
@@ -56,7 +60,8 @@ def this_machine(region: str, shared: str, job_user: str, root: str = "") -> Mac
         account.single_uid(root),
         _image_path(files.read(f"{root}/etc/environment"), [bin for bin in _IMAGE_BINS if os.path.isdir(root + bin)]),
         local_disks.place(root),
-        account.find("hadoop", root) >= 0,
+        administrator,
+        address_file,
     )
 
 
@@ -104,15 +109,14 @@ def texts(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[
     variables = environment(roster, node, machine)
     return {
         "/opt/deeplearning/workers": _lines([n.name for n in roster.workers]),
-        # Where AWS's scripts for deep learning on EMR have it.
-        **({"/home/hadoop/worker_ip_file": _lines([n.address for n in roster.workers])} if machine.hadoop else {}),
+        **({machine.address_file: _lines([n.address for n in roster.workers])} if machine.address_file else {}),
         "/opt/phalanx/hostfile": _lines([f"{n.name} slots={n.slots}" for n in roster.workers]),
         "/etc/profile.d/phalanx.sh": _lines([f"export {k}={_quoted(v)}" for k, v in variables.items()]),
         f"{SSH}/authority.pub": papers.authority + "\n",
         f"{SSH}/host-cert.pub": papers.host_certificate + "\n",
         f"{SSH}/id_ed25519-cert.pub": papers.user_certificate + "\n",
         f"{SSH}/revoked": _lines(list(roster.revoked)),
-        "/etc/ssh/ssh_config.d/60-phalanx.conf": _client(_reachable(roster), machine.job_user, machine.hadoop),
+        "/etc/ssh/ssh_config.d/60-phalanx.conf": _client(_reachable(roster), machine.job_user, machine.administrator),
         "/etc/ssh/sshd_config.d/60-phalanx.conf": _server(variables, machine.job_user),
         # Last: when a new roster is there, the other files are too.
         ROSTER: roster.to_json() + "\n",
@@ -123,17 +127,17 @@ def _reachable(roster: Roster) -> list[str]:
     return ["deeplearning-*", *(part for n in roster.members for part in (n.address, n.hostname))]
 
 
-def _client(reachable: list[str], job_user: str, hadoop: bool) -> str:
+def _client(reachable: list[str], job_user: str, administrator: str) -> str:
     # OpenSSH 9.2 prefers sntrup761, which costs each side 0.1 s of CPU: a login took 0.74 s, and 0.29 s without.
     every, hosts = f"Host {' '.join(reachable)}", ",".join(reachable)
-    # EMR's administrator reaches the same account of other nodes, with a forwarded agent or a key of its own.
-    admin = f"Match localuser hadoop host {hosts}\n    User hadoop\n" if hadoop else ""
-    others = f"Match localuser !hadoop,* host {hosts}" if hadoop else every
+    # An administrator reaches the same account of other nodes, with a forwarded agent or a key of its own.
+    admin = f"Match localuser {administrator} host {hosts}\n    User {administrator}\n" if administrator else ""
+    others = f"Match localuser !{administrator},* host {hosts}" if administrator else every
     return f"""{admin}{others}
     User {job_user}
     IdentityFile {SSH}/id_ed25519
     CertificateFile {SSH}/id_ed25519-cert.pub
-{every if hadoop else ""}
+{every if administrator else ""}
     RevokedHostKeys {SSH}/revoked
     UserKnownHostsFile /dev/null
     StrictHostKeyChecking yes

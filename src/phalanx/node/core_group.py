@@ -18,6 +18,10 @@ _GIVEN_UP = ("ARRESTED", "SUSPENDED")
 class Core(Fleet):
     """The core instance group, and its instances in EC2."""
 
+    administrator = "hadoop"
+    # Where AWS's scripts for deep learning on EMR have it.
+    address_file = "/home/hadoop/worker_ip_file"
+
     def __init__(self, aws: Aws, cluster: str) -> None:
         super().__init__(aws, cluster)
         self._aws, self._cluster = aws, cluster

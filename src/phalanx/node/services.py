@@ -126,7 +126,14 @@ _INSTANCES = ".//{*}instancesSet/{*}item"
 
 
 class Fleet:
-    """The workers' Auto Scaling group, and its instances in EC2."""
+    """The workers' Auto Scaling group, and its instances in EC2.
+
+    `administrator` is the service's own account on all machines, which reaches itself on the others. `address_file` is
+    where the service's programs look for the workers' addresses.
+    """
+
+    administrator = ""
+    address_file = ""
 
     def __init__(self, aws: Aws, group: str) -> None:
         self._aws, self._group = aws, group
