@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aws_here import AwsHere
 from botocore.exceptions import ClientError
 from fleet_fakes import forget_resources
+from moto.s3.models import s3_backends
 from stack_fakes import Stacks, stacks
 
 from phalanx.clouds import lustre_file_systems, remains
 from phalanx.clouds.orphans import clusters
 from phalanx.localcloud import fsx
+from phalanx.localcloud.file_systems import directory
+from phalanx.localcloud.fsx.records import Link
+from phalanx.localcloud.fsx.service import Service
 
 BUCKET = "bucket-of-fsx"
+ACCOUNT = "123456789012"
 EVERYTHING = {"Events": ["NEW", "CHANGED", "DELETED"]}
 KIND = {"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": 250}
 
@@ -156,3 +163,27 @@ def test_what_is_not_served_is_refused_by_name(cloud, made):
     with pytest.raises(ClientError, match="does not serve fsx:CreateBackup") as refused:
         cloud.client("fsx").create_backup(FileSystemId=made["FileSystemId"])
     assert refused.value.response["Error"]["Code"] == "UnsupportedOperation"
+
+
+def test_a_stop_exports_what_was_written_last_and_no_later_look_deletes_it(tmp_path):
+    """The directories end with the local cloud, and the bucket does not."""
+    s3_backends[ACCOUNT]["aws"].create_bucket("outlives", "us-east-1")
+    s3_backends[ACCOUNT]["aws"].put_object("outlives", "before", b"x")
+    context: Any = SimpleNamespace(
+        state=tmp_path, account=ACCOUNT, root_of_nodes=os.getuid(), spawn=lambda *_, **__: None, keep_buckets=list
+    )
+    service = Service(context)
+    every = frozenset(("NEW", "CHANGED", "DELETED"))
+    link = Link("dra-1", "data", "outlives", "", every, every)
+    system: Any = SimpleNamespace(file_system_id="fs-1", account=ACCOUNT, links={"dra-1": link})
+    service.systems["fs-1"] = system
+    place = directory(tmp_path, "fs-1")
+    place.mkdir(parents=True)
+    service.look()
+    (place / "data/late").write_text("y")
+    service.stop()
+    shutil.rmtree(place)
+    place.mkdir()
+    service.look()
+    service._sync(system, link)
+    assert set(s3_backends[ACCOUNT]["aws"].buckets["outlives"].keys) == {"before", "late"}

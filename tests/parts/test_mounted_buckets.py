@@ -50,6 +50,17 @@ def test_files_below_a_mounted_prefix_are_objects_and_objects_files(buckets, tmp
     assert sorted(keys()) == ["pets/cat", "pets/dog"]
 
 
+def test_a_stop_exports_what_was_closed_before_it_and_deletes_no_object(buckets, tmp_path):
+    """A thread that looked at the files meanwhile would take those that the stop removes for deleted by a job."""
+    s3_backends[ACCOUNT]["aws"].put_object("my-bucket", "pets/cat", b"meow")
+    buckets.mount("my-bucket", "pets/")
+    Path(tmp_path, "state/s3/my-bucket/pets/late").write_text("x")
+    buckets.stop()
+    assert not any(Path(tmp_path, "state/s3").iterdir())
+    buckets.look()
+    assert sorted(keys()) == ["pets/cat", "pets/late"]
+
+
 @pytest.mark.parametrize(
     "prefix", ["pets/../../../../outside/", "../../../outside/", "pets//", "pets/./", "pets/\0/", f"{'p' * 256}/"]
 )

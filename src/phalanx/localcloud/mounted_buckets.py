@@ -44,10 +44,13 @@ class Buckets:
 
     def stop(self) -> None:
         self._ended.set()
-        # What was closed in the last second.
-        self.look()
-        for path in self._root.glob("*"):
-            shutil.rmtree(path, ignore_errors=True)
+        with self._lock:
+            # What was closed in the last second.
+            self.look()
+            # Whoever looks again would take the files that are removed now for deleted by a job.
+            self._links.clear()
+            for path in self._root.glob("*"):
+                shutil.rmtree(path, ignore_errors=True)
 
     def mount(self, bucket: str, prefix: str) -> None:
         """Show a prefix as files from now on, unless it can't be a directory's path: whoever may list it chooses it."""

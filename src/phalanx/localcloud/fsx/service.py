@@ -36,7 +36,11 @@ class Service:
         self._follows = False
 
     def stop(self) -> None:
+        """Export what was written last. Directories are removed afterwards, which must not delete objects."""
         self._ended.set()
+        self.look()
+        with self._lock:
+            self.systems.clear()
 
     def create(self, region: str, given: Mapping[str, Any], tags: Mapping[str, str]) -> Lustre:
         """Make a file system. Raises FsxError for what FSx refuses."""
