@@ -103,10 +103,11 @@ class Life:
             self._lose_a_worker()
             self._lose_the_head()
             busy.kill()
-        with self.terminal.start("ssh", "head", "--", "echo begun; sleep 4711") as busy:
+        use = "echo begun; until [ -e /efs/.changed ]; do sleep 0.2; done"
+        with self.terminal.start("ssh", "head", "--", use) as busy:
             read_until(busy, "begun")
             self._change()
-            busy.kill()
+            self.terminal.on("head", "touch /efs/.changed")
         self._wait_until_stopped()
         self._keep_policies()
         phalanx("up")

@@ -182,15 +182,15 @@ def test_nothing_is_revealed_to_a_stranger(service: Service) -> None:
     assert service.asked[-1] == ("vpc-1", "127.0.0.1")
 
 
-def test_a_client_that_hangs_up_leaves_no_traceback(running: Service, capfd: pytest.CaptureFixture[str]):
+def test_a_client_that_hangs_up_leaves_no_traceback(service: Service, capfd: pytest.CaptureFixture[str]):
     before = threading.active_count()
     for sent in (b"GET /latest/meta", b"GET /latest/meta-data/ HTTP/1.1\r\n\r\n"):
-        client = socket.create_connection(("127.0.0.1", running.port))
+        client = socket.create_connection(("127.0.0.1", service.port))
         client.sendall(sent)
         # Closed with a reset, as by a process that is killed with an answer unread.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
-    assert running.status("meta-data/") == 200
+    assert service.status("meta-data/") == 200
     deadline = time.monotonic() + 60
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.02)
