@@ -117,7 +117,7 @@ class FakeCluster:
         (self.root / f"down.{node}").unlink()
 
     def up_once_it_refused(self, node: str) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not (self.root / "refused").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         self.up(node)

@@ -30,7 +30,7 @@ class Notified:
         self._called.set()
 
     def answer(self) -> str | None:
-        assert self._called.wait(60)
+        assert self._called.wait(120)
         assert len(self.answers) == 1
         return self.answers[0]
 
@@ -113,7 +113,7 @@ def test_a_group_that_is_being_deleted_takes_no_more_instances(local, monkeypatc
     may_end, settled, gone = threading.Event(), Notified(), Notified()
     group = stack_group(local, settled, MaxSize="3")
     assert settled.answer() is None
-    monkeypatch.setattr(local.runner, "kill", lambda *_: may_end.wait(60))
+    monkeypatch.setattr(local.runner, "kill", lambda *_: may_end.wait(120))
     autoscaling.delete_group(local.context, REGION, group, gone)
     api = local.client("autoscaling")
     with pytest.raises(ClientError, match="above max value 0"):
@@ -130,12 +130,12 @@ def test_a_group_is_not_gone_before_an_instance_that_never_started(local, monkey
 
     def kill(*_) -> None:
         ending.set()
-        assert may_end.wait(60)
+        assert may_end.wait(120)
 
     monkeypatch.setattr(local.runner, "kill", kill)
     local.runner.broken = "no room"
     group = stack_group(local, Notified())
-    assert ending.wait(60)
+    assert ending.wait(120)
     autoscaling.delete_group(local.context, REGION, group, gone)
     stack_group(local, (other := Notified()), MinSize="0")  # groups are reconciled in order
     assert other.answer() is None

@@ -43,7 +43,7 @@ def test_what_is_imported_later_is_what_was_checked(runner: Path, tmp_path: Path
     with begin(runner, digest_of(runner), "verb") as process:
         assert process.stdout and process.stdout.readline() == "begun\n"
         runner.write_bytes(thief.read_bytes())
-        assert process.communicate("go\n", timeout=60) == ("own\n", "")
+        assert process.communicate("go\n", timeout=120) == ("own\n", "")
 
 
 def test_nothing_can_write_into_its_memory(runner: Path):
@@ -54,7 +54,7 @@ def test_nothing_can_write_into_its_memory(runner: Path):
         with pytest.raises(PermissionError):
             os.write(file, b"thief")
         os.close(file)
-        process.communicate("go\n", timeout=60)
+        process.communicate("go\n", timeout=120)
 
 
 @pytest.mark.parametrize("kind", ["other", "missing", "directory", "fifo", "endless"])
@@ -70,13 +70,13 @@ def test_anything_else_is_refused_at_once(runner: Path, kind: str):
     }
     make[kind]()
     with begin(runner, digest, "verb") as process:
-        assert process.communicate(timeout=60) == ("", f"{runner} is not the runner that it was\n")
+        assert process.communicate(timeout=120) == ("", f"{runner} is not the runner that it was\n")
     assert process.returncode == UNAVAILABLE
 
 
 def test_without_a_verb_it_only_checks(runner: Path):
     with begin(runner, digest_of(runner)) as process:
-        assert process.communicate(timeout=60) == ("", "")
+        assert process.communicate(timeout=120) == ("", "")
     assert process.returncode == 0
 
 
@@ -84,5 +84,5 @@ def test_without_a_verb_it_only_checks(runner: Path):
 def test_it_can_come_through_stdin(runner: Path, kind: str):
     digest = digest_of(a_zipapp(runner, "own", MAIN.replace("input(); ", "")))
     sent = {"own": runner.read_bytes(), "other": b"print('thief')", "none": b""}[kind]
-    done = subprocess.run(first_argv(digest, STDIN, "verb"), input=sent, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(first_argv(digest, STDIN, "verb"), input=sent, capture_output=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == ((0, b"begun\nown\n") if kind == "own" else (UNAVAILABLE, b""))

@@ -45,7 +45,7 @@ def cluster(tmp_path, monkeypatch, phalanx):
 def job(cluster, tmp_path) -> Job:
     (tmp_path / "code").mkdir()
     job = submit(cluster, JobSpec(("sh", "-c", "echo 1 > loss"), "exec", 1, directory=tmp_path / "code", name="first"))
-    job.wait(60)
+    job.wait(120)
     return job
 
 
@@ -78,7 +78,7 @@ def test_the_last_lines_of_the_output(phalanx, cluster, tmp_path):
     (tmp_path / "code").mkdir()
     script = "for line in 1 2 3 4; do echo $RANK $line; done; printf last"
     job = submit(cluster, JobSpec(("sh", "-c", script), "exec", 1, directory=tmp_path / "code"))
-    job.wait(60)
+    job.wait(120)
     assert phalanx("logs", "--tail", "2")[:2] == (0, "[0] 0 4\n[0] last\n")
     assert phalanx("logs", "-f", "--tail", "0")[:2] == (0, "")
     assert phalanx("logs", "--tail", "9", "--rank", "0")[1].count("\n") == 5

@@ -46,7 +46,7 @@ def test_openssh_takes_the_client_configuration(root):
     apply(root)
     drop_in = root / "etc/ssh/ssh_config.d/60-phalanx.conf"
     done = subprocess.run(
-        ["ssh", "-G", "-F", str(drop_in), "10.0.1.12"], capture_output=True, text=True, check=True, timeout=60
+        ["ssh", "-G", "-F", str(drop_in), "10.0.1.12"], capture_output=True, text=True, check=True, timeout=120
     )
     seen = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert seen["user"] == "phalanx"

@@ -78,7 +78,7 @@ def mounts(node, monkeypatch) -> Iterator[DataMounts]:
     """Mount all; the thread that watches them ends with the test."""
     with watched(monkeypatch):
         made = DataMounts(node.agent, node.desk)
-        made.begin(time.monotonic() + 10)
+        made.begin(time.monotonic() + 120)
         node.desk.mounts = made
         yield made
 
@@ -141,7 +141,7 @@ def join(node) -> Iterator[Callable[..., Starter]]:
 
 
 def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert condition()

@@ -82,7 +82,7 @@ class Program:
         (Path(self.job.directory) / "catalog.json").write_text(json.dumps(catalog))
         argv = [sys.executable, *self.job.command[1:3], str(self.root), *names]
         quiet = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-        return subprocess.run(argv, cwd=self.job.directory, env=quiet, capture_output=True, text=True, timeout=60)
+        return subprocess.run(argv, cwd=self.job.directory, env=quiet, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def path(tmp_path: Path, answering: socket.socket) -> Iterator[Path]:
 
 def _run(path: Path, host: str, port: str, stdout: int | None = None) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-IS", PROGRAM, str(path), host, port]
-    return subprocess.run(argv, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60)
+    return subprocess.run(argv, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("host", ["i-1", "ssm/i-1"])
@@ -70,7 +70,7 @@ def test_ssh_gets_a_connected_descriptor(path: Path, answering: socket.socket, h
 @pytest.mark.parametrize(("host", "status"), [("i-1", 0), ("203.0.113.9", 1)])
 def test_without_a_port_it_only_says_whether_the_host_is_an_instance(path: Path, host: str, status: int) -> None:
     argv = [sys.executable, "-IS", PROGRAM, str(path), host]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
 
 
@@ -120,5 +120,5 @@ def test_it_loads_no_python_module_but_its_own() -> None:
     """It starts before every ssh, so it loads only what -IS does, and two C modules."""
     source = Path(PROGRAM).read_text().replace('"__main__"', '"elsewhere"')
     code = f"import sys; before = set(sys.modules); exec({source!r}); print(sorted(set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-IS", "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-IS", "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "['__future__', '_socket']"

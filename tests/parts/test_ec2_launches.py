@@ -77,13 +77,13 @@ def test_nodes_ask_for_their_data_while_others_are_launched(local, monkeypatch):
 
     def slow(*request):
         going_on.set()
-        assert may_end.wait(60)
+        assert may_end.wait(120)
         return launch(*request)
 
     monkeypatch.setattr(fleet, "_moto_launch", slow)
     launching = threading.Thread(target=run, args=(local, subnet))
     launching.start()
-    assert going_on.wait(60)
+    assert going_on.wait(120)
     asking = threading.Thread(target=lambda: found.extend(fleet.current().live()), daemon=True)
     asking.start()
     asking.join(5)

@@ -58,7 +58,7 @@ def mounted(directory: Path, *arguments: str, fails: int = 0) -> subprocess.Comp
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
 
 

@@ -55,7 +55,7 @@ def end_after_a_kill(cluster: FakeCluster, script: str, launcher: str) -> tuple[
 
 def wait_for_tail(job_id: str) -> int:
     """Wait for the rank's first output; return the pid of its `tail`."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         found = [pid for pid in marked(job_id) if command_of(pid).startswith(b"tail")]
         if found:

@@ -60,7 +60,7 @@ def write(url, pid):
 def daemon():
     """A process with a local cloud's command line, which holds its lock and does nothing."""
     lock = endpoint.state() / "lock"
-    code = f"import fcntl, time; lock = open({str(lock)!r}, 'w'); fcntl.flock(lock, fcntl.LOCK_EX); time.sleep(60)"
+    code = f"import fcntl, time; lock = open({str(lock)!r}, 'w'); fcntl.flock(lock, fcntl.LOCK_EX); time.sleep(600)"
     argv = ["phalanx.localcloud", "serve", "--state", str(endpoint.state())]
     process = subprocess.Popen([sys.executable, "-IS", "-c", code, *argv])
     while not endpoint._is_locked():
@@ -112,7 +112,7 @@ def test_it_does_not_stop_while_it_holds_clusters(served):
 
 def test_it_is_stopped_by_force_and_awaited(served, daemon):
     endpoint.stop(force=True)
-    assert daemon.wait(60) is not None
+    assert daemon.wait(120) is not None
     assert endpoint.find() is None
 
 

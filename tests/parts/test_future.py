@@ -34,7 +34,7 @@ def start(tmp_path):
 
 def test_a_result_shows_how_it_ended_and_what_each_rank_wrote(start):
     future = start("echo out $RANK; echo err >&2")
-    result = future.result(timeout=60)
+    result = future.result(timeout=120)
     assert (result.state, result.exit_code, result.verified) == (JobState.SUCCEEDED, 0, True)
     assert [verdict.node for verdict in result.nodes] == ["deeplearning-worker1", "deeplearning-worker2"]
     assert result.output(1, "stdout") == "out 1\n"
@@ -45,7 +45,7 @@ def test_a_result_shows_how_it_ended_and_what_each_rank_wrote(start):
 
 def test_a_line_of_json_can_be_read_whatever_its_length(start):
     future = start("""python3 -c 'import json; print(json.dumps(list(range(50000))))'""")
-    assert json.loads(future.result(timeout=60).output(0)) == list(range(50_000))
+    assert json.loads(future.result(timeout=120).output(0)) == list(range(50_000))
 
 
 def test_a_failure_is_raised_with_its_result_and_last_lines(start):
@@ -73,19 +73,19 @@ def test_a_callback_is_called_when_it_has_ended(start):
     called = threading.Event()
     future = start("true")
     future.add_done_callback(lambda ended: called.set() if ended is future and ended.done() else None)
-    assert called.wait(60)
+    assert called.wait(120)
 
 
 def test_several_jobs_are_waited_for_as_any_futures_are(start):
     quick, slow = start("true"), start("sleep 60")
-    done, pending = concurrent.futures.wait([quick, slow], timeout=60, return_when="FIRST_COMPLETED")
+    done, pending = concurrent.futures.wait([quick, slow], timeout=120, return_when="FIRST_COMPLETED")
     assert (done, pending) == ({quick}, {slow})
     slow.cancel()
-    assert [future.cancelled() for future in concurrent.futures.as_completed([slow], timeout=60)] == [True]
+    assert [future.cancelled() for future in concurrent.futures.as_completed([slow], timeout=120)] == [True]
 
 
 def test_a_job_that_fails_is_an_exception_to_whatever_waits(start):
-    (failed,) = concurrent.futures.wait([start("exit 3")], timeout=60, return_when="FIRST_EXCEPTION").done
+    (failed,) = concurrent.futures.wait([start("exit 3")], timeout=120, return_when="FIRST_EXCEPTION").done
     assert failed.exception().result.exit_code == 3
 
 

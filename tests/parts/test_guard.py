@@ -24,7 +24,7 @@ class Runner:
 
     def filter(self, vpc_id: str, ruleset: str) -> None:
         self.loaded.append((vpc_id, ruleset))
-        assert self.gate.wait(60)
+        assert self.gate.wait(120)
         if self.problem:
             raise CannotFilter(self.problem)
 

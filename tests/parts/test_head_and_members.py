@@ -78,8 +78,8 @@ def test_a_pause_of_the_head_is_no_silence_of_its_workers_and_does_not_end_one(m
     head.state.beats |= {two.describe().address: now - 60, three: now - 31}
     head._awake_at = now - 30
     assert head._now() - now < 5
-    assert head.state.beats[two.describe().address] - now == pytest.approx(-30, abs=1)
-    assert head.state.beats[three] - now == pytest.approx(-1, abs=1)
+    assert head.state.beats[two.describe().address] - now == pytest.approx(-30, abs=5)
+    assert head.state.beats[three] - now == pytest.approx(-1, abs=5)
 
 
 def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp_path):
@@ -214,7 +214,7 @@ def test_a_head_that_vanishes_silently_is_replaced(memory, two):
     memory.gate.clear()
     two(silence)  # and continues, though Auto Scaling does not answer yet
     memory.gate.set()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while memory.terminated != ["i-1"]:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -56,7 +56,7 @@ class Service:
         return self.who
 
     def ask(self, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             connection.request(method, path, headers=headers or {})
             answer = connection.getresponse()
@@ -191,7 +191,7 @@ def test_a_client_that_hangs_up_leaves_no_traceback(service: Service, capfd: pyt
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
     assert service.status("meta-data/") == 200
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.02)
     assert "Traceback" not in capfd.readouterr().err

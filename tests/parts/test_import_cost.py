@@ -25,7 +25,7 @@ def loaded(arguments, tmp_path, **variables):
         text=True,
         cwd=tmp_path,
         env={"PHALANX_STATE_DIR": str(tmp_path / "state"), "PATH": "/usr/bin:/bin", **variables},
-        timeout=60,
+        timeout=120,
     )
     status, modules = json.loads(done.stdout.splitlines()[-1])
     return status, modules, done.stderr

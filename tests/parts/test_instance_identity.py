@@ -46,7 +46,7 @@ def call(cloud: Stacks, machine: str, forged: dict[str, str] | None = None, **as
     request = urllib.request.Request(f"{cloud.context.url_host}/", urllib.parse.urlencode(given).encode())
     request.add_header("Authorization", f"CFN_V1 {shown}:{signature}")
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

@@ -88,7 +88,7 @@ def program(directory: Path, name: str, text: str = "") -> None:
 def proxy(path: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-IS", session_manager.__file__, *arguments]
     given = {"PATH": str(path), **env}
-    return subprocess.run(argv, env=given, input="SSH-2.0", capture_output=True, text=True, timeout=60)
+    return subprocess.run(argv, env=given, input="SSH-2.0", capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture
@@ -137,5 +137,5 @@ def test_only_the_id_of_an_instance_is_a_target(programs: Path, host: str):
 def test_it_loads_nothing_of_phalanx():
     code = f"import sys, runpy; runpy.run_path({session_manager.__file__!r}); print('phalanx' in sys.modules)"
     env = {"PATH": os.environ["PATH"]}
-    done = subprocess.run([sys.executable, "-IS", "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-IS", "-c", code], env=env, capture_output=True, text=True, timeout=120)
     assert done.stdout == "False\n"

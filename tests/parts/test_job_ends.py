@@ -123,7 +123,7 @@ def test_a_lost_job_is_settled_without_any_query(two_nodes, code, hosts):
     wait_for_line(job.follow(), "on")
     os.kill(runner_pid(job), signal.SIGKILL)
     state = Path(job.directory, "state.json")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while '"lost"' not in state.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -94,7 +94,7 @@ def test_detaching_changes_nothing_and_returning_shows_all(two_nodes, code):
         JobSpec(("sh", "-c", "echo $RANK; sleep 0.2; echo bye"), "exec", directory=code, name="mine"),
         detach=True,
     )
-    assert job.wait(timeout_s=60).exit_code == 0
+    assert job.wait(timeout_s=120).exit_code == 0
     again = open_job(two_nodes, "mine")
     lines, status = outcome(again.follow(wait=False))
     assert sorted(lines) == ["0: 0", "0: bye", "1: 1", "1: bye"]

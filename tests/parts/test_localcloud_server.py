@@ -232,14 +232,14 @@ def test_a_daemon_that_does_not_answer_in_time_is_ended(tmp_path):
     code = f"""
 import os, pathlib, time
 from phalanx.localcloud import lifecycle
-lifecycle.START_TIMEOUT_S, lifecycle._daemon = 0.05, lambda *_: time.sleep(60)
+lifecycle.START_TIMEOUT_S, lifecycle._daemon = 0.05, lambda *_: time.sleep(600)
 lifecycle._check_moto, lifecycle._mode = lambda: None, lambda _: ("single", ())
 try:
     lifecycle.start(lifecycle.Options(pathlib.Path({str(tmp_path)!r}), (), (), "auto"))
 except lifecycle.CannotStart as reason:
     print(reason, "signal", os.wait()[1])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert "did not answer within 0.05 s" in done.stdout
     assert done.stdout.endswith(f"localcloud.log signal {signal.SIGTERM}\n")
 
@@ -252,7 +252,7 @@ def test_it_keeps_serving_after_a_failed_accept():
     server = HttpServer(app, socket.create_server(("127.0.0.1", 0)))
     listener = Unlucky(socket.create_server(("127.0.0.1", 0)))
     server.attach(listener)  # type: ignore[arg-type]
-    with urllib.request.urlopen("http://{}:{}".format(*listener.getsockname()), timeout=60) as answer:
+    with urllib.request.urlopen("http://{}:{}".format(*listener.getsockname()), timeout=120) as answer:
         assert (answer.status, listener.failed) == (204, True)
     server.close()
 
@@ -264,8 +264,8 @@ def test_it_accepts_the_next_connection_before_the_thread_of_the_last_one_runs(m
 
     server = HttpServer(app, listener := socket.create_server(("127.0.0.1", 0)))
     never = threading.Event()
-    monkeypatch.setattr(threading.Thread, "start", lambda *_: never.wait(20))
-    with urllib.request.urlopen("http://{}:{}".format(*listener.getsockname()), timeout=5) as answer:
+    monkeypatch.setattr(threading.Thread, "start", lambda *_: never.wait(240))
+    with urllib.request.urlopen("http://{}:{}".format(*listener.getsockname()), timeout=120) as answer:
         assert answer.status == 204
     never.set()
     server.close()
@@ -289,7 +289,7 @@ def test_nagles_algorithm_delays_no_answer():
         return [b"%d" % environ["werkzeug.socket"].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)]
 
     server = HttpServer(app, listener := socket.create_server(("127.0.0.1", 0)))
-    with urllib.request.urlopen(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=120) as answer:
         assert answer.read() == b"1"
     server.close()
 

@@ -32,7 +32,7 @@ def start(script: str, job: str = JOB) -> subprocess.Popen[bytes]:
 
 
 def sweep(processes: list[subprocess.Popen[bytes]], grace_s: float = 5.0) -> dict[str, list[str]]:
-    work, deadline = Sweep(JOB, grace_s=grace_s), time.monotonic() + 60
+    work, deadline = Sweep(JOB, grace_s=grace_s), time.monotonic() + 120
     while time.monotonic() < deadline:
         report = work.step()
         if report is not None:

@@ -40,7 +40,7 @@ def test_every_rank_has_it_and_no_file_or_argument_does(cluster, code, launcher)
 def test_a_detached_job_has_it_too(cluster, code):
     spec = JobSpec(("sh", "-c", "echo $TOKEN > kept"), "exec", processes=1, directory=code, secrets={"TOKEN": "x1"})
     job = submit(cluster, spec, detach=True)
-    assert job.wait(60).state is JobState.SUCCEEDED
+    assert job.wait(120).state is JobState.SUCCEEDED
     assert Path(job.directory, "work", "kept").read_text() == "x1\n"
 
 

@@ -105,7 +105,7 @@ def test_what_a_scheduler_may_still_hold_is_reported_whatever_the_runner_died_of
     (directory / "output").mkdir(parents=True)
     (tmp_path / "code").mkdir()
     like = submit(cluster, JobSpec(("true",), "exec", directory=tmp_path / "code"))
-    like.wait(60)
+    like.wait(120)
     job = json.loads(Path(like.directory, "job.json").read_text())
     job.update(id="J1", via={"scheduler": "fake", "options": []})
     (directory / "job.json").write_text(json.dumps(job))
@@ -124,7 +124,7 @@ def accepted(cluster: FakeCluster, code: Path, **changes: Any) -> Path:
     """Return the directory of a job whose runner was killed right after it had written its first state."""
     code.mkdir()
     like = submit(cluster, JobSpec(("echo", "begun"), "exec", processes=1, directory=code))
-    like.wait(60)
+    like.wait(120)
     directory = Path(like.directory).with_name(f"{like.id}-2")
     shutil.copytree(like.directory, directory, ignore=shutil.ignore_patterns("roster.json", "output", "state.json"))
     job = {**json.loads((directory / "job.json").read_text()), "id": directory.name, **changes}
@@ -145,7 +145,7 @@ def runner(cluster: FakeCluster, directory: Path, *arguments: str) -> str:
         cluster.stack_id,
         *arguments[1:],
     ]
-    done = subprocess.run(argv, env=cluster.env, timeout=60, capture_output=True, check=False)
+    done = subprocess.run(argv, env=cluster.env, timeout=120, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode(errors="replace")
 
@@ -201,5 +201,5 @@ def test_a_head_without_a_roster_leaves_it_for_later(tmp_path: Path, verb: str):
     (tmp_path / "roster.json").unlink()
     place = {"settle": directory, "list": directory.parent}[verb]
     argv = ["python3", "-IS", str(directory / "runner.pyz"), verb, str(place), cluster.stack_id]
-    subprocess.run(argv, env=cluster.env, check=True, timeout=60)
+    subprocess.run(argv, env=cluster.env, check=True, timeout=120)
     assert state_of(directory)["state"] == PENDING

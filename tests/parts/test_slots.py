@@ -72,7 +72,7 @@ def test_wait_waits_and_then_runs_alone(two_nodes, code):
     wait_for_message(later.follow(), f"waiting for job {waiting.id}, which came first")
     first.stop()
     assert outcome(events)[1].state is JobState.SUCCEEDED
-    assert later.wait(60).state is JobState.SUCCEEDED
+    assert later.wait(120).state is JobState.SUCCEEDED
 
 
 def test_waiting_has_a_limit(two_nodes, code):

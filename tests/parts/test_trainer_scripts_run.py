@@ -10,7 +10,7 @@ from pathlib import Path
 
 from phalanx.jobs.trainer_scripts import Host, scripts
 
-LIMIT_S = 60
+LIMIT_S = 120
 
 # A server writes its pid and serves; a worker runs until a file exists.
 _PROGRAM = """

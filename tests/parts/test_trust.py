@@ -45,7 +45,7 @@ def an_authority(keys: Path, networks: str) -> trust.Authority:
 
 def describe(certificate: str) -> str:
     done = subprocess.run(
-        ["ssh-keygen", "-L", "-f", "-"], input=certificate, capture_output=True, text=True, check=True, timeout=60
+        ["ssh-keygen", "-L", "-f", "-"], input=certificate, capture_output=True, text=True, check=True, timeout=120
     )
     return " ".join(done.stdout.split())
 
@@ -155,7 +155,7 @@ def server(keys, signed, tmp_path):
     Path("/run/sshd").mkdir(exist_ok=True)
     command = ["/usr/sbin/sshd", "-D", "-e", "-f", str(tmp_path / "sshd_config")]
     with open(tmp_path / "log", "w") as log, subprocess.Popen(command, stderr=log) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while "listening" not in (tmp_path / "log").read_text():
             assert time.monotonic() < deadline and process.poll() is None, (tmp_path / "log").read_text()
             time.sleep(0.005)
@@ -180,7 +180,7 @@ def log_in(keys: Path, signed, tmp_path: Path, port: int, alias: str) -> subproc
     }
     command = ["ssh", "-F", "none", "-p", str(port), *(f"-o{key}={value}" for key, value in options.items())]
     user = getpass.getuser()
-    return subprocess.run([*command, f"{user}@127.0.0.1", "echo in"], capture_output=True, text=True, timeout=60)
+    return subprocess.run([*command, f"{user}@127.0.0.1", "echo in"], capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="sshd logs in other users as root only")

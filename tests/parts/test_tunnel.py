@@ -55,7 +55,7 @@ def sleepers() -> str:
 
 def test_it_answers_on_a_port_and_ends_with_all_that_it_started(service):
     port = service.start()
-    assert urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=60).read() == b"swordfish"
+    assert urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=120).read() == b"swordfish"
     assert sleepers()
     arguments = b"".join(p.read_bytes() for p in Path("/proc").glob(f"{service._process.pid}/cmdline"))
     assert b"swordfish" not in arguments
@@ -71,7 +71,7 @@ def test_it_ends_when_its_holder_is_gone(service):
     service.start()
     # As ssh does when the process at its other end was killed.
     service._process.stdin.close()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while sleepers() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not sleepers()
@@ -101,7 +101,7 @@ def test_a_program_comes_from_the_environment_of_the_job(cluster):
     program = Program("server", ("only-there", "{port}"), "only-there", {"TOKEN": "found"})
     service = in_job(cluster, program, json.dumps({"path": str(environment), "kept": str(environment)}))
     try:
-        assert urllib.request.urlopen(f"http://127.0.0.1:{service.start()}", timeout=60).read() == b"found"
+        assert urllib.request.urlopen(f"http://127.0.0.1:{service.start()}", timeout=120).read() == b"found"
         service.end()
     finally:
         service.close()

@@ -95,7 +95,7 @@ def elsewhere(cache: Path) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
     )
     return done.stdout
 
@@ -198,7 +198,7 @@ def run_user_data(
         "AWS_EC2_METADATA_SERVICE_ENDPOINT": url,
     }
     return subprocess.run(
-        [python, "-IS", str(script), "check"], env=environment, capture_output=True, text=True, timeout=60
+        [python, "-IS", str(script), "check"], env=environment, capture_output=True, text=True, timeout=120
     )
 
 
@@ -226,7 +226,7 @@ def assert_all_is_light(python: str, agent: Path) -> None:
     """Check that every module can be imported there, and that none imports what takes much CPU time."""
     names = [f"phalanx.node.{path.stem}" for path in (agent / "phalanx/node").glob("*.py") if path.stem != "__main__"]
     script = f"import sys; sys.path.insert(0, {str(agent)!r}); import {', '.join(names)}; print(*sys.modules)"
-    done = subprocess.run([python, "-IS", "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([python, "-IS", "-c", script], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert not {"traceback", "xml"} & set(done.stdout.split())
 
