@@ -57,9 +57,9 @@ def test_one_replaced_head_is_not_reported(clock):
     assert verdict_after(clock, Heads(("i-1", "i-2"), CAUSE, True), 6, SAID) == ""
 
 
-def test_an_agent_that_falls_silent_while_its_machine_runs_was_ended(clock):
+def test_an_agent_that_falls_silent_while_its_machine_runs_is_reported(clock):
     shown = verdict_after(clock, Heads(("i-1",), "", True), 61, SAID)
-    assert shown == "the agent of the head i-1 was ended during its step 'boot script': silent for 61 s"
+    assert shown == "the head i-1 runs, and its agent was silent for 61 s during its step 'boot script'"
     assert verdict_after(clock, Heads(("i-1",), "", True), 59, SAID) == ""
 
 

@@ -42,7 +42,7 @@ LEASE = Cause(
 ENDED = Cause(
     "one machine after another ended while it started",
     "The step during which they ended is the place to look: the boot script, or an image that restarts its machine.",
-    r"heads were launched one after another|the agent of the head \S+ was ended",
+    r"heads were launched one after another|its agent was silent for",
 )
 
 CAUSES = (

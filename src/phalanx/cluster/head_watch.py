@@ -88,7 +88,8 @@ class HeadWatch:
         if silent_s <= patience_s:
             return ""
         if spoke:
-            return f"the agent of the head {head} was ended{self._at([head])}: silent for {silent_s:.0f} s"
+            # Whether it was ended, hangs, or can't write, nobody here can tell.
+            return f"the head {head} runs, and its agent was silent for {silent_s:.0f} s{self._at([head])}"
         silence = f"the head {head} runs, but its agent has reported nothing for {silent_s:.0f} s"
         return f"{silence}: does the image run user data, with Python 3.9 or newer?"
 
