@@ -80,7 +80,7 @@ def test_the_agent_comes_back_with_the_machine_from_the_first_moment_of_its_boot
         disk.begin(str(tmp_path))
     wanted = tmp_path / "etc/systemd/system/multi-user.target.wants/phalanx.service"
     assert wanted.resolve() == tmp_path / "etc/systemd/system/phalanx.service"
-    assert "agent serve\nRestart=on-failure\n" in wanted.read_text()
+    assert "agent serve\nRestart=always\nRestartPreventExitStatus=0\n" in wanted.read_text()
 
 
 def test_systemd_starts_it_where_it_runs_the_machine(monkeypatch, tmp_path):

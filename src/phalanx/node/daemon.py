@@ -21,8 +21,8 @@ _GPUS, _DATA = "GPUs", "data"
 _PAUSE_S = 5 / SPEED
 # Of the node's timeout, so that the reason is reported before the node counts as missing.
 _PATIENCE = 0.9
-# Waits for the end of the daemon, which holds the other end of its input, and acts as the unit does then. A shell,
-# because it needs a tenth of the memory.
+# Waits for the end of the daemon, which holds the other end of its input and never ends by itself, and acts as the unit
+# does then: it starts the agent again until that ends with 0. A shell, because it needs a tenth of the memory.
 _AGAIN = f'read -r end; sleep {RESTART_S}; until "$@"; do sleep {RESTART_S}; done'
 
 

@@ -20,14 +20,16 @@ SERVE = (sys.executable, "-IS", f"{HOME}/agent", "serve")
 RESTART_S = 5
 
 _INSTANCE = f"{HOME}/instance"
+# Also after SIGTERM, which is no failure to systemd; only exit status 0 is the agent's own decision to end.
 _UNIT = f"""[Unit]
-Description=phalanx node agent
+Description=phalanx
 After=network-online.target remote-fs.target
 Wants=network-online.target
 
 [Service]
 ExecStart={" ".join(SERVE)}
-Restart=on-failure
+Restart=always
+RestartPreventExitStatus=0
 RestartSec={RESTART_S}
 StandardOutput=journal+console
 """
