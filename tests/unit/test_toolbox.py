@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -11,6 +12,8 @@ from phalanx.errors import JobError, SharedSilent
 from phalanx.jobs import toolbox
 from phalanx.jobs.halting import halt
 from phalanx.runner.files.state import initial
+from phalanx.runner.names import RUNNER_GONE, STILL_RUNS
+from phalanx.runner.verbs import stop
 from phalanx.ssh.remote import Completed, NotEnded, Remote
 
 SILENCE = SharedSilent("the shared directory /efs does not answer")
@@ -70,13 +73,30 @@ def test_a_job_that_is_stopped_without_the_directory_is_reported_as_what_its_run
     ("status", "stderr", "reason"),
     [
         (1, "of the running jobs (J2, J3), 0 match", "does not answer; of the running jobs (J2, J3), 0 match\n.*one"),
-        (2, "J1", "does not answer, and the runner of job J1 waits for it\nIt was asked to stop the job"),
-        (255, "", "does not answer; no answer"),
+        (2, "J1", "does not answer, and job J1 has not ended after 120 s\nIts runner was asked to stop it"),
+        (3, "J1", "does not answer, and the runner of job J1 has ended without a final state\n.*when it answers"),
+        (255, "", "does not answer, and the head could not be asked (status 255)\n.*again"),
+        (255, "Connection closed", "the head could not be asked (status 255): Connection closed\n.*again"),
     ],
 )
 def test_a_job_that_cant_be_stopped_without_the_directory_is_reported_with_the_reason(status, stderr, reason):
     with pytest.raises(SharedSilent, match=reason.replace("(", r"\(").replace(")", r"\)")):
         halt(halting(status, stderr=stderr), "/efs", "J1", SILENCE)
+
+
+@pytest.mark.parametrize(("took_s", "status"), [(0.0, RUNNER_GONE), (9.0, STILL_RUNS)])
+def test_a_runner_that_ends_without_a_state_is_told_from_one_that_takes_long(monkeypatch, capfd, took_s, status):
+    clock = [0.0]
+
+    def request_stop(_job: str, _timeout_s: float) -> Iterator[bytes]:
+        clock[0] += took_s
+        yield b'{"id"'
+
+    monkeypatch.setattr(stop, "_running", lambda: ["J1"])
+    monkeypatch.setattr(stop, "request_stop", request_stop)
+    monkeypatch.setattr(stop.time, "monotonic", lambda: clock[0])
+    assert stop.halt("J1", 9.0) == status
+    assert capfd.readouterr() == ("", "J1\n")
 
 
 def test_what_is_no_state_of_a_job_is_refused():

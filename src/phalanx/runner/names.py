@@ -25,8 +25,8 @@ LAST_SENT = "imports.py"
 # Asks the runner to stop the job. It is not a signal of a machine that shuts down: that makes the job lost.
 STOP = _signal.SIGUSR1
 
-# Exit status of `halt` for a job that has not ended in time.
-STILL_RUNS = 2
+# Exit statuses of `halt` for a job that has not ended in time, and for one whose runner ended without a final state.
+STILL_RUNS, RUNNER_GONE = 2, 3
 
 # How the head refuses a submission: its exit status, and the beginning of its message.
 REFUSED_STATUS = 65

@@ -17,7 +17,7 @@ from phalanx.runner.files import state as states
 from phalanx.runner.head.doorway import request_stop, socket_name
 from phalanx.runner.head.settle import is_foreign, left_alone, settle, verify
 from phalanx.runner.loop import is_readable
-from phalanx.runner.names import STILL_RUNS, STOP
+from phalanx.runner.names import RUNNER_GONE, STILL_RUNS, STOP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,8 +84,10 @@ def halt(reference: str, timeout_s: float) -> int:
     """Stop a running job without a look at the shared directory, and print its final state as one JSON line.
 
     `reference` is its id, the beginning or end of it, or "" for the newest that runs. Return 1 with a reason on stderr
-    if there is none or more than one, and STILL_RUNS if its runner has not ended it in time: it will, when it can.
+    if there is none or more than one; STILL_RUNS if its runner has not ended it in time: it will, when it can; and
+    RUNNER_GONE if the runner ended without a final state, or before it was asked.
     """
+    deadline = time.monotonic() + timeout_s
     ids = _running()
     near = [one for one in ids if one.startswith(reference) or one.endswith(reference)]
     chosen = near if reference else ids[:1]
@@ -99,7 +101,7 @@ def halt(reference: str, timeout_s: float) -> int:
             print(state.decode(errors="replace"), end="")
             return 0
     print(chosen[0], file=sys.stderr)
-    return STILL_RUNS
+    return STILL_RUNS if time.monotonic() >= deadline else RUNNER_GONE
 
 
 def _running() -> List[str]:
