@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ from moto.ec2.models import ec2_backends
 from phalanx.clouds import foreign
 from phalanx.clouds.protocol import Resource
 from phalanx.errors import CloudError
-from phalanx.localcloud import ec2, faults
+from phalanx.localcloud import ec2, faults, gpus, launches, newcomers
 from phalanx.localcloud.context import Issued
 from phalanx.localcloud.iam import credentials
 from phalanx.localcloud.neighbours import _guard_duty, _make_group, _make_interface
 from phalanx.localcloud.weather.forecast import Forecast
+from phalanx.spec.spec import ClusterSpec
 
 SQS = {"Effect": "Allow", "Action": "sqs:*", "Resource": "*"}
 
@@ -355,3 +357,11 @@ def test_clusters_that_share_a_network_or_a_file_system_are_known_by_their_group
     ec2.create_tags(Resources=[public], Tags=[{"Key": "phalanx:cluster", "Value": "beside"}])
     assert foreign.sharers(api, "demo", mine) == ["mounts"], "one with a public head has another way to AWS"
     assert foreign.sharers(api, "demo", []) == []
+
+
+def test_the_default_of_node_timeout_covers_the_worst_weather_of_a_launch_and_half_of_it_does_not():
+    """No way out, no credentials and a busy apt begin with the launch; packages and GPUs come after them."""
+    boot_s, packages_s = 60.0, 30.0
+    at_once_s = max(launches._LONGEST_WITHOUT_WAY_OUT_S, newcomers._LONGEST_S, *launches._APT_BUSY_S)
+    (default_s,) = (field.default for field in fields(ClusterSpec) if field.name == "node_timeout_s")
+    assert default_s / 2 < boot_s + at_once_s + packages_s + max(gpus._COLD_S) <= default_s
