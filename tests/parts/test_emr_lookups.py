@@ -55,7 +55,7 @@ def test_what_emr_has_is_accepted(aws):
     ("emr_keys", "fields", "said"),
     [
         ({"release": "emr-7.99.0"}, {}, "emr: release: EMR has no emr-7.99.0 in us-east-1\nThe newest are emr-"),
-        ({"applications": ["Gadget"]}, {}, f"emr: applications: {LABEL} has no Gadget"),
+        ({"applications": ["Hue", "Gadget"]}, {}, f"emr: applications: {LABEL} has no Gadget"),
         ({}, {"type": "t2.nano"}, f"type: EMR has no t2.nano for {LABEL}"),
         ({"logs": "s3://there-is-no-such-bucket"}, {}, "emr: "),
         ({"service_role": "Nobody"}, {}, "emr: service_role: there is no role 'Nobody'"),

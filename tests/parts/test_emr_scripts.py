@@ -72,7 +72,9 @@ def test_a_name_that_is_not_resolved_yet_is_tried_again(tmp_path):
 def test_a_file_system_without_a_mount_target_fails_and_says_what_to_look_at(tmp_path):
     done = mounted(tmp_path, "fs-01234567", "us-east-1", fails=1000)
     assert done.returncode == 1
-    assert "fs-01234567 can't be mounted. Does it have a mount target in this node's zone" in done.stderr
+    said, message = done.stderr.splitlines()
+    assert said == 'Failed to resolve "fs-01234567"'
+    assert "fs-01234567 can't be mounted. Does it have a mount target in this node's zone" in message
     assert not (tmp_path / "fstab").exists()
 
 

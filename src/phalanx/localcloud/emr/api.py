@@ -20,6 +20,12 @@ from phalanx.localcloud.emr.steps import Step
 
 Handler = Callable[[Service, str, dict[str, Any]], Any]
 _PAGE = 50
+# Of releases 7.0 to 7.12 (docs/aws-behaviour.md 7.37).
+_APPLICATIONS = (
+    *("AmazonCloudWatchAgent", "Delta", "Flink", "HBase", "HCatalog", "Hadoop", "Hive", "Hudi", "Hue", "Iceberg"),
+    *("JupyterEnterpriseGateway", "JupyterHub", "Livy", "Oozie", "Phoenix", "Pig", "Presto", "Spark", "Sqoop"),
+    *("TensorFlow", "Tez", "Trino", "Zeppelin", "ZooKeeper"),
+)
 
 
 def run_job_flow(
@@ -165,7 +171,7 @@ def describe_label(service: Service, region: str, wanted: dict[str, Any]) -> dic
     label = wanted.get("ReleaseLabel")
     if label not in emr_backends[service.context.account][region].list_release_labels():
         raise InvalidRequestException(f"The supplied release label is invalid: {label}.")
-    return {"ReleaseLabel": label, "Applications": [{"Name": "Hadoop"}, {"Name": "Spark"}]}
+    return {"ReleaseLabel": label, "Applications": [{"Name": name} for name in _APPLICATIONS]}
 
 
 def list_labels(service: Service, region: str, wanted: dict[str, Any]) -> dict[str, Any]:

@@ -37,8 +37,10 @@ if grep -q " $directory " /proc/mounts; then
   exit 0
 fi
 sudo mkdir -p "$directory"
+before=
 until said=$(sudo mount -t "$kind" -o "$options" "$place" "$directory" 2>&1); do
-  printf '%s\n' "$said" >&2
+  [ "$said" = "$before" ] || printf '%s\n' "$said" >&2
+  before=$said
   tries=$((tries - 1))
   if [ "$tries" = 0 ]; then
     fail "$1 can't be mounted. Does it have a mount target in this node's zone, with a security group that lets this" \
