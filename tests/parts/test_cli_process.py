@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -110,19 +111,24 @@ def test_a_command_says_that_it_waits_for_the_head_and_after_ctrl_c_it_can_be_gi
         port = silent.getsockname()[1]
         cluster.ssh_config.write_text(f"Host *\n  HostName 127.0.0.1\n  Port {port}\n")
         for commands in (WAIT_FOR_THE_HEAD, WAIT_FOR_THE_HEAD[:1]):
-            started = [start(tmp_path, command) for command in commands]
-            for command, (process, terminal) in zip(commands, started, strict=True):
-                with process:
-                    assert process.stderr
-                    shown = process.stderr.readline()
-                    assert shown.startswith("waiting for deeplearning-worker1 to accept ssh ("), (command, shown)
-                    process.send_signal(signal.SIGINT)
-                    shown = process.communicate(timeout=120)[1]
-                    assert (process.returncode, shown) == (130, "interrupted\n"), command
-                os.close(terminal)
+            # All at once: no command's own limit passes while another one is interrupted.
+            with ThreadPoolExecutor(len(commands)) as pool:
+                list(pool.map(lambda command: interrupt_what_waits(tmp_path, command), commands))
         # A process that was killed may take a moment to end.
         until(lambda: not processes_with(cluster.ssh_config), "every ssh to end")
     assert Cluster.load("demo") == cluster
+
+
+def interrupt_what_waits(directory: Path, command: list[str]) -> None:
+    process, terminal = start(directory, command)
+    with process:
+        assert process.stderr
+        shown = process.stderr.readline()
+        assert shown.startswith("waiting for deeplearning-worker1 to accept ssh ("), (command, shown)
+        process.send_signal(signal.SIGINT)
+        shown = process.communicate(timeout=120)[1]
+        assert (process.returncode, shown) == (130, "interrupted\n"), command
+    os.close(terminal)
 
 
 def processes_with(argument: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import stat
@@ -186,8 +187,11 @@ def test_the_agent_lends_the_role_to_mountpoint_alone(node, mounts, monkeypatch)
 
 def test_a_refusal_is_repeated_and_then_reported_in_mountpoint_s_words(node, monkeypatch):
     (node.root / "refused").write_text("Forbidden: Access Denied")
+    looks = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: next(looks), sleep=lambda _s: None)
+    monkeypatch.setattr("phalanx.node.data_mounts.time", clock)
     with pytest.raises(CommandError, match="Forbidden: Access Denied"):
-        DataMounts(node.agent, node.desk).begin(time.monotonic() + 0.1)
+        DataMounts(node.agent, node.desk).begin(9)
     assert "Forbidden: Access Denied; trying again" in node.said[0]
 
 
