@@ -275,6 +275,15 @@ class TestBootstrapAction:
         assert url.startswith("s3://bucket/logs/phalanx/agent-") and url.endswith(".sh")
         assert text == emr_bootstrap.script()
 
+    def test_the_document_says_to_whoever_has_it_in_the_console_that_the_object_comes_first(self):
+        (url,) = uploads(emr_plan())
+        said = (
+            f"Before you create it from the console, store what `phalanx template --bootstrap-action` prints at {url}"
+        )
+        assert said in emr_document()["Description"]
+        longest = emr_document(emr={"logs": "s3://" + "b" * 63 + "/" + "p" * 400})["Description"]
+        assert len(longest.encode()) <= 1024
+
 
 class FakeApi:
     """A cloud whose stack has a cluster that EMR describes with this status."""

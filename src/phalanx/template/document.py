@@ -50,7 +50,12 @@ def _serialized(document: dict[str, Any]) -> str:
 
 
 def build(plan: Plan) -> Template:
-    template = Template(Description="A cluster for distributed deep learning, made by phalanx " + __version__)
+    description = f"A cluster for distributed deep learning, made by phalanx {__version__}"
+    for url in uploads(plan):
+        description += (
+            f". Before you create it from the console, store what `phalanx template --bootstrap-action` prints at {url}"
+        )
+    template = Template(Description=description)
     template.set_version()
     if is_emr(plan.spec.cloud):
         emr_stack.add_to(template, plan)
