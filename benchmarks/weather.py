@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import re
 import signal
 import time
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from benchmarks.__main__ import machine
 from benchmarks.measure import todays_result
+from phalanx.clouds import images
 from phalanx.drill.life import Life, outcome
 from phalanx.drill.local_cluster import LocalCluster, local_cluster
 from phalanx.drill.trial import busy
@@ -30,10 +32,12 @@ _SEEDS = 1000  # weathers of one seed, one for each trial
 WHOLE = 100  # trials of a soak whose result is kept
 NODES = 3
 ALL = "all"
-# Packages are installed by nodes with a full operating system only. The shared directory is away only by itself: as
-# long as it is, no job runs, and the other kinds would prove nothing.
+# Only nodes with a full operating system install packages: lives of this kind have one, if its image is built here.
+_PACKAGES = "packages"
+_IMAGE = os.environ.get("PHALANX_FULL_IMAGE", "ubuntu-24.04")
+# The shared directory is away only by itself: as long as it is, no job runs, and the other kinds would prove nothing.
 _STORAGE = "storage"
-_CHANGING = [*(kind for kind in KINDS if kind != "packages"), _STORAGE]
+_CHANGING = [*(kind for kind in KINDS if kind != _PACKAGES), _STORAGE]
 _GPUS = "gpus"
 _GPU_TYPE, _GPUS_OF_TYPE = "g4dn.12xlarge", 4
 # A machine that has lost a GPU is missing for good: that is the truth, and ends a life early.
@@ -42,6 +46,8 @@ _LOST_GPU = re.compile(r"only \d of \d GPUs work")
 _WEATHER_S = 2 * 240.0
 _CALM_S = 120.0
 _BOOT_S = 60.0
+# systemd, cloud-init, and 450 MB of packages on each node.
+_FULL_BOOT_S = 300.0
 # A failure says nothing when the machine has become so much busier than it was when the deadlines were set.
 _BUSIER = 2.0
 SPEC = (
@@ -73,15 +79,24 @@ class Trial:
     @property
     def deadline_s(self) -> float:
         """How long a step may take: longer on a busy machine."""
-        return _CALM_S * self.busy + _WEATHER_S / self.speed
+        return _CALM_S * self.busy + self._more_s * self.busy + _WEATHER_S / self.speed
 
     @property
     def node_timeout_s(self) -> float:
-        return _BOOT_S * self.busy + _WEATHER_S / 2 / self.speed
+        return _BOOT_S * self.busy + self._more_s * self.busy + _WEATHER_S / 2 / self.speed
+
+    @property
+    def _more_s(self) -> float:
+        return _FULL_BOOT_S if self.kind == _PACKAGES else 0.0
 
     @property
     def failed(self) -> bool:
         return bool(self.problems) and not self.void
+
+
+def changing() -> list[str]:
+    """Return the kinds that take turns on this machine."""
+    return [*_CHANGING, *([_PACKAGES] if any(image.use == f"{_IMAGE}-full" for image in images.built()) else [])]
 
 
 def plan(count: int, seed: int, speed: float, kinds: Sequence[str]) -> list[Trial]:
@@ -98,6 +113,8 @@ class WeatherLife(Life):
         if trial.kind == _GPUS:
             cluster.file.write_text(cluster.file.read_text().replace("type: c5.large\n", f"type: {_GPU_TYPE}\n"))
             cluster.phalanx("local", "gpus", str(_GPUS_OF_TYPE))
+        if trial.kind == _PACKAGES:
+            cluster.file.write_text(f"{cluster.file.read_text()}image: {_IMAGE}-full\n")
         only = () if trial.kind == ALL else ("--only", trial.kind)
         cluster.phalanx("local", "weather", str(trial.seed), "--speed", f"{trial.speed:g}", *only)
 
@@ -188,7 +205,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     trials = read(arguments.record)
     done = {(trial.seed, trial.kind, trial.speed) for trial in trials}
-    planned = plan(arguments.count, arguments.seed, arguments.speed, arguments.only or _CHANGING)
+    planned = plan(arguments.count, arguments.seed, arguments.speed, arguments.only or changing())
     left = [trial for trial in planned if (trial.seed, trial.kind, trial.speed) not in done]
     with ThreadPoolExecutor(arguments.at_once) as pool:
         for one in as_completed([pool.submit(run_trial, trial, arguments.logs) for trial in left]):
