@@ -51,6 +51,7 @@ MAY_PRINT = (
     "phalanx.objects",
     "phalanx.runner",
     "phalanx.localcloud.__main__",
+    "phalanx.localcloud.emr.hadoop",
     "phalanx.localcloud.nodes",
 )
 # What macOS lacks, and `make check` can't find where it is text: pyright for Darwin finds calls only.

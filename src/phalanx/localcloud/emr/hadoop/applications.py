@@ -21,6 +21,15 @@ _JAVA = f"""#!/bin/sh
 # Stands for Java: it has one class, the application master of YARN's distributed shell.
 exec /usr/bin/python3 -I {_LIBRARY}/distributed_shell.py "$@"
 """
+_YARN = f"""#!/bin/sh
+exec /usr/bin/python3 -I {_LIBRARY}/yarn_command.py "$@"
+"""
+_PROFILE = "/etc/profile.d/hadoop.sh"
+# For login shells and for commands that sshd runs: /usr, where EMR has such commands, is read-only here.
+_IN_EVERY_SHELL = f"""if ! grep -q {_PROFILE} /etc/bash.bashrc; then
+  sed -i '1i . {_PROFILE}' /etc/bash.bashrc
+fi
+"""
 _SERVICE = """[Service]
 ExecStart=/usr/bin/python3 -I {program}
 Restart=on-failure
@@ -48,10 +57,12 @@ def script(cluster: Cluster, member: Member) -> str:
         _SITE: _site(cluster, member),
         unit: _SERVICE.format(program=f"{_LIBRARY}/{program}.py"),
         f"{_LIBRARY}/java/bin/java": _JAVA,
-        **{f"{_LIBRARY}/{name}.py": _source(name) for name in (program, "distributed_shell")},
+        f"{_LIBRARY}/bin/yarn": _YARN,
+        _PROFILE: f"PATH=$PATH:{_LIBRARY}/bin\n",
+        **{f"{_LIBRARY}/{name}.py": _source(name) for name in (program, "distributed_shell", "yarn_command")},
     }
     written = [_FILE.format(directory=path.rpartition("/")[0], path=path, text=text) for path, text in files.items()]
-    return "".join((*written, _START.format(name=unit.rpartition("/")[2], unit=unit)))
+    return "".join((*written, _IN_EVERY_SHELL, _START.format(name=unit.rpartition("/")[2], unit=unit)))
 
 
 def _source(name: str) -> str:
