@@ -11,11 +11,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-# Its functions keep the process group at the time of their import as a default, and DDP imports it late. Imported here,
-# there is no group to keep, so destroy_process_group() really ends gloo's threads: one that still runs while Python
-# exits can abort the process, "terminate called without an active exception" (pytorch issue 190489).
-import torch.distributed.nn
 from data import DEFAULT_DIRECTORY, load_training
 from model import Network
 from torch import nn
@@ -171,6 +166,9 @@ def main() -> None:
     try:
         train(arguments, device)
     finally:
+        # A thread of gloo lets go of a tensor after the wait for it has ended, and needs Python's lock then. If that
+        # comes too late, the process hangs here, or aborts at its exit (pytorch issue 190489).
+        time.sleep(1)
         dist.destroy_process_group()
 
 

@@ -118,8 +118,9 @@ def test_a_node_that_starts_again_leads_nobody_out_of_its_disk(lab, pair):
 _IMPERSONATE = """
 import json, subprocess, urllib.request
 def become(address, mac):
-    changes = f"down; addr flush dev eth0; link set eth0 address {{mac}}; addr add {{address}}/16 dev eth0 noprefixroute"
-    changes += "; link set eth0 up; route add 10.0.0.1 dev eth0; route add default via 10.0.0.1 dev eth0"
+    changes = f"down; addr flush dev eth0; link set eth0 address {{mac}}"
+    changes += f"; addr add {{address}}/16 dev eth0 noprefixroute; link set eth0 up"
+    changes += "; route add 10.0.0.1 dev eth0; route add default via 10.0.0.1 dev eth0"
     for command in f"link set eth0 {{changes}}".split("; "):
         subprocess.run(["ip", *command.split()], check=True)
 become("{address}", "{mac}")

@@ -52,7 +52,7 @@ class Torch:
         # NCCL reports only in its log which network it uses (docs/aws-behaviour.md 2.47).
         os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=self._log)
         import torch
-        import torch.distributed.nn  # before there is a group, which it would keep (pytorch issue 190489)
+        import torch.distributed
 
         self._torch = torch
         self._device = "cuda:0" if torch.cuda.is_available() else "cpu"
@@ -78,6 +78,8 @@ class Torch:
         return network_of(_read(self._log)) if self.name == "nccl" else "TCP"
 
     def close(self) -> None:
+        # gloo's threads let go of the last tensor first, or the process may hang or abort here (pytorch issue 190489).
+        time.sleep(1)
         self._torch.distributed.destroy_process_group()
 
 
