@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import subprocess
@@ -39,6 +40,7 @@ _LOCK = "settle.lock"
 _SETTLED_WITHIN_S = 30.0
 _RESUMED_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.05
+_KILLED_WITHIN_S = 0.5
 # A killed runner's files are closed a moment before it counts as gone.
 _RUNNER_GONE_WITHIN_S = 3.0
 
@@ -101,8 +103,13 @@ class Inquiry:
         return self._process.communicate(stdin, max(0.1, deadline - time.monotonic()))
 
     def _end(self) -> None:
+        """Kill the process. One that waits for another's look-up of the same name ends when the directory answers."""
         self._process.kill()
-        self._process.communicate()
+        for pipe in filter(None, (self._process.stdin, self._process.stdout, self._process.stderr)):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_KILLED_WITHIN_S)
 
     def _from_answer(self, answer: bytes) -> Dict[str, Any]:
         try:
