@@ -32,6 +32,7 @@ CLIENT = (
 # The agent looks each 5 s whether the way is shut; a machine that reboots lets people in after 2 s here.
 SHUT_S, BACK_S = 240.0, 300.0
 AGENT = "pgrep -of '^[^ ]*python.*(/opt/phalanx|part-001)'"
+LOOK = "ps -eo pid,ppid,lstart,args; ls -l /run/phalanx.sock; tail -n 20 /opt/phalanx/agent.log"
 UNIT = "/etc/systemd/system/phalanx.service"
 WANTED = "/etc/systemd/system/multi-user.target.wants/phalanx.service"
 # As process 1 starts it, with its environment.
@@ -175,8 +176,23 @@ def asked(terminal: Terminal, node: str, token: str) -> str:
 def wait_until_answered(terminal: Terminal, node: str, token: str, status: str) -> None:
     end = time.monotonic() + BACK_S
     while (shown := asked(terminal, node, token)) != status:
-        assert time.monotonic() < end, f"{node}'s agent answers {shown!r} and not {status}"
+        if time.monotonic() > end:
+            state = terminal.phalanx("exec", "--sudo", "--node", node, "--", LOOK, check=False).stdout
+            jobs = terminal.phalanx("jobs", check=False).stdout
+            pytest.fail(f"{node}'s agent answers {shown!r} and not {status}\n{jobs}\n{state}")
         time.sleep(0.5)
+
+
+def reboot(terminal: Terminal, look: str = "true") -> str:
+    """Reboot worker2, and return what a look at it prints as soon as it lets anybody in."""
+    began = "cut -d ' ' -f 22 /proc/1/stat"
+    before = terminal.on("worker2", began)
+    worker = json.loads(terminal.phalanx("status", "--json").stdout)["nodes"][1]["instance_id"]
+    api(terminal, "ec2").reboot_instances(InstanceIds=[worker])
+    end = time.monotonic() + BACK_S
+    while not (shown := terminal.on("worker2", f"{began}; {look}", check=False)) or shown.startswith(before):
+        assert time.monotonic() < end, "worker2 does not let anybody in after its reboot"
+    return shown.partition("\n")[2]
 
 
 @contextmanager
@@ -210,9 +226,14 @@ def test_a_token_is_good_while_its_job_runs_and_no_other_is(lab):
     wait_until_answered(lab, "head", token, "401")
 
 
-def test_an_agent_that_comes_back_knows_the_jobs_that_ran_or_started_without_it(lab):
+@pytest.mark.parametrize("after", ["its first boot", "a reboot"])
+def test_an_agent_that_comes_back_knows_the_jobs_that_ran_or_started_without_it(lab, after):
     """The agent was killed and its socket is gone, as after a boot. The node restarts it, as systemd would."""
-    gone = f"kill -9 $({AGENT}); rm /run/phalanx.sock"
+    if after == "a reboot":
+        reboot(lab)
+        wait_until_answered(lab, "worker2", "", "401")
+    # The socket first: the next agent makes its own.
+    gone = f"rm /run/phalanx.sock; kill -9 $({AGENT})"
     with a_job(lab) as (_, running):
         assert asked(lab, "worker2", running) == "200"
         lab.phalanx("exec", "--sudo", "--node", "worker2", "--", gone)
@@ -235,14 +256,6 @@ def test_rules_that_somebody_removes_come_back(lab):
 def test_a_node_that_reboots_lets_nobody_in_before_the_way_is_shut(lab):
     """Even without its agent: the first shell that gets in tries at once."""
     lab.phalanx("exec", "--sudo", "--node", "worker2", "--", f"rm {WANTED}")
-    began = "cut -d ' ' -f 22 /proc/1/stat"
-    before = lab.on("worker2", began)
-    worker = json.loads(lab.phalanx("status", "--json").stdout)["nodes"][1]["instance_id"]
-    api(lab, "ec2").reboot_instances(InstanceIds=[worker])
-    look = f'{began}; python3 -c "{CONNECT}"'
-    end = time.monotonic() + BACK_S
-    while not (shown := lab.on("worker2", look, check=False)) or shown.startswith(before):
-        assert time.monotonic() < end
-    assert shown.split()[1] == str(errno.ENETUNREACH)
+    assert reboot(lab, f'python3 -c "{CONNECT}"') == f"{errno.ENETUNREACH}\n"
     lab.phalanx("exec", "--sudo", "--node", "worker2", "--", f"ln -s {UNIT} {WANTED}; {START}")
     wait_until_answered(lab, "worker2", "", "401")

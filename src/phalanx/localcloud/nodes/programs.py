@@ -55,8 +55,14 @@ _SERVICE = """\
 # service UNIT: runs a unit as systemd does, by the settings that are supported here.
 setting() { sed -n "s/^$1=//p" "$unit"; }
 unit=$1; start=$(setting ExecStart)
-until $start; do
-  [ "$(setting Restart)" = on-failure ] || exit
+while :; do
+  $start; status=$?
+  case "$(setting Restart) $status" in
+    "on-failure 0") exit ;;
+    on-failure*|always*) ;;
+    *) exit ;;
+  esac
+  case " $(setting RestartPreventExitStatus) " in *" $status "*) exit ;; esac
   sleep "$(setting RestartSec)"
 done
 """
