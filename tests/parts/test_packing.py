@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import phalanx.shards as shards
+from phalanx.packing import pack
 
 COUNT = 23
 CLASSES = ("cat", "dog")
@@ -187,6 +188,25 @@ def test_the_same_samples_give_the_same_bytes_and_another_seed_others(packed, pe
     }
 
 
+def noted(directory):
+    """Return how many shards the journal lists as complete."""
+    journal = directory / pack.JOURNAL
+    return max(0, len(journal.read_text().splitlines()) - 1) if journal.exists() else 0
+
+
+def test_an_interrupt_right_after_a_shard_s_rename_is_gone_on_from(packed, data, pets, tmp_path, monkeypatch):
+    own = os.replace
+
+    def interrupted(*paths):
+        own(*paths)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", interrupted)
+        assert data("shard", pets, tmp_path / "out", "--shards", 5).status == 130
+    packed(pets, tmp_path / "out", "--shards", 5)
+
+
 def test_after_a_kill_the_same_command_goes_on_and_the_bytes_are_the_same(packed, data, pets, tmp_path):
     packed(pets, tmp_path / "whole", "--shards", 5)
     slow = "import phalanx.packing.pack as p, sys, time; own = p._content\n"
@@ -195,16 +215,17 @@ def test_after_a_kill_the_same_command_goes_on_and_the_bytes_are_the_same(packed
     arguments = ("data", "shard", str(pets), str(tmp_path / "out"), "--shards", "5")
     for signal_, status in ((9, -9), (2, 130)):
         process = subprocess.Popen([sys.executable, "-c", slow, *arguments], stderr=subprocess.DEVNULL)
-        before = len(list((tmp_path / "out").glob("shard-*.tar"))) if (tmp_path / "out").exists() else 0
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and len(list((tmp_path / "out").glob("shard-*.tar"))) == before:
+        before, deadline = noted(tmp_path / "out"), time.monotonic() + 120
+        while time.monotonic() < deadline and noted(tmp_path / "out") == before:
             time.sleep(0.02)
         process.send_signal(signal_)
         assert process.wait() == status
         assert not (tmp_path / "out" / "shards.json").exists()
     # Ctrl-C leaves complete shards and the journal, and nothing half.
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".tar", ".lst", ""}
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("shard-*.tar")}
+    # One whose name is there may be missing in the journal: it is packed again.
+    shards = [tmp_path / "out" / f"shard-{number:05}.tar" for number in range(noted(tmp_path / "out"))]
+    kept = {path: path.stat().st_mtime_ns for path in shards}
     refused = data("shard", pets, tmp_path / "out", "--shards", 6)
     assert refused.status == 1 and "has some shards of other samples, or of other options" in refused.err
     packed(pets, tmp_path / "out", "--shards", 5)

@@ -71,8 +71,9 @@ def pack(samples: Samples, planned: Plan, directory: str, show: Show) -> Packed:
         try:
             _pack_rest(samples, planned, directory, journal, complete, show)
         finally:
-            if not complete or os.path.exists(os.path.join(directory, MANIFEST)):
-                os.unlink(journal.name)  # there is nothing to go on with
+            # Nothing to go on with: the list is written, or no shard is, not even one that is not noted yet.
+            if MANIFEST in (made := os.listdir(directory)) or made == [JOURNAL]:
+                os.unlink(journal.name)
     size = sum(file.bytes for shard in complete for file in shard.files)
     count = len(samples.all)
     return Packed(directory, planned.format, count, len(complete), size, samples.classes, samples.left_out)
