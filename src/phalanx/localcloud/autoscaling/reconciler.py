@@ -32,6 +32,8 @@ LAUNCHES_PER_ROUND = 10
 PAUSE_S = 0.001
 # On a busy machine they take longer to wake up. The worker waits for them, up to this time.
 PATIENCE_S = 1.0
+# A round that still runs after the stop would act on a cloud that is gone.
+STOPPED_WITHIN_S = 10.0
 # Failed rounds before CloudFormation is notified; AWS does not document how many it tolerates (aws-behaviour 1.4).
 ROUNDS_BEFORE_GIVING_UP = 3
 
@@ -89,10 +91,11 @@ class Reconciler:
         self._worker = context.spawn(self._work, name="autoscaling")
 
     def stop(self) -> None:
-        """Stop the worker; groups stay as they are."""
+        """Stop the worker, and wait for its round to end; groups stay as they are."""
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
+        self._worker.join(STOPPED_WITHIN_S)
 
     def touch(self, group: Group) -> None:
         """Schedule a group for reconciliation."""
