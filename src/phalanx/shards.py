@@ -155,19 +155,22 @@ def _worker() -> tuple[int, int]:
 
 def _samples(file: BinaryIO, part: Part) -> Iterator[dict[str, Any]]:
     """Yield samples from a tar file as this version of phalanx writes it: two members for each sample."""
-    header = _content(file, _BLOCK)
+    read, header = file.read, _content(file, _BLOCK)
     for _ in range(2 * part.first):
         size = int(header[124:135], 8)
         file.seek(size + -size % _BLOCK, os.SEEK_CUR)
         header = _content(file, _BLOCK)
     for _ in range(part.first, part.last):
         sample: dict[str, Any] = {"__url__": part.path}
-        for _ in range(2):
-            sample["__key__"], _, extension = header[: header.index(0)].decode().partition(".")
+        for _ in (1, 2):
+            sample["__key__"], _, extension = header.partition(b"\0")[0].decode().partition(".")
             size = int(header[124:135], 8)
+            padded = size + -size % _BLOCK
             # The next header as well, because one call for both takes less time; blocks of zeros end the file.
-            content = _content(file, size + -size % _BLOCK + _BLOCK)
-            sample[extension], header = content[:size], content[-_BLOCK:]
+            content = read(padded + _BLOCK)
+            sample[extension], header = content[:size], content[padded:]
+            if len(header) != _BLOCK:
+                raise EOFError("it ended too early")
         yield sample
 
 
