@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,31 @@ def test_what_took_the_place_of_older_commands_runs(cluster, tmp_path):
     assert len(re.findall(r"^hello$", shown, re.MULTILINE)) == 8, "mpiexec on the head"
     assert len(re.findall(r"^\[\d\] hello$", shown, re.MULTILINE)) == 8, "run, and its logs"
     assert shown.count("deeplearning-worker3\n") >= 4
+
+
+def test_other_commands_of_older_tutorials_run_as_they_were_typed(cluster):
+    cluster.on("head", 'echo "echo $DEEPLEARNING_WORKERS_COUNT as $(id -un)" > /efs/who.sh')
+    switched = cluster.phalanx("ssh", "--admin", "head", "--", "sudo su phalanx -c 'bash -l /efs/who.sh'").stdout
+    assert switched == "4 as phalanx\n"
+    passed_on = "export GREETING=hello; mpiexec -x GREETING -n 8 -N 2 printenv GREETING"
+    assert cluster.on("head", passed_on).split() == ["hello"] * 8
+    assert cluster.on("head", "echo --gpus $(seq -s , 0 1 $(($DEEPLEARNING_WORKER_GPU_COUNT - 1)))") == "--gpus\n"
+
+
+def test_pkill_on_all_nodes_ends_the_job_whole_and_the_next_one_runs(cluster, tmp_path):
+    run = ("run", "--directory", str(tmp_path), "--launcher", "exec")
+    program = ("python3", "-uc", "import time; print('began'); time.sleep(4711)")
+    cluster.phalanx(*run, "--name", "killed", "--detach", "--", *program)
+    cluster.wait_until_printed("killed", "began", times=4)
+    # The loop of 2018. The brackets spare the shell that runs it, whose command line a terminal does not have.
+    pkill = 'ssh -o "StrictHostKeyChecking no" $host "pkill -f [p]ython"'
+    cluster.on("head", f"while read -u 10 host; do {pkill}; done 10<$DEEPLEARNING_WORKERS_PATH", check=False)
+    ended = cluster.phalanx("logs", "-f", "killed", check=False).stderr
+    assert "no process of it is left on 4 nodes" in ended
+    assert "killing pid" not in ended
+    (job,) = (one for one in json.loads(cluster.phalanx("jobs", "--json").stdout) if one["name"] == "killed")
+    assert (job["state"], job["verified"]) == ("lost", True)
+    assert cluster.phalanx(*run, "--", "python3", "-c", "print('hello')").stdout.count("hello") == 4
 
 
 def lines_of_up_and_down(page: str) -> Iterator[str]:
