@@ -25,7 +25,7 @@ from conftest import Terminal
 
 pytestmark = pytest.mark.cluster
 
-SPEC = "name: data\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: ask\nstorage: lustre\n"
+SPEC = "name: data\ncloud: local\nnodes: 2\nmin: 2\ntype: c5d.large\nshared: /efs\nkeep: ask\nstorage: lustre\n"
 DATA = """data:
   pets: s3://my-bucket/pets
   runs: s3://my-bucket/runs rw
@@ -88,6 +88,15 @@ def test_a_prefix_is_staged_once_and_changed_objects_again(pets, bucket):
     pets.phalanx("data", "stage", "pets")
     assert pets.on("deeplearning-worker1", "cat /efs/data/pets/cats/* /efs/data/pets/own") == "dog!mine\n"
     assert pets.on("deeplearning-worker1", "find /efs/data -name '.phalanx-*'") == ""
+
+
+def test_every_node_has_a_copy_on_its_own_disks(pets):
+    shown = pets.phalanx("data", "stage", "pets", "--scratch").stdout
+    assert sorted(re.findall(r"^\[(\d)\] pets is in (\S+): 2 objects", shown, re.MULTILINE)) == [
+        (rank, "/scratch/data/pets") for rank in "01"
+    ]
+    for node in ("deeplearning-worker1", "deeplearning-worker2"):
+        assert pets.on(node, "md5sum < $PHALANX_SCRATCH/data/pets/large").split()[0] == hashlib.md5(LARGE).hexdigest()
 
 
 def test_objects_that_can_t_be_files_are_named_before_anything_is_written(pets):

@@ -16,7 +16,7 @@ import pytest
 
 from phalanx.node.sigv4 import Credentials
 from phalanx.objects import download as module
-from phalanx.objects import multipart, s3_client
+from phalanx.objects import multipart, s3_client, staging
 from phalanx.objects.download import CopyError, Progress, download
 from phalanx.objects.s3_client import Answer, Bucket, S3Error, connect
 
@@ -221,6 +221,13 @@ def kept_upload(parts: dict[int, bytes], sent: list[tuple[str, bytes]], end: byt
 
 
 DONE = b"<CompleteMultipartUploadResult/>"
+
+
+def test_a_node_without_disks_of_its_own_has_no_place_for_a_copy_there(monkeypatch):
+    monkeypatch.delenv("PHALANX_SCRATCH", raising=False)
+    assert staging.place("/efs/data/pets") == "/efs/data/pets"
+    with pytest.raises(CopyError, match=r"has no NVMe disks of its own: \$PHALANX_SCRATCH is not set"):
+        staging.place("data/pets")
 
 
 def test_parts_of_a_longer_file_that_an_earlier_upload_left_are_not_part_of_the_object(tmp_path, monkeypatch):

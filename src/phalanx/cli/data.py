@@ -93,10 +93,13 @@ def fetch(name: str | None, file: Path | None, source: str | None, names: tuple[
 
 @command.command("stage")
 @cluster_option
+@click.option("--scratch", is_flag=True, help="Copy to each node's own NVMe disks, $PHALANX_SCRATCH.")
 @debug_option
 @click.argument("names", metavar="[NAME...]", nargs=-1)
-def stage(name: str | None, file: Path | None, names: tuple[str, ...]) -> int:
+def stage(name: str | None, file: Path | None, scratch: bool, names: tuple[str, ...]) -> int:
     """Copy S3 prefixes of `data` in phalanx.yaml to the shared directory, as data/NAME; without NAME, all of them.
+
+    With --scratch, every node copies them to its own NVMe disks, $PHALANX_SCRATCH/data/NAME, which end with the node.
 
     A job does it, with the rights of the role of jobs. What is there already is not copied again: after an
     interruption, the same command goes on. Every file is compared with its object's checksum, and appears when it is
@@ -106,6 +109,7 @@ def stage(name: str | None, file: Path | None, names: tuple[str, ...]) -> int:
     Examples:
       phalanx data stage
       phalanx data stage imagenet
+      phalanx data stage imagenet --scratch
     """
     from phalanx import clouds
     from phalanx.reach.stage_data import named, stage_job
@@ -113,7 +117,7 @@ def stage(name: str | None, file: Path | None, names: tuple[str, ...]) -> int:
     cluster = load_cluster(name, file)
     wanted = named(cluster, names)
     endpoint = clouds.get(cluster.cloud, cluster.region).s3_endpoint()
-    return _run(cluster, lambda code: stage_job(cluster, wanted, endpoint, code))
+    return _run(cluster, lambda code: stage_job(cluster, wanted, endpoint, code, scratch))
 
 
 def _run(cluster: Cluster, job: Callable[[Path], JobSpec]) -> int:

@@ -1,7 +1,7 @@
-"""Copies prefixes of S3 to the shared directory, as a job: `python3 -m phalanx.objects.staging`.
+"""Copies prefixes of S3 as a job, to the shared directory or a node's own disks: `python3 -m phalanx.objects.staging`.
 
 What to copy is in `stage.json`, beside the code: a list of objects with the keys name, bucket, region, endpoint, prefix
-and directory.
+and directory. A relative directory is below PHALANX_SCRATCH, on the disks of the node that this runs on.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
 import sys
 import time
 from typing import Any, Dict
@@ -28,11 +29,19 @@ def main() -> None:
     keys = OfJob()
     for task in tasks:
         try:
-            stage(task, keys)
+            stage({**task, "directory": place(task["directory"])}, keys)
         except (S3Error, CopyError, NamesError) as error:
             sys.exit(f"error: {task['name']}: {error}")
         except OSError as error:
             sys.exit(f"error: {error.filename or task['directory']}: {error.strerror or error}; what is complete stays")
+
+
+def place(directory: str) -> str:
+    """Return the directory's path. Raises CopyError for a relative one if this node has no disks of its own."""
+    scratch = os.environ.get("PHALANX_SCRATCH", "")
+    if not os.path.isabs(directory) and not scratch:
+        raise CopyError(f"{socket.gethostname()} has no NVMe disks of its own: $PHALANX_SCRATCH is not set")
+    return os.path.join(scratch, directory)
 
 
 def stage(task: Dict[str, Any], keys: OfJob) -> None:

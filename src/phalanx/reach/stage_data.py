@@ -1,4 +1,4 @@
-"""Describe the job that copies S3 prefixes to the shared directory, with the rights of the role of jobs."""
+"""Describe the job that copies S3 prefixes to the shared directory or nodes' own disks, with the rights of jobs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 import json
 import posixpath
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from phalanx.cluster.cluster_record import Cluster
@@ -17,7 +18,7 @@ from phalanx.spec import spec_lustre
 from phalanx.spec.spec_data import Place, places
 
 DIRECTORY = "data"
-"""Where staged prefixes are, relative to the shared directory."""
+"""Where staged prefixes are, relative to the shared directory or to PHALANX_SCRATCH."""
 
 
 def named(cluster: Cluster, names: Sequence[str]) -> list[Place]:
@@ -42,8 +43,11 @@ def named(cluster: Cluster, names: Sequence[str]) -> list[Place]:
     return [known[name] for name in names or known if name not in linked]
 
 
-def stage_job(cluster: Cluster, wanted: Iterable[Place], endpoint: str, code: Path) -> JobSpec:
-    """Return the job that copies each of them to data/NAME; its code is written into `code`, which must not exist."""
+def stage_job(cluster: Cluster, wanted: Iterable[Place], endpoint: str, code: Path, scratch: bool = False) -> JobSpec:
+    """Return the job that copies each of them to data/NAME; its code is written into `code`, which must not exist.
+
+    With `scratch`, one process on each node copies them to the node's own disks.
+    """
     tasks = [
         {
             "name": one.name,
@@ -51,11 +55,12 @@ def stage_job(cluster: Cluster, wanted: Iterable[Place], endpoint: str, code: Pa
             "prefix": one.prefix,
             "region": cluster.region,
             "endpoint": endpoint,
-            "directory": posixpath.join(cluster.shared, DIRECTORY, one.name),
+            "directory": posixpath.join("" if scratch else cluster.shared, DIRECTORY, one.name),
         }
         for one in wanted
     ]
     write_package("objects", code, "node.sigv4")
     (code / TASKS).write_text(json.dumps(tasks), encoding="utf-8")
     command = ("python3", "-m", "phalanx.objects.staging")
-    return JobSpec(command=command, launcher="exec", processes=1, directory=code, name="data-stage")
+    job = JobSpec(command=command, launcher="exec", directory=code, name="data-stage")
+    return replace(job, per_node=1) if scratch else replace(job, processes=1)
