@@ -8,12 +8,17 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from fake_nodes import FakeCluster
 
+from phalanx.cli import put as cli_put
+from phalanx.errors import JobError
 from phalanx.jobs import toolbox
 from phalanx.jobs.job import Job
+from phalanx.reach.stage_data import within
 from phalanx.reach.transfer import TransferError, get, put, shared_path, source_path
 from phalanx.runner.files import carry
+from phalanx.spec.spec_data import places
 
 ODD_NAME = os.fsdecode(b"\xff odd 'name'")
 
@@ -139,6 +144,37 @@ def test_the_place_on_the_shared_directory(cluster):
     assert shared_path(cluster, "") == f"{cluster.shared}/"
     assert shared_path(cluster, "a/b/") == f"{cluster.shared}/a/b/"
     assert shared_path(cluster, f"{cluster.shared}/a") == f"{cluster.shared}/a"
+
+
+@pytest.mark.parametrize(
+    ("url", "prefix"),
+    [
+        ("s3://my-bucket/pets", "pets/"),
+        ("s3://my-bucket/pets/", "pets/"),
+        ("s3://my-bucket/pets/cats", "pets/cats"),
+        ("s3://whole", ""),
+        ("s3://whole/a/b", "a/b"),
+    ],
+)
+def test_jobs_copy_from_s3_what_is_in_an_entry_of_data(url, prefix):
+    known = list(places({"pets": "s3://my-bucket/pets", "all": "s3://whole"}))
+    assert within(known, url).prefix == prefix
+    for elsewhere in ("s3://my-bucket", "s3://my-bucket/petshop", "s3://my-bucket/other", "s3://other/pets"):
+        with pytest.raises(JobError, match=f"jobs of this cluster may not read {elsewhere}"):
+            within(known, elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("pets", "s3://my-bucket/pets"), "`phalanx data put pets s3://my-bucket/pets` copies to S3"),
+        (("s3://my-bucket/pets",), "phalanx put s3://my-bucket/pets DESTINATION"),
+    ],
+)
+def test_an_url_alone_or_as_the_destination_is_refused(monkeypatch, arguments, said):
+    monkeypatch.setattr(cli_put, "load_cluster", lambda *_: None)
+    shown = CliRunner().invoke(cli_put.command, arguments)
+    assert (shown.exit_code, said in " ".join(shown.output.split())) == (2, True)
 
 
 def stream(*members):

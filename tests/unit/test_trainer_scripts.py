@@ -25,6 +25,7 @@ NAMES = [f"deeplearning-worker{number}" for number in (1, 2, 3)]
 
 def test_one_worker_for_each_gpu_else_for_each_slot():
     assert hosts(ROSTER) == [Host(name, 2, has_gpus=False) for name in NAMES]
+    assert hosts(ROSTER, workers=0) == hosts(ROSTER), "the number of GPUs where there are none"
     assert hosts(GPUS, count=2) == [Host(name, 4, has_gpus=True) for name in NAMES[:2]]
     assert hosts(GPUS, names=NAMES[1:], workers=1) == [Host(name, 1, has_gpus=True) for name in NAMES[1:]]
 

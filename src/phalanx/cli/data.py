@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,10 +10,6 @@ from phalanx.cli.console import note, print_json, print_table
 from phalanx.cli.data_s3 import get, ls, put, rm
 from phalanx.cli.data_shards import shard, verify
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
-
-if TYPE_CHECKING:
-    from phalanx.cluster.cluster_record import Cluster
-    from phalanx.jobs.job_model import JobSpec
 
 
 @click.group("data")
@@ -77,13 +71,14 @@ def fetch(name: str | None, file: Path | None, source: str | None, names: tuple[
       phalanx data fetch mnist fashion-mnist
       phalanx data fetch cifar10 --from https://mirror.example.com/cifar/
     """
+    from phalanx.cli.starting import start_own
     from phalanx.reach.fetch_data import DIRECTORY, fetch_job
 
     cluster = load_cluster(name, file)
     if cluster.by_session and source is None:
         there = f"no node of {cluster.name} reaches the internet"
         note(f"{there}: name a mirror in its network with --from, or download here and `phalanx put`")
-    status = _run(cluster, lambda code: fetch_job(names, code, cluster.shared, source))
+    status = start_own(cluster, lambda code: fetch_job(names, code, cluster.shared, source))
     if status == 0:
         root = f"{cluster.shared}/{DIRECTORY}"
         note(f"torchvision: root={root} · Chainer: CHAINER_DATASET_ROOT={root}/chainer, set by its recipes")
@@ -112,20 +107,10 @@ def stage(name: str | None, file: Path | None, scratch: bool, names: tuple[str, 
       phalanx data stage imagenet --scratch
     """
     from phalanx import clouds
+    from phalanx.cli.starting import start_own
     from phalanx.reach.stage_data import named, stage_job
 
     cluster = load_cluster(name, file)
     wanted = named(cluster, names)
     endpoint = clouds.get(cluster.cloud, cluster.region).s3_endpoint()
-    return _run(cluster, lambda code: stage_job(cluster, wanted, endpoint, code, scratch))
-
-
-def _run(cluster: Cluster, job: Callable[[Path], JobSpec]) -> int:
-    """Run the job, whose code is written into the directory that it is called with, and return its exit code."""
-    import tempfile
-
-    from phalanx.cli.starting import start
-
-    cluster.require_ready()
-    with tempfile.TemporaryDirectory() as parent:
-        return start(cluster, job(Path(parent) / "code"), detach=False)
+    return start_own(cluster, lambda code: stage_job(cluster, wanted, endpoint, code, scratch))

@@ -5,22 +5,32 @@ from __future__ import annotations
 import posixpath
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+
+if TYPE_CHECKING:
+    from phalanx.cluster.cluster_record import Cluster
+
+_S3 = "s3://"
 
 
 @click.command("put")
 @cluster_option
 @debug_option
 @click.argument("arguments", metavar="PATH... [DESTINATION]", nargs=-1, required=True, type=click.Path())
-def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> None:
+def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> int:
     """Upload files and directories to the cluster's shared directory, which all nodes and jobs can read.
 
     DESTINATION is a path in the shared directory, relative to it or absolute; by default its top. If it is a directory
     or ends with a slash, the files are placed in it, as with cp. Several PATHs are always placed in a directory, which
     is created if needed. Each file appears only when it is complete.
+
+    From S3, a job copies an object, or all below a prefix, with the rights of the role of jobs: `data` in phalanx.yaml
+    must name it, or a prefix above it. DESTINATION is then the directory for the files, and what is there already is
+    not copied again.
 
     \b
     Examples:
@@ -28,15 +38,35 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
       phalanx put labels.csv sets/2026/
       phalanx put model.pt /efs/models/first.pt
       phalanx put *.py .
+      phalanx put s3://my-bucket/imagenet/val sets/val
     """
     from phalanx.cli.carrying import Meter
     from phalanx.reach.transfer import put
 
     cluster = load_cluster(name, file)
+    if any(word.startswith(_S3) for word in arguments):
+        return _from_s3(cluster, arguments)
     sources, destination = _split(arguments, cluster.shared)
     for source in sources:
         meter = Meter()
         meter.end(put(cluster, source, destination, meter))
+    return 0
+
+
+def _from_s3(cluster: Cluster, arguments: tuple[str, ...]) -> int:
+    from phalanx import clouds
+    from phalanx.cli.starting import start_own
+    from phalanx.reach.stage_data import put_job
+
+    if arguments[-1].startswith(_S3) and len(arguments) > 1:
+        raise click.UsageError(f"`phalanx data put {shlex.join(arguments)}` copies to S3")
+    if len(arguments) != 2:
+        raise click.UsageError(
+            f"from S3, give one URL and a directory: phalanx put {shlex.join(arguments[:1])} DESTINATION"
+        )
+    url, destination = arguments
+    endpoint = clouds.get(cluster.cloud, cluster.region).s3_endpoint()
+    return start_own(cluster, lambda code: put_job(cluster, url, destination, endpoint, code))
 
 
 def _split(arguments: tuple[str, ...], shared: str) -> tuple[list[Path], str]:

@@ -1,8 +1,10 @@
-"""Start the job of a command line, or show its processes; shared by `run` and `launch`."""
+"""Start the job of a command line, or show its processes; shared by `run`, `launch`, `data` and `put`."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.cli.console import note, print_json, say
@@ -37,6 +39,15 @@ def start(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
     if detach:
         return _detached(job)
     return follow(job, stop_on_interrupt=True)
+
+
+def start_own(cluster: Cluster, job: Callable[[Path], JobSpec]) -> int:
+    """Run a job of phalanx's own, whose code is written into the directory it is called with; return its exit code."""
+    import tempfile
+
+    cluster.require_ready()
+    with tempfile.TemporaryDirectory() as parent:
+        return start(cluster, job(Path(parent) / "code"), detach=False)
 
 
 def _place(cluster: Cluster) -> str:

@@ -12,12 +12,13 @@ import os
 import socket
 import sys
 import time
+from contextlib import closing
 from typing import Any, Dict
 
 from phalanx.objects.download import CopyError, Progress, download, size_text
 from phalanx.objects.job_keys import OfJob
 from phalanx.objects.keys_as_files import NamesError
-from phalanx.objects.s3_client import Bucket, S3Error, endpoint_here
+from phalanx.objects.s3_client import Bucket, Client, S3Error, endpoint_here
 
 TASKS = "stage.json"
 _EVERY_S = 5.0
@@ -52,8 +53,16 @@ def stage(task: Dict[str, Any], keys: OfJob) -> None:
     with open(os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         show = Reporter(task["name"])
-        total = download(bucket, task["prefix"], directory, keys, show)
+        total = download(bucket, place_in(bucket, task["prefix"], keys), directory, keys, show)
     say(f"{task['name']} is in {directory}: {described(total)}")
+
+
+def place_in(bucket: Bucket, key: str, keys: OfJob) -> str:
+    """Return the key if an object has it, or else the prefix of what is below it."""
+    if key[-1:] in ("", "/"):
+        return key
+    with closing(Client(bucket, keys)) as client:
+        return key if any(one.key == key for one in client.objects(key)) else f"{key}/"
 
 
 class Reporter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from phalanx.errors import JobError
 from phalanx.jobs.job_model import JobSpec
 from phalanx.objects.staging import TASKS
 from phalanx.reach.own_code import write_package
+from phalanx.reach.transfer import shared_path
 from phalanx.spec import spec_lustre
 from phalanx.spec.spec_data import Place, places
 
@@ -48,6 +49,34 @@ def stage_job(cluster: Cluster, wanted: Iterable[Place], endpoint: str, code: Pa
 
     With `scratch`, one process on each node copies them to the node's own disks.
     """
+    root = posixpath.join("" if scratch else cluster.shared, DIRECTORY)
+    job = _job(cluster, {one: posixpath.join(root, one.name) for one in wanted}, endpoint, code)
+    return replace(job, processes=None, per_node=1) if scratch else job
+
+
+def put_job(cluster: Cluster, url: str, destination: str, endpoint: str, code: Path) -> JobSpec:
+    """Return the job that copies what is at the URL into a directory below the shared one.
+
+    Raises JobError for a URL that no entry of `data` contains, and TransferError for another directory.
+    """
+    directory = shared_path(cluster, destination).rstrip("/")
+    return _job(cluster, {within(places(cluster.spec.get("data")), url): directory}, endpoint, code)
+
+
+def within(known: Iterable[Place], url: str) -> Place:
+    """Return what is at the URL as a part of an entry of `data`. Raises JobError if it is in none."""
+    bucket, _, key = url.removeprefix("s3://").partition("/")
+    for place in known:
+        if place.bucket == bucket and f"{key}/".startswith(place.prefix):
+            # Jobs may not list the entry's name without its slash.
+            return replace(place, name=url, prefix=place.prefix if len(key) < len(place.prefix) else key)
+    raise JobError(
+        f"jobs of this cluster may not read {url}",
+        "Name it in `data` of phalanx.yaml, then `phalanx up`; or `phalanx data get` it, and `phalanx put` the files.",
+    )
+
+
+def _job(cluster: Cluster, directories: Mapping[Place, str], endpoint: str, code: Path) -> JobSpec:
     tasks = [
         {
             "name": one.name,
@@ -55,12 +84,11 @@ def stage_job(cluster: Cluster, wanted: Iterable[Place], endpoint: str, code: Pa
             "prefix": one.prefix,
             "region": cluster.region,
             "endpoint": endpoint,
-            "directory": posixpath.join("" if scratch else cluster.shared, DIRECTORY, one.name),
+            "directory": directory,
         }
-        for one in wanted
+        for one, directory in directories.items()
     ]
     write_package("objects", code, "node.sigv4")
     (code / TASKS).write_text(json.dumps(tasks), encoding="utf-8")
     command = ("python3", "-m", "phalanx.objects.staging")
-    job = JobSpec(command=command, launcher="exec", directory=code, name="data-stage")
-    return replace(job, per_node=1) if scratch else replace(job, processes=1)
+    return JobSpec(command=command, launcher="exec", processes=1, directory=code, name="data-stage")
