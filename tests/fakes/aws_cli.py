@@ -60,7 +60,7 @@ class AwsCli:
 
     def __call__(self, *arguments: str) -> Any:
         """Run a command; return its JSON, or its text. Raises RefusedByCliError."""
-        # Version 1 ignores AWS_ENDPOINT_URL for SQS and EMR.
+        # Version 1 ignores AWS_ENDPOINT_URL for SQS.
         command = ("--endpoint-url", self.endpoint, *arguments)
         with socket.socket(socket.AF_UNIX) as channel:
             channel.connect(self.address)
