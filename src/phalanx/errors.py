@@ -12,6 +12,11 @@ PhalanxError            1   the request was valid and failed
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
 
 class PhalanxError(Exception):
     """The base of all errors: `message` says what failed, `hint` what to do next (may be empty)."""
@@ -31,6 +36,28 @@ class SpecError(PhalanxError):
     """One or more mistakes in what the user wrote; `message` lists all of them, one a line."""
 
     exit_code = 2
+
+
+class Mistakes:
+    """Collects the mistakes that independent checks find, to report all of them at once."""
+
+    def __init__(self) -> None:
+        self._found: list[SpecError] = []
+
+    def check(self, look: Callable[..., _T], *arguments: Any) -> _T | None:
+        """Return what a check returns; None if it finds a mistake."""
+        try:
+            return look(*arguments)
+        except SpecError as mistake:
+            self._found.append(mistake)
+            return None
+
+    def report(self) -> None:
+        """Raise SpecError with all mistakes; where there are several, each has its hint below it."""
+        if len(self._found) == 1:
+            raise self._found[0]
+        if self._found:
+            raise SpecError("\n".join("\n  ".join(filter(None, (one.message, one.hint))) for one in self._found))
 
 
 class CloudError(PhalanxError):

@@ -11,7 +11,7 @@ from emr_fakes import LABEL, Emr, trust
 from fleet_fakes import forget_resources, name
 from stack_fakes import stacks
 
-from phalanx.clouds import emr_checks, orphans, remains
+from phalanx.clouds import emr_checks, lookups, orphans, remains
 from phalanx.errors import SpecError
 from phalanx.spec.spec import ClusterSpec
 
@@ -70,6 +70,34 @@ def test_what_emr_has_is_accepted(aws):
 )
 def test_what_emr_would_refuse_is_named_before_anything_is_created(aws, emr_keys, fields, said):
     assert said in refusal(aws, emr_keys, **fields)
+
+
+def test_all_that_is_missing_is_named_at_once_each_with_what_to_do(aws):
+    wrong = {
+        "logs": "s3://there-is-no-such-bucket/logs",
+        "applications": ["Gadget"],
+        "service_role": "Nobody",
+        "node_role": "EMR_DefaultRole",
+        "master_group": GONE,
+        "core_group": GONE,
+    }
+    named = {"type": "t2.nano", "key_pair": "none-such", "image": "ami-0123456789abcdef0"}
+    nowhere = {"head_subnet": "subnet-0123456789abcdef0"}
+    with pytest.raises(SpecError) as refused:
+        lookups.facts(aws, spec(wrong, **named, network=nowhere), "ssh-ed25519 AAAA")
+    lines = str(refused.value).splitlines()
+    assert [line for line in lines if not line.startswith("  ")] == [
+        "key_pair: us-east-1 has no key pair 'none-such'",
+        "emr: there is no bucket there-is-no-such-bucket (logs)",
+        f"emr: applications: {LABEL} has no Gadget",
+        f"type: EMR has no t2.nano for {LABEL}",
+        "emr: service_role: there is no role 'Nobody'",
+        "emr: node_role: the role 'EMR_DefaultRole' does not trust ec2.amazonaws.com",
+        f"emr: there is no security group {GONE}",
+        "network: us-east-1 has no subnet subnet-0123456789abcdef0",
+        "image: ami-0123456789abcdef0 is no image that this account can use in us-east-1",
+    ]
+    assert lines[lines.index("emr: service_role: there is no role 'Nobody'") + 1] == "  Remove it: the stack makes one."
 
 
 def test_a_role_of_china_is_trusted_by_its_own_name(aws, emr):

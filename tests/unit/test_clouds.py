@@ -330,7 +330,8 @@ def test_an_unknown_type_is_the_user_s_mistake():
 
 
 def test_a_key_pair_that_aws_does_not_have_is_the_user_s_mistake():
-    cloud = Scripted({("ec2", "describe_key_pairs"): refused("InvalidKeyPair.NotFound", "mine")})
+    known = {("ec2", "describe_instance_types"): {"InstanceTypes": [{}]}}
+    cloud = Scripted({**known, ("ec2", "describe_key_pairs"): refused("InvalidKeyPair.NotFound", "mine")})
     with pytest.raises(SpecError, match="key_pair: us-east-1 has no key pair 'mine'"):
         lookups.facts(cloud, aws_spec(key_pair="mine"), "")
 

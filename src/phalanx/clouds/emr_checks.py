@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from phalanx.clouds.buckets import refusals
 from phalanx.clouds.refusals import code
-from phalanx.errors import CloudError, SpecError
+from phalanx.errors import CloudError, Mistakes, SpecError
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_emr import DEFAULT_APPLICATIONS, DEFAULT_RELEASE, logs_bucket
 
@@ -28,16 +28,21 @@ class Api(Protocol):
 
 
 def require(api: Api, spec: ClusterSpec) -> tuple[str, str]:
-    """Raise SpecError for the first thing that is not there. Return the nodes' role, if the spec names one."""
+    """Raise SpecError with all that is not there. Return the nodes' role, if the spec names one."""
     wanted = spec.emr or {}
+    mistakes = Mistakes()
+    mistakes.check(_require_logs, api, wanted)
+    mistakes.check(_require_release, api, spec.type, wanted)
+    mistakes.check(_role, api, wanted, "service_role", _EMR)
+    node_role = mistakes.check(_role, api, wanted, "node_role", _EC2)
+    mistakes.check(_require_network, api, spec, wanted)
+    mistakes.report()
+    return node_role or ("", "")
+
+
+def _require_logs(api: Api, wanted: Mapping[str, Any]) -> None:
     for refusal in refusals(api, logs_bucket(wanted), " (logs)"):
         raise SpecError(f"emr: {refusal}", "`aws s3 ls` lists your buckets, and `aws s3 mb` makes one.")
-    release = wanted.get("release", DEFAULT_RELEASE)
-    _require_release(api, release, wanted)
-    _require_type(api, spec.type, release)
-    _role(api, wanted, "service_role", _EMR)
-    _require_network(api, spec, wanted)
-    return _role(api, wanted, "node_role", _EC2)
 
 
 def _role(api: Api, wanted: Mapping[str, Any], key: str, service: str) -> tuple[str, str]:
@@ -91,7 +96,9 @@ def _ids(name: str, *values: str) -> list[dict[str, Any]]:
     return [{"Name": name, "Values": list(values)}]
 
 
-def _require_release(api: Api, release: str, wanted: Mapping[str, Any]) -> None:
+def _require_release(api: Api, instance_type: str, wanted: Mapping[str, Any]) -> None:
+    """Raise SpecError for a release that is not there, or with all that it lacks."""
+    release = wanted.get("release", DEFAULT_RELEASE)
     try:
         known = api.call("emr", "describe_release_label", ReleaseLabel=release)
     except CloudError as error:
@@ -99,6 +106,13 @@ def _require_release(api: Api, release: str, wanted: Mapping[str, Any]) -> None:
         if said not in ("ValidationException", "InvalidRequestException"):
             raise
         raise SpecError(f"emr: release: EMR has no {release} in {api.region}", _newest(api)) from error
+    mistakes = Mistakes()
+    mistakes.check(_require_applications, known, release, wanted)
+    mistakes.check(_require_type, api, instance_type, release)
+    mistakes.report()
+
+
+def _require_applications(known: Mapping[str, Any], release: str, wanted: Mapping[str, Any]) -> None:
     there = {one["Name"] for one in known.get("Applications", [])}
     missing = [name for name in wanted.get("applications", DEFAULT_APPLICATIONS) if there and name not in there]
     if missing:

@@ -17,7 +17,7 @@ from phalanx.clouds import (
     vpcs,
 )
 from phalanx.clouds.policies import require_policies
-from phalanx.errors import CloudError, SpecError
+from phalanx.errors import CloudError, Mistakes, SpecError
 from phalanx.plan import money, network_cards, quotas
 from phalanx.plan.capacity import SPOT
 from phalanx.plan.existing_vpc import ExistingVpc
@@ -41,16 +41,11 @@ class Api(Protocol):
 
 
 def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
-    """Look up the type's sizes and zones, and whether the image parameter exists."""
-    if spec.key_pair and not api.exists("ec2", "describe_key_pairs", KeyNames=[spec.key_pair]):
-        raise SpecError(
-            f"key_pair: {api.region} has no key pair '{spec.key_pair}'", "`aws ec2 describe-key-pairs` lists them."
-        )
-    _require_placement_group(api, spec)
-    require_policies(api, spec)
-    buckets.require_buckets(api, spec)
-    node_role = emr_checks.require(api, spec) if is_emr(spec.cloud) else ("", "")
-    described = _describe_type(api, spec.type)
+    """Look up the type's sizes and zones, and whether the image parameter exists.
+
+    Raises SpecError with all that the spec names and that is not there.
+    """
+    described, node_role = _require_named(api, spec)
     found = described.get("GpuInfo", {}).get("Gpus", [])
     gpus = sum(gpu["Count"] for gpu in found if gpu["Manufacturer"] == "NVIDIA")
     architecture = _architecture(described)
@@ -88,6 +83,27 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         prices=_prices(api, spec, zones),
         data=buckets.count(api, spec.data),
     )
+
+
+def _require_named(api: Api, spec: ClusterSpec) -> tuple[dict[str, Any], tuple[str, str]]:
+    """Return EC2's description of the type and the role of EMR's nodes. Raises SpecError with all that is missing."""
+    mistakes = Mistakes()
+    for check in (_require_key_pair, _require_placement_group, require_policies, buckets.require_buckets):
+        mistakes.check(check, api, spec)
+    node_role = mistakes.check(emr_checks.require, api, spec) if is_emr(spec.cloud) else None
+    mistakes.check(vpcs.require, api, spec)
+    described = mistakes.check(_describe_type, api, spec.type)
+    if described and is_ami(spec.image or ""):
+        mistakes.check(_require_image, api, spec.image)
+    mistakes.report()
+    return described or {}, node_role or ("", "")
+
+
+def _require_key_pair(api: Api, spec: ClusterSpec) -> None:
+    if spec.key_pair and not api.exists("ec2", "describe_key_pairs", KeyNames=[spec.key_pair]):
+        raise SpecError(
+            f"key_pair: {api.region} has no key pair '{spec.key_pair}'", "`aws ec2 describe-key-pairs` lists them."
+        )
 
 
 def _prices(api: Api, spec: ClusterSpec, zones: tuple[str, ...]) -> money.Prices:
