@@ -165,8 +165,8 @@ def test_the_metadata_script_writes_the_file_on_every_node_and_exports_the_varia
     listed = others.ssh("hadoop", host, there, agent=True).split()
     assert listed == sorted(addresses, key=lambda one: [int(part) for part in one.split(".")]) * 2
     # The local cloud's own YARN lists the same nodes; it may still know one that another test has ended.
-    only = "yarn node -list | grep -o '^ip-[0-9-]*'; true"
-    own = core["PrivateDnsName"].partition(".")[0]
+    only = "yarn node -list | grep -o '^ip-[^\t ]*'; true"
+    own = f"{core['PrivateDnsName']}:8041"
     until(lambda: others.ssh("hadoop", host, only).split() == [own], "YARN has the core node alone")
     others.ssh("hadoop", host, "rm worker_ip_file")
     others.ssh("hadoop", host, f"source {METADATA_SCRIPT}", agent=True)

@@ -270,3 +270,6 @@ def test_the_master_and_core_instances_install_their_parts_of_yarn(emr, names, m
         assert program in script
         assert bool(script) == bool(names)
         assert ("<value>2048</value>" in script) == bool(names)
+        # As on EMR, YARN's nodes have the instances' private DNS names.
+        own = f"<name>yarn.nodemanager.hostname</name>\n    <value>{instance['PrivateDnsName']}</value>"
+        assert (own in script) == bool(names)

@@ -74,6 +74,7 @@ def _site(cluster: Cluster, member: Member) -> str:
     memory_mb = str(int(placement.memory_mib(member.group.instance_type) * _SHARE))
     found = {
         "yarn.resourcemanager.hostname": master.instance.private_dns_name,
+        "yarn.nodemanager.hostname": member.instance.private_dns_name,
         "yarn.nodemanager.resource.memory-mb": memory_mb,
         "yarn.nodemanager.resource.cpu-vcores": str(placement.vcpus(member.group.instance_type)),
         "yarn.scheduler.minimum-allocation-mb": "32",

@@ -11,7 +11,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -70,7 +69,7 @@ class NodeManager:
             with self._lock:
                 completed, running = dict(self._completed), list(self._running)
             body = {
-                "name": socket.gethostname(),
+                "name": self._site["yarn.nodemanager.hostname"],
                 "memory": int(self._site["yarn.nodemanager.resource.memory-mb"]),
                 "vcores": int(self._site["yarn.nodemanager.resource.cpu-vcores"]),
                 "completed": completed,
