@@ -214,6 +214,19 @@ def test_the_policy_is_printed_for_the_file_or_for_any_name(phalanx, words):
     assert ("stack/*/*" if words else "stack/demo/*") in resources
 
 
+def test_the_first_cluster_of_an_account_may_have_services_make_their_own_roles():
+    """And no other service, nor a role with another path."""
+    roles = "arn:aws:iam::123456789012:role/aws-service-role"
+    scaling = f"{roles}/autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
+    efs = f"{roles}/elasticfilesystem.amazonaws.com/AWSServiceRoleForAmazonElasticFileSystem"
+    emr = f"{roles}/elasticmapreduce.amazonaws.com/AWSServiceRoleForEMRCleanup"
+    other = f"{roles}/organizations.amazonaws.com/AWSServiceRoleForOrganizations"
+    for made, allowed in ((default_document(), {scaling, efs}), (DOCUMENTS["emr"](), {efs, emr})):
+        statements = policy(made, "demo")["Statement"]
+        asks = {arn: Ask("iam:CreateServiceLinkedRole", arn) for arn in (scaling, efs, emr, other)}
+        assert {arn for arn, ask in asks.items() if decide(statements, ask) is Decision.ALLOWED} == allowed
+
+
 def test_policies_of_jobs_take_the_right_to_attach_them():
     reads = "arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"
     without, attached = (build(one).to_dict() for one in (plan(), plan(policies=[reads])))

@@ -16,6 +16,12 @@ from phalanx.template.permissions import OPTIONAL, OWN, OWN_OF, OWN_OF_PRIVATE, 
 
 # CloudFormation shortens a stack's name in longer names, but never this much (docs/aws-behaviour.md 3.30).
 _PREFIX = 20
+# Type → the service that makes a role of its own with its caller's rights, once in an account (aws-behaviour 6.3).
+_SERVICES_WITH_ROLES = {
+    "AWS::AutoScaling::AutoScalingGroup": "autoscaling",
+    "AWS::EFS::MountTarget": "elasticfilesystem",
+    "AWS::EMR::Cluster": "elasticmapreduce",
+}
 _LUSTRE_TYPES = frozenset({"AWS::FSx::DataRepositoryAssociation", "AWS::FSx::FileSystem"})
 # What takes no resource beside descriptions, or none that is known before (docs/aws-behaviour.md 6.2).
 _ANYWHERE = frozenset(
@@ -138,6 +144,7 @@ def policy(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
             *_of_their_network(document, actions),
             *_of_their_storage(document),
             *logins,
+            *_of_service_roles(kinds),
             *_of_lustre(document),
             _guard_duty(),
         ],
@@ -283,6 +290,15 @@ def _logins(cluster: str) -> list[dict[str, Any]]:
         {"Sid": "LoginBySsh", **start, "Resource": [document]},
         {"Sid": "OwnLogins", "Effect": "Allow", "Action": own_ones, "Resource": mine},
     ]
+
+
+def _of_service_roles(kinds: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Allow what the first cluster of an account needs: services make their own roles then, with its owner's rights."""
+    services = [_SERVICES_WITH_ROLES[kind] for kind in kinds if kind in _SERVICES_WITH_ROLES]
+    # In China, some services' names end in .cn.
+    where = {f"iam::*:role/aws-service-role/{one}.amazonaws.com*/AWSServiceRoleFor*" for one in services}
+    if where:
+        yield _allow("RolesOfServices", ["iam:CreateServiceLinkedRole"], where)
 
 
 def _of_lustre(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
