@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 
@@ -39,7 +40,7 @@ def gauges(tmp_path) -> Iterator[Callable[..., Gauges]]:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"{value}\n")
         (tmp_path / "meminfo").write_text(f"MemTotal: {total_mib << 10} kB\nMemAvailable: {available_mib << 10} kB\n")
-        return until_the_end.enter_context(closing(Gauges(tmp_path)))
+        return until_the_end.enter_context(closing(Gauges(tmp_path, tmp_path / "cgroup")))
 
     with ExitStack() as until_the_end:
         yield opened
@@ -74,6 +75,33 @@ def test_memory_is_what_other_programs_leave_and_starting_nodes_will_take(gauges
     assert short(found, 150, Nodes(plain=10, starting=10)) == [(140, said, "Choose fewer nodes.")]
 
 
+@pytest.fixture
+def container(tmp_path) -> Path:
+    """The control group of a container in which this process has a group of its own, without limits."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text("4:memory:/old\n0::/box/own\n")
+    box = tmp_path / "cgroup/box"
+    (box / "own").mkdir(parents=True)
+    for name in ("memory.max", "pids.max"):
+        (box / "own" / name).write_text("max\n")
+    return box
+
+
+def test_the_memory_of_a_container_counts_without_its_cache_of_files(gauges, container):
+    (container / "memory.max").write_text(f"{1000 << 20}\n")
+    (container / "memory.current").write_text(f"{900 << 20}\n")
+    (container / "memory.stat").write_text(f"anon 5\nactive_file {200 << 20}\ninactive_file {300 << 20}\n")
+    assert short(gauges(), 30) == []
+    said = "this process's control group may have 1000 MiB of memory: 400 in use, and 64 nodes take 1280"
+    assert short(gauges(), 64) == [(30, said, "Choose fewer nodes, or raise the container's or the scope's limit.")]
+
+
+def test_the_processes_of_a_container_count(gauges, container):
+    (container / "pids.max").write_text("1000\n")
+    ((nodes, what, _),) = short(gauges(), 64)
+    assert (nodes, what.partition(",")[0]) == (41, "pids.max of this process's control group is 1000")
+
+
 def test_a_vpc_s_bridge_has_1023_ports_which_nothing_raises(gauges):
     said = "a VPC's nodes share a bridge of Linux, with 1023 ports: 1023 in use, and one more node takes 1"
     assert short(gauges(), 1, Nodes(plain=1023, in_vpc=1023)) == [(0, said, "Choose fewer nodes.")]
@@ -106,7 +134,7 @@ def test_all_that_is_short_is_said_the_scarcest_first(gauges):
 
 
 def test_a_kernel_that_does_not_show_a_limit_has_none(tmp_path):
-    with closing(Gauges(tmp_path)) as nothing:
+    with closing(Gauges(tmp_path, tmp_path)) as nothing:
         assert short(nothing, 1000) == []
 
 

@@ -44,7 +44,7 @@ __all__ = [
 
 JOBS = ".phalanx/jobs"
 _ACCEPTED_WITHIN_S = 60.0
-_RECONNECT_WITHIN_S = 60.0
+_RECONNECT_WITHIN_S = 600.0  # a dead head is replaced within minutes
 _STOP_WITHIN_S = 30.0
 _RETRY_S = 0.5
 # Exit status of the head's shell when the job's directory is missing (sysexits' EX_NOINPUT; ssh itself uses 255).
@@ -374,8 +374,8 @@ class Job:
             decoder.restart()
             return connection
         raise JobError(
-            f"the connection to job {self.id} broke: {failure or 'no message'}",
-            f"The job may still run: check with `phalanx jobs`, follow it with `phalanx logs -f {self.id}`.",
+            f"the connection to job {self.id} broke for {_RECONNECT_WITHIN_S:g} s: {failure or 'no message'}",
+            f"It may still run: see `phalanx status` for the head, then follow it with `phalanx logs -f {self.id}`.",
         )
 
 

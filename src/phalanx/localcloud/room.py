@@ -11,7 +11,7 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,11 @@ _OWN_NAMESPACES = 8
 # Of a bridge in Linux (BR_MAX_PORTS, of which the first is not used). A VPC's nodes are on one.
 _PORTS = 1023
 _FEWER = "Choose fewer nodes."
+_GROUPS = Path("/sys/fs/cgroup")
+_GROUP = "this process's control group"
+_FEWER_IN_GROUP = "Choose fewer nodes, or raise the container's or the scope's limit."
 _NPROC = "`ulimit -u` (processes)"
+_PIDS = f"pids.max of {_GROUP}"
 _PRLIMIT = "sudo prlimit --pid $$ --{0}={1}:{1}"
 
 
@@ -80,8 +84,10 @@ class Gauges:
     Their files stay open: in the local cloud's own namespaces the same paths show other values.
     """
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), groups: Path = _GROUPS) -> None:
         self._files: dict[str, int] = {}
+        # Files, not directories: a descriptor of a directory would be a way out of a node that inherits it.
+        self._groups = [_open_group(group) for group in _own_groups(proc, groups)]
         for name in (*_SETTINGS, _MEMORY):
             with suppress(OSError):
                 self._files[name] = os.open(
@@ -91,6 +97,9 @@ class Gauges:
     def close(self) -> None:
         while self._files:
             os.close(self._files.popitem()[1])
+        while self._groups:
+            for file in self._groups.pop().values():
+                os.close(file)
 
     def setting(self, name: str) -> int | None:
         """Return the present value of a setting; None where the kernel does not show it."""
@@ -103,8 +112,63 @@ class Gauges:
         total = found.get("MemTotal:", 0)
         return total, total - found.get("MemAvailable:", total)
 
+    def group_memory_mib(self) -> tuple[int, int]:
+        """Return what the scarcest control group around this process may have of memory, and how much it has.
+
+        The cache of files does not count: the kernel frees it. (0, 0) if no group is limited.
+        """
+        found = []
+        for group in self._groups:
+            most = _number(group, "memory.max")
+            if most is not None:
+                rows = (line.split() for line in _text(group, "memory.stat").splitlines())
+                cached = sum(int(row[1]) for row in rows if row[0] in ("active_file", "inactive_file"))
+                found.append((most >> 20, max(0, (_number(group, "memory.current") or 0) - cached) >> 20))
+        return min(found, key=lambda one: one[0] - one[1], default=(0, 0))
+
+    def group_tasks(self) -> int | None:
+        """Return the lowest limit of tasks of the control groups around this process; None if there is none."""
+        found = (_number(group, "pids.max") for group in self._groups)
+        return min((most for most in found if most is not None), default=None)
+
     def _read(self, name: str) -> str:
         return os.pread(self._files[name], 4096, 0).decode()
+
+
+def _own_groups(proc: Path, mounted: Path) -> list[Path]:
+    """Return the control groups (version 2) that this process is in, from its own to the highest that it sees."""
+    try:
+        lines = (proc / "self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
+    if own is None or ".." in Path(own).parts:
+        return []
+    group = mounted / own
+    return [one for one in (group, *group.parents) if one.is_relative_to(mounted) and one.is_dir()]
+
+
+def _open_group(group: Path) -> dict[str, int]:
+    """Open what a control group has of limits and counts; the highest of a machine has none."""
+    found: dict[str, int] = {}
+    for name in ("memory.max", "memory.current", "memory.stat", "pids.max"):
+        with suppress(OSError):
+            found[name] = os.open(group / name, os.O_RDONLY | os.O_CLOEXEC)
+    return found
+
+
+def _text(group: Mapping[str, int], name: str) -> str:
+    """Return a file of a control group; "" where it has none, or where the group was removed."""
+    try:
+        return os.pread(group[name], 1 << 16, 0).decode()
+    except (KeyError, OSError):
+        return ""
+
+
+def _number(group: Mapping[str, int], name: str) -> int | None:
+    """Return a number of a control group; None where there is no limit."""
+    text = _text(group, name).strip()
+    return int(text) if text.isdecimal() else None
 
 
 def most_processes(gauges: Gauges) -> tuple[str, int]:
@@ -112,6 +176,8 @@ def most_processes(gauges: Gauges) -> tuple[str, int]:
     kernel = {name.replace("/", "."): gauges.setting(name) for name in ("kernel/pid_max", "kernel/threads-max")}
     own, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     known = {name: value for name, value in kernel.items() if value} | ({_NPROC: own} if own > 0 else {})
+    in_group = gauges.group_tasks()
+    known |= {_PIDS: in_group} if in_group else {}
     name = min(known, key=lambda one: known[one])
     return name, known[name]
 
@@ -122,6 +188,7 @@ def limits(gauges: Gauges, nodes: Nodes, is_full: bool) -> list[Limit]:
     found = [
         _tasks(gauges, nodes, is_full),
         _memory(gauges, nodes, is_full),
+        _group_memory(gauges, nodes, is_full),
         Limit(f"a VPC's nodes share a bridge of Linux, with {_PORTS} ports", _PORTS, nodes.in_vpc, 1, _FEWER),
         _files(total),
         *(_setting(f"user/max_{kind}_namespaces", _OWN_NAMESPACES + total, 1, gauges) for kind in _NAMESPACES),
@@ -134,7 +201,8 @@ def limits(gauges: Gauges, nodes: Nodes, is_full: bool) -> list[Limit]:
 
 def _tasks(gauges: Gauges, nodes: Nodes, is_full: bool) -> Limit:
     name, most = most_processes(gauges)
-    command = _PRLIMIT.format("nproc", "{0}") if name == _NPROC else f"sudo sysctl -w {name}={{0}}"
+    fixes = {_NPROC: _PRLIMIT.format("nproc", "{0}"), _PIDS: _FEWER_IN_GROUP}
+    command = fixes.get(name, f"sudo sysctl -w {name}={{0}}")
     taken = nodes.plain * _TASKS + nodes.full * _TASKS_FULL
     text = f"{name} is {most}, of which nodes may use half"
     return Limit(text, most // 2, taken, _TASKS_FULL if is_full else _TASKS, command, parts=2)
@@ -143,6 +211,11 @@ def _tasks(gauges: Gauges, nodes: Nodes, is_full: bool) -> Limit:
 def _memory(gauges: Gauges, nodes: Nodes, is_full: bool) -> Limit:
     (most, used), each = gauges.memory_mib(), _MIB_FULL if is_full else _MIB
     return Limit(f"this machine has {most} MiB of memory", most, used + nodes.starting * each, each, _FEWER)
+
+
+def _group_memory(gauges: Gauges, nodes: Nodes, is_full: bool) -> Limit:
+    (most, used), each = gauges.group_memory_mib(), _MIB_FULL if is_full else _MIB
+    return Limit(f"{_GROUP} may have {most} MiB of memory", most, used + nodes.starting * each, each, _FEWER_IN_GROUP)
 
 
 def _files(nodes: int) -> Limit:
