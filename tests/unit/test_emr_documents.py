@@ -13,8 +13,9 @@ from clusters import FACTS, spec
 
 from phalanx.clouds.instance_groups import InstanceGroups
 from phalanx.clouds.protocol import Resource, StackState
+from phalanx.cluster.resume import require_living
 from phalanx.cluster.why import Evidence, diagnose
-from phalanx.errors import SpecError
+from phalanx.errors import ClusterError, SpecError
 from phalanx.plan import quotas
 from phalanx.plan.existing_vpc import INTERNET, ExistingVpc, Subnet
 from phalanx.plan.machine_images import Image
@@ -302,6 +303,14 @@ class FakeApi:
 
     def pages(self, *_: str, **__: str) -> list[dict[str, Any]]:
         return []
+
+
+def test_what_emr_has_ended_is_said_in_the_words_of_emr_s_machines():
+    why = {"StateChangeReason": {"Message": "The master node was terminated"}}
+    running = InstanceGroups(FakeApi({"State": "TERMINATED_WITH_ERRORS", **why})).running("demo")
+    assert running is not None and running.ended == "EMR has ended the cluster (The master node was terminated)"
+    with pytest.raises(ClusterError, match="cluster demo has no nodes: EMR has ended the cluster"):
+        require_living("demo", running)
 
 
 def test_a_cluster_that_starts_for_more_than_20_minutes_has_a_cause():

@@ -179,7 +179,7 @@ def _print(facts: dict[str, Any]) -> None:
 
 def _nodes(facts: dict[str, Any]) -> str:
     if facts["ended"]:
-        return f"none: EMR has ended the cluster ({facts['ended']}); `phalanx down` can keep the data"
+        return f"none: {facts['ended']}; `phalanx down` can keep the data"
     if facts["stopped"]:
         return "none: they are stopped (lease, budget, or unused); `phalanx up` starts them again"
     return f"{len(facts['nodes'])} ready of {facts['requested'] if facts['requested'] is not None else '?'}"

@@ -40,7 +40,8 @@ class InstanceGroups:
         if not known:
             return None
         if known["Status"]["State"] in _ENDED:
-            return Running(0, stopped=True, end_s=None, ended=_reason(known["Status"]) or "no reason given")
+            ended = f"EMR has ended the cluster ({_reason(known['Status']) or 'no reason given'})"
+            return Running(0, stopped=True, end_s=None, ended=ended)
         groups = self._api.pages("emr", "list_instance_groups", "InstanceGroups", ClusterId=known["Id"])
         return Running(sum(group["RequestedInstanceCount"] for group in groups), stopped=False, end_s=None)
 

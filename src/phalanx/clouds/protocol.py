@@ -134,7 +134,7 @@ class Running:
     """How a cluster's groups stand. `nodes`: how many instances they are to have, the head included.
 
     `stopped`: the head's group is at 0. `end_s`: when a scheduled action lowers both to 0, in seconds since the epoch;
-    None if none does. `ended`: why the service has ended the cluster for good; "" while it has not.
+    None if none does. `ended`: that the service has ended the cluster for good, and why; "" else.
     `idle_since_s`: when the last node of a stopped cluster had ended; None while one runs. `kept_until_s`: until when a
     user wants it kept, 0 for nothing.
     """

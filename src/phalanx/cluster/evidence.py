@@ -29,7 +29,7 @@ def collect(cloud: Cloud, state: StackState, verdict: str = "", with_logs: bool 
     head = (progress or {}).get("head", "")
     return Evidence(
         status=state.status,
-        verdict=verdict or (f"EMR has ended the cluster: {running.ended}" if running and running.ended else ""),
+        verdict=verdict or (running.ended if running else ""),
         events=tuple(event for event in cloud.events(state.stack_id, None) if event.failed),
         activities=tuple(one for role in _GROUPS for one in cloud.activities(f"{state.name}-{role}")),
         missing=tuple(one.reason for one in roster.missing) if roster else (),

@@ -15,10 +15,10 @@ _MORE_S = 10 * 60.0
 
 
 def require_living(name: str, running: Running | None) -> Running | None:
-    """Return `running`. Raise ClusterError for a cluster that EMR has ended, as it does when the master node dies."""
+    """Return `running`. Raise ClusterError for a cluster that its service has ended for good."""
     if running is not None and running.ended:
         raise ClusterError(
-            f"EMR has ended cluster {name}: {running.ended}",
+            f"cluster {name} has no nodes: {running.ended}",
             "`phalanx down --keep yes` keeps the shared directory, and `phalanx up` makes the cluster again with it.",
         )
     return running

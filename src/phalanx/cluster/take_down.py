@@ -64,8 +64,8 @@ class TakeDown:
 
     @property
     def goes_on(self) -> str:
-        """The EMR cluster that was adopted, and goes on without phalanx; "" for a cluster of phalanx's own."""
-        return self._state.emr_cluster if self._state else ""
+        """What was adopted, and goes on without phalanx, as users are told; "" for a cluster of phalanx's own."""
+        return f"EMR cluster {self._state.emr_cluster}" if self._state and self._state.emr_cluster else ""
 
     def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed | ForeignDeleted | Released]:
         """Yield progress. Raises CloudError, which names what could not be removed."""
