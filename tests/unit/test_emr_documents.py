@@ -309,8 +309,10 @@ def test_what_emr_has_ended_is_said_in_the_words_of_emr_s_machines():
     why = {"StateChangeReason": {"Message": "The master node was terminated"}}
     running = InstanceGroups(FakeApi({"State": "TERMINATED_WITH_ERRORS", **why})).running("demo")
     assert running is not None and running.ended == "EMR has ended the cluster (The master node was terminated)"
-    with pytest.raises(ClusterError, match="cluster demo has no nodes: EMR has ended the cluster"):
+    with pytest.raises(ClusterError, match="cluster demo has no nodes: EMR has ended the cluster") as refused:
         require_living("demo", running)
+    cause = diagnose(Evidence(verdict=running.ended)).cause
+    assert cause is not None and "`storage: head`" in cause.advice and "`storage: head`" in refused.value.hint
 
 
 def test_a_cluster_that_starts_for_more_than_20_minutes_has_a_cause():

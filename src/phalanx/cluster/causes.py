@@ -178,7 +178,8 @@ CAUSES = (
     ),
     Cause(
         "the master node died, and EMR ended the cluster",
-        "The shared directory is kept: `phalanx down --keep yes`, then `phalanx up`.",
+        "Data in EFS are kept: `phalanx down --keep yes`, then `phalanx up`. A shared directory on the master's "
+        "own disk (`storage: head`) is lost.",
         r"master node was terminated",
     ),
     Cause(

@@ -19,7 +19,8 @@ def require_living(name: str, running: Running | None) -> Running | None:
     if running is not None and running.ended:
         raise ClusterError(
             f"cluster {name} has no nodes: {running.ended}",
-            "`phalanx down --keep yes` keeps the shared directory, and `phalanx up` makes the cluster again with it.",
+            "`phalanx down --keep yes` keeps data in EFS, and `phalanx up` makes the cluster again with them. "
+            "A shared directory on the head's own disk (`storage: head`) is lost.",
         )
     return running
 
