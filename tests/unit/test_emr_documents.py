@@ -195,6 +195,10 @@ class TestDocument:
             tags = document["Resources"][name]["Properties"]["Tags"]
             assert {"Key": "for-use-with-amazon-emr-managed-policies", "Value": "true"} in tags
 
+    def test_its_outputs_name_the_user_that_emrs_image_has(self):
+        shown = emr_document()["Outputs"]["ClusterMasterPublicDNS"]["Description"]
+        assert shown == "Log in here: ssh hadoop@…"
+
     def test_it_fits_into_a_request(self):
         document, sent = request(emr_plan())
         assert len(document.encode()) < LIMIT_BYTES - 5000

@@ -37,7 +37,7 @@ def add_to(template: Template, plan: Plan) -> None:
             resource.Tags = getattr(resource, "Tags", Tags()) + Tags({MANAGED_TAG: "true"})
         template.add_resource(resource)
     storage.add_to(template, plan)
-    for name, (value, description) in outputs.for_people(plan).items():
+    for name, (value, description) in outputs.for_people(plan, "hadoop@…").items():
         template.add_output(Output(name, Value=value, Description=description))
     for name, value in {**outputs.common(plan), "EmrCluster": Ref("EmrCluster")}.items():
         template.add_output(Output(name, Value=value))

@@ -20,12 +20,12 @@ def add_to(template: Template, plan: Plan) -> None:
         template.add_output(Output(name, Value=value))
 
 
-def for_people(plan: Plan) -> dict[str, tuple[Any, str]]:
+def for_people(plan: Plan, login: str = "ubuntu@… or ec2-user@…, by the image") -> dict[str, tuple[Any, str]]:
     outcome = (_text_of(condition_name(plan)), "Nodes asked for and launched, and why any is missing")
     if plan.spec.is_private:
         return {"Outcome": outcome}
     return {
-        "ClusterMasterPublicDNS": (_public_name(), "Log in here: ssh ubuntu@… or ec2-user@…, by the image"),
+        "ClusterMasterPublicDNS": (_public_name(), f"Log in here: ssh {login}"),
         "Login": (Sub("ssh phalanx@${HeadAddress}"), "With the key of SshPublicKey"),
         "HeadAddress": (Ref("HeadAddress"), "Public address of the head; it stays when the head is replaced"),
         "Outcome": outcome,
