@@ -174,7 +174,7 @@ class TestPackages:
         return f"{root}/usr/bin:{root}/opt/mpi/bin"
 
     def test_a_plain_image_lacks_mpi_venv_and_nfs(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _: None)
+        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
         path = self.image(tmp_path)
         wanted = ["nfs-common", "openmpi-bin", "python3-venv", "libgomp1", "libgfortran5"]
         assert packages.lacking(path, str(tmp_path)) == wanted

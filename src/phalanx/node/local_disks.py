@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 from typing import Callable
 
@@ -58,9 +57,10 @@ def _is_mounted(path: str, root: str) -> bool:
 
 def _disks(root: str) -> list[str]:
     """Return the instance's own disks. A container may see its host's in /sys, without having their devices."""
-    models = sorted(glob.glob(f"{root}/sys/block/nvme*/device/model"))
-    found = [f"{root}/dev/{path.split('/')[-3]}" for path in models if files.read(path).strip() == _MODEL]
-    return [disk for disk in found if os.path.exists(disk)]
+    block = f"{root}/sys/block"
+    names = sorted(os.listdir(block)) if os.path.isdir(block) else []
+    found = [name for name in names if files.read(f"{block}/{name}/device/model").strip() == _MODEL]
+    return [f"{root}/dev/{name}" for name in found if os.path.exists(f"{root}/dev/{name}")]
 
 
 def _joined(disks: list[str]) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import glob
-import importlib.util
 import os
-import shutil
 import time
 from typing import Callable
 
@@ -46,6 +43,10 @@ def lacking(path: str, root: str = "", serves: bool = False) -> list[str]:
     """
     if not os.access(root + _APT, os.X_OK) or not os.access(f"{root}/usr/bin", os.W_OK):
         return []
+    import glob  # here, because only an image that may lack some needs them
+    import importlib.util
+    import shutil
+
     nfs = any(os.path.exists(f"{root}/sbin/mount.{kind}") for kind in ("efs", "nfs4"))
     there = {
         "nfs-common": nfs,
@@ -86,6 +87,8 @@ def install_mountpoint(patience_s: float, say: Callable[[str], None], root: str 
 
     Raises CommandError.
     """
+    import shutil
+
     if shutil.which("mount-s3", path=f"{root}/usr/bin:{root}/usr/sbin:{root}/usr/local/sbin"):
         return
     say("installing Mountpoint for S3")
