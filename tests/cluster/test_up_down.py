@@ -154,6 +154,7 @@ def test_what_down_keeps_comes_back_with_the_name_until_it_is_deleted(terminal):
     assert kept["file_system"] in terminal.phalanx("plan").stdout
     terminal.phalanx("up")
     assert terminal.on("head", "cat /efs/data") == "precious\n"
+    assert "kept" not in terminal.phalanx("plan").stdout, "it is in use"
     assert kept["delete"] in terminal.phalanx("down", "--yes").stdout
     terminal.phalanx(*kept["delete"].split()[1:])
     assert not Path(kept["place"]).exists()

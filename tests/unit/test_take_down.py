@@ -152,7 +152,23 @@ def test_it_is_said_whose_data_it_is_and_names_that_are_none_are_left_out(with_d
     asked: list[str] = []
     listing = b"alice\t./a\nphalanx\t./b c\nalice\t./d\n\x1b[2J\t./e\n"
     TakeDown(with_data(listing), "demo", wanted=lambda contents: bool(asked.append(contents)))
-    assert asked == ["4 files in /efs, such as a, of alice and phalanx"]
+    assert asked == ["4 files in /efs, such as a, which belong to alice and phalanx"]
+
+
+@pytest.mark.parametrize(
+    ("listing", "contents"),
+    [
+        (
+            b"phalanx\t./a\nphalanx\t./b\nphalanx\t./.phalanx/jobs/1/state.json\n",
+            "2 files in /efs, such as a, and records of jobs",
+        ),
+        (b"phalanx\t./.phalanx/jobs/1/state.json\n", "records of jobs in /efs"),
+    ],
+)
+def test_records_of_jobs_are_not_counted_among_the_user_s_files(with_data, listing, contents):
+    asked: list[str] = []
+    TakeDown(with_data(listing), "demo", wanted=lambda contents: bool(asked.append(contents)))
+    assert asked == [contents]
 
 
 @pytest.fixture
@@ -175,13 +191,13 @@ def test_data_on_the_head_s_disk_go_only_with_consent(on_the_head):
     cloud, asked = on_the_head(), []
     with pytest.raises(ClusterError, match="nothing was deleted: the head's own disk has 1 file in /efs") as refused:
         TakeDown(cloud, "demo", loses=lambda contents: bool(asked.append(contents)))
-    assert asked == ["1 file in /efs, such as a, of phalanx"] and "phalanx get" in refused.value.hint
+    assert asked == ["1 file in /efs, such as a"] and "phalanx get" in refused.value.hint
     with pytest.raises(ClusterError, match="nothing was deleted"):
         TakeDown(cloud, "demo", keep="yes")
     assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
     take_down = TakeDown(cloud, "demo", loses=lambda contents: True)
     list(take_down.steps())
-    assert take_down.lost == "1 file in /efs, such as a, of phalanx" and cloud.describe_stack("demo") is None
+    assert take_down.lost == "1 file in /efs, such as a" and cloud.describe_stack("demo") is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from phalanx.clouds.protocol import Cloud, StackEvent, StackState
-from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.cluster_record import JOB_USER, Cluster
 from phalanx.cluster.deletion import LETS_NODES_IN, Deletion, file_systems_of
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Leftovers, RoleFreed, Stack, require_ours
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Files that phalanx can create again do not count as data.
 _MADE_AGAIN = (".phalanx/environments", ".phalanx/tools")
+# Beside a user's own files these are mentioned, but not counted.
+_RECORDS = ".phalanx/jobs"
 _MOST_FILES = 1000
 _LOOK_S = 20.0
 # A user's name, as a node may have it: it could answer anything.
@@ -189,22 +191,35 @@ def _contents(record: Cluster | None) -> str:
     """Describe the contents of the shared directory; "" if it is empty. One that can't be read counts as data."""
     if record is None or not record.ready:
         return "data that can't be listed"
-    again = [*_MADE_AGAIN, *(f"data/{name}" for name in _imported(record.spec))]
-    without = " ".join(f"-not -path {shlex.quote(f'./{path}/*')}" for path in again)
-    find = f"find . -type f {without} -printf '%u\\t%p\\n' 2>&1 | head -n {_MOST_FILES}"
-    look = f"cd {shlex.quote(record.shared)} && {find}"
+    look = f"cd {shlex.quote(record.shared)} && {_listing(record)}"
     try:
         lines = record.remote().run(look, timeout_s=_LOOK_S).stdout.decode(errors="replace").splitlines()
     except PhalanxError as error:
         return f"data that can't be listed ({error.message})"
+    files = [line for line in lines if f"\t./{_RECORDS}/" not in line]
+    if not files:
+        return f"records of jobs in {record.shared}" if lines else ""
+    return _described(files, record.shared) + (", and records of jobs" if len(files) < len(lines) else "")
+
+
+def _listing(record: Cluster) -> str:
+    """Return the shell command that lists the files that count, each after its owner, and one of the jobs' records."""
+    again = [_RECORDS, *_MADE_AGAIN, *(f"data/{name}" for name in _imported(record.spec))]
+    without = " ".join(f"-not -path {shlex.quote(f'./{path}/*')}" for path in again)
+    form = "-printf '%u\\t%p\\n'"
+    record_of_job = f"find ./{_RECORDS} -type f {form} -quit 2>/dev/null"  # fails where no job ran
+    return f"{{ find . -type f {without} {form} 2>&1 | head -n {_MOST_FILES}; {record_of_job} || true; }}"
+
+
+def _described(lines: list[str], shared: str) -> str:
     number = "1 file" if len(lines) == 1 else f"{len(lines)} files"
     count = number if len(lines) < _MOST_FILES else f"{_MOST_FILES} files or more"
     owners = sorted(
         {owner for owner, tab, _ in (line.partition("\t") for line in lines) if tab and _USER.fullmatch(owner)}
     )
-    whose = f", of {' and '.join(owners)}" if owners else ""
-    first = lines[0].rpartition("\t")[2].removeprefix("./") if lines else ""
-    return f"{count} in {record.shared}, such as {first}{whose}" if lines else ""
+    whose = f", which belong to {' and '.join(owners)}" if owners not in ([], [JOB_USER]) else ""
+    first = lines[0].rpartition("\t")[2].removeprefix("./")
+    return f"{count} in {shared}, such as {first}{whose}"
 
 
 def _imported(spec: Mapping[str, Any]) -> list[str]:
