@@ -58,3 +58,12 @@ def test_a_function_sees_what_would_change_and_decides(changed, agrees):
             phalanx.Cluster.up(changed, change=look)
     assert shown == [Proposal("demo", {"idle_s": (None, 1800)}, (GROUP,))]
     assert (Record.load("demo").spec["idle_s"] == 1800) == agrees
+
+
+def test_a_step_prints_as_the_command_line_shows_it(phalanx, cloud, capsys):
+    import phalanx as library
+
+    with library.Cluster.up("phalanx.yaml", progress=print):
+        shown = capsys.readouterr().out.splitlines()
+    assert "CREATE_COMPLETE     demo (CloudFormation::Stack)" in shown
+    assert not [line for line in shown if "Event(" in line or "Answered(" in line]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from botocore.loaders import create_loader
@@ -14,7 +15,8 @@ from phalanx.clouds.local import LocalCloud
 from phalanx.data import table
 from phalanx.errors import LocalCloudError
 from phalanx.localcloud import partitions
-from phalanx.node import aws_client
+from phalanx.node import aws_client, mount
+from phalanx.node.agent import Agent
 from phalanx.node.aws_client import Aws
 from phalanx.node.sigv4 import Credentials
 from phalanx.plan.private_access import ENDPOINTS
@@ -56,6 +58,14 @@ def test_the_agent_calls_the_endpoints_that_boto3_calls(region, domain, monkeypa
         aws.json(service, "X.Y", {})
     hosts = [RESOLVER.construct_endpoint(service, region)["hostname"] for service in SERVICES]
     assert asked == [f"https://{host}/" for host in hosts]
+
+
+@pytest.mark.parametrize(("region", "domain"), [*regions()])
+def test_nodes_mount_efs_by_a_name_of_the_region(monkeypatch, region, domain):
+    settings = SimpleNamespace(region=region, domain=domain, file_system="fs-1")
+    monkeypatch.setattr(mount, "_HELPER", "/not/on/this/image")
+    source = Agent.shared_from(cast("Agent", SimpleNamespace(settings=settings)), "")
+    assert source.place == f"fs-1.efs.{region}.{domain}:/"
 
 
 @pytest.mark.parametrize(("region", "domain"), [*regions()])

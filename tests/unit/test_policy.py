@@ -16,6 +16,7 @@ from plans import EMR, PLANS, default_document
 
 import phalanx
 from phalanx.localcloud.cloudformation import rights
+from phalanx.localcloud.cloudformation.errors import ResourceFailed
 from phalanx.localcloud.iam.policy import Ask, Decision, decide
 from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc, Subnet
 from phalanx.template.document import build
@@ -225,6 +226,24 @@ def test_the_first_cluster_of_an_account_may_have_services_make_their_own_roles(
         statements = policy(made, "demo")["Statement"]
         asks = {arn: Ask("iam:CreateServiceLinkedRole", arn) for arn in (scaling, efs, emr, other)}
         assert {arn for arn, ask in asks.items() if decide(statements, ask) is Decision.ALLOWED} == allowed
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("AutoScaling::AutoScalingGroup", "EFS::MountTarget", "EMR::Cluster"),
+        *("FSx::DataRepositoryAssociation", "FSx::FileSystem"),
+    ],
+)
+def test_without_the_right_to_a_service_s_role_the_local_cloud_refuses_what_needs_it(kind):
+    """It always judges as at an account's first call."""
+
+    def may(action: str, _arn: str, _keys: object) -> str:
+        return f"not authorized to perform: {action}" if action == "iam:CreateServiceLinkedRole" else ""
+
+    with pytest.raises(ResourceFailed, match="not authorized to perform: iam:CreateServiceLinkedRole"):
+        rights.require(may, f"AWS::{kind}", "demo", PLACE, {}, "create")
+    rights.require(may, f"AWS::{kind}", "demo", PLACE, {}, "delete")
 
 
 def test_policies_of_jobs_take_the_right_to_attach_them():

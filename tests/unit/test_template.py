@@ -13,6 +13,7 @@ import pytest
 from clusters import FACTS, plan
 from plans import PLANS, WORST, default_document, resources
 
+from phalanx import __version__
 from phalanx.spec import spec_checks as checks
 from phalanx.template import LIMIT_BYTES, fleet, request, synthesize, userdata
 
@@ -38,7 +39,8 @@ def test_s3_and_dynamodb_are_reached_without_the_nat_gateway(document):
 def test_the_file_system_has_the_throughput_mode_of_the_spec():
     for wanted, mode in ((None, "bursting"), ("elastic", "elastic")):
         document = json.loads(synthesize(plan(throughput=wanted)))
-        assert document["Resources"]["FileSystem"]["Properties"]["ThroughputMode"] == mode
+        properties = document["Resources"]["FileSystem"]["Properties"]
+        assert (properties["ThroughputMode"], properties["PerformanceMode"]) == (mode, "generalPurpose")
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -114,6 +116,12 @@ def test_the_same_plan_makes_the_same_bytes():
 def test_the_user_who_deploys_it_does_not_change_it():
     assert synthesize(plan(replace(FACTS, ssh_public_key="ssh-ed25519 BBBB you"))) == synthesize(plan())
     assert "AAAAC3 me@here" not in synthesize(plan())
+
+
+def test_the_version_is_in_the_description_the_metadata_and_an_output(document):
+    assert document["Description"].endswith(f"made by phalanx {__version__}")
+    assert document["Metadata"]["phalanx"] == {"version": __version__}
+    assert document["Outputs"]["AgentVersion"]["Value"].startswith(f"{__version__}+")
 
 
 def test_every_deployment_has_a_wait_condition_of_its_own():

@@ -28,12 +28,14 @@ def command(file: Path, output: Path | None, bootstrap_action: bool, offline: bo
       phalanx template --offline        # asks nothing, as happens without credentials or a connection
     """
     from phalanx.plan.plan_text import not_asked
+    from phalanx.spec.spec_load import with_location
     from phalanx.template import synthesize, uploads
 
     plan = planned(file, offline)
     if plan.facts.not_asked:
         note(f"warning: {not_asked(plan.facts)}. Check them in the console.")
-    text = "".join(uploads(plan).values()) if bootstrap_action else synthesize(plan)
+    with with_location(file):
+        text = "".join(uploads(plan).values()) if bootstrap_action else synthesize(plan)
     if output is None:
         click.echo(text, nl=False)
         return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from phalanx.template.document import LIMIT_BYTES, request, synthesize, uploads
+from phalanx.template.document import request, synthesize, uploads
+from phalanx.template.request_limits import LIMIT_BYTES
 from phalanx.template.userdata import agent_version
 
 __all__ = ["LIMIT_BYTES", "agent_version", "request", "synthesize", "uploads"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from troposphere import GetAtt, If, Ref, Split, Sub, Template, ec2, iam
@@ -12,6 +12,7 @@ from phalanx.plan.plan import Plan
 from phalanx.spec.spec_data import Place, places
 from phalanx.template.naming import CLUSTER_TAG, REMOVAL_ROLE, arn
 from phalanx.template.network import ANYWHERE, nothing
+from phalanx.template.request_limits import refuse_large_policy
 
 _EVERYTHING = "-1"
 NFS_PORT = 2049
@@ -96,12 +97,11 @@ def _roles(plan: Plan) -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile,
     limits = boundary(plan)
     way_in = sessions_of_head() if plan.spec.is_private else address_of_head()
     of_head = [*membership_of_head(), *_fleet_of_head(plan), agent_of_head(), *way_in]
-    of_function = [_history_of_head(), logs(GetAtt("LogGroup", "Arn")), *_removal(plan)]
-    of_nodes = [*every_node(plan), _end_of_head()]
+    of_function = [_looks_of_function(plan), logs(GetAtt("LogGroup", "Arn")), *_removal(plan)]
     return (
         role("HeadRole", EC2, of_head, **limits),
-        role("WorkerRole", EC2, membership_of_worker(), **limits),
-        iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **policy("nodes", of_nodes)),
+        role("WorkerRole", EC2, [*membership_of_worker(), _end_of_head()], **limits),
+        iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **policy("nodes", every_node(plan))),
         role("FunctionRole", "lambda.amazonaws.com", of_function, **limits),
         job_role(plan, GetAtt("HeadRole", "Arn"), GetAtt("WorkerRole", "Arn")),
         iam.InstanceProfile("HeadInstanceProfile", Roles=[Ref("HeadRole")]),
@@ -127,11 +127,15 @@ def policy(name: str, statements: list[dict[str, Any]]) -> dict[str, Any]:
     return {"PolicyName": name, "PolicyDocument": {"Version": "2012-10-17", "Statement": statements}}
 
 
-def job_role(plan: Plan, *agents: GetAtt | str) -> iam.Role:
-    """Make the jobs' role, with the user's policies and data; the agents' roles assume it (docs/aws-behaviour.md 6)."""
+def job_role(plan: Plan, *agents: GetAtt | str, never: Sequence[dict[str, Any]] = ()) -> iam.Role:
+    """Make the jobs' role, with the user's policies and data; the agents' roles assume it (docs/aws-behaviour.md 6).
+
+    `never` are statements that deny, whatever data and policies allow.
+    """
     more = boundary(plan)
-    if plan.spec.data:
-        more["Policies"] = [iam.Policy(**policy("data", [*_data(places(plan.spec.data))]))]
+    if statements := [*_data(places(plan.spec.data)), *never]:
+        refuse_large_policy(statements)
+        more["Policies"] = [iam.Policy(**policy("data", statements))]
     if plan.spec.policies:
         more["ManagedPolicyArns"] = list(plan.spec.policies)
     trusted = {"AWS": list(agents)}
@@ -182,10 +186,11 @@ def _fleet_of_head(plan: Plan) -> list[dict[str, Any]]:
     workers, head = arn("autoscaling", group + "workers"), arn("autoscaling", group + "head")
     if plan.facts.reservation:
         reads.append("ec2:DescribeCapacityReservations")
+    # A head that can't serve ends itself (node.failure), and an idle cluster stops itself. The greatest sizes are not
+    # the head's to change.
+    ends = ["autoscaling:TerminateInstanceInAutoScalingGroup", "autoscaling:SetDesiredCapacity"]
     return [
-        allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], workers),
-        # An idle cluster stops itself. The greatest sizes are not the head's to change.
-        allow(["autoscaling:SetDesiredCapacity"], [workers, head]),
+        allow(ends, [workers, head]),
         allow(["sns:Publish"], Ref("FleetTopic")),
         # These support no resource-level permissions (docs/aws-behaviour.md 6).
         allow(reads, "*"),
@@ -218,7 +223,7 @@ def own_logs() -> dict[str, Any]:
 
 
 def _end_of_head() -> dict[str, Any]:
-    """End a head that stopped answering (node.worker) or can't serve (node.failure); its group launches another."""
+    """Let a worker end a head that stopped answering (node.worker); its group launches another."""
     head = arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/${AWS::StackName}-head")
     return allow(["autoscaling:TerminateInstanceInAutoScalingGroup"], head)
 
@@ -267,9 +272,10 @@ def sessions_of_head() -> list[dict[str, Any]]:
     ]
 
 
-def _history_of_head() -> dict[str, Any]:
-    # It supports no resource-level permissions (docs/aws-behaviour.md 6).
-    return allow(["autoscaling:DescribeScalingActivities"], "*")
+def _looks_of_function(plan: Plan) -> dict[str, Any]:
+    more = ["autoscaling:DescribeAutoScalingGroups", "ec2:DescribeSecurityGroups"] if plan.spec.down_after_s else []
+    # They support no resource-level permissions (docs/aws-behaviour.md 6).
+    return allow(["autoscaling:DescribeScalingActivities", *more], "*")
 
 
 def _removal(plan: Plan) -> list[dict[str, Any]]:
@@ -278,8 +284,6 @@ def _removal(plan: Plan) -> list[dict[str, Any]]:
         return []
     only = {"StringEquals": {"iam:PassedToService": CLOUDFORMATION}}
     return [
-        # They support no resource-level permissions (docs/aws-behaviour.md 6).
-        allow(["autoscaling:DescribeAutoScalingGroups", "ec2:DescribeSecurityGroups"], "*"),
         allow(["cloudformation:DescribeStacks", "cloudformation:DeleteStack"], Ref("AWS::StackId")),
         {**allow(["iam:PassRole"], GetAtt(REMOVAL_ROLE, "Arn")), "Condition": only},
         allow(["sns:Publish"], Ref("FleetTopic")),

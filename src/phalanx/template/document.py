@@ -20,12 +20,10 @@ from phalanx.template import (
     parameters,
     removal,
     rendezvous,
+    request_limits,
     storage,
     userdata,
 )
-
-LIMIT_BYTES = 51_200
-"""CloudFormation's limit for a template inside a request (docs/aws-behaviour.md 1.14)."""
 
 
 def synthesize(plan: Plan) -> str:
@@ -36,13 +34,19 @@ def synthesize(plan: Plan) -> str:
 def request(plan: Plan) -> tuple[str, dict[str, str]]:
     """Return what `up` sends: the document without the agent, which has to fit into a request, and the parameters.
 
-    The agent's parameters have their texts as values here, and as defaults in the complete document.
+    The agent's parameters have their texts as values here, and as defaults in the complete document. Raises SpecError
+    if the document does not fit.
     """
+    document = _without_agent(plan)
+    request_limits.refuse_large_document(plan, document, lambda other: len(_without_agent(other).encode()))
+    return document, {**plan.parameters(), **userdata.parameters(plan.spec.boot)}
+
+
+def _without_agent(plan: Plan) -> str:
     document = build(plan).to_dict()
-    agent = userdata.parameters(plan.spec.boot)
-    for name in agent:
+    for name in userdata.parameters(plan.spec.boot):
         del document["Parameters"][name]["Default"]
-    return _serialized(document), {**plan.parameters(), **agent}
+    return _serialized(document)
 
 
 def _serialized(document: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ def for_people(plan: Plan, login: str = "ubuntu@… or ec2-user@…, by the imag
     return {
         "ClusterMasterPublicDNS": (_public_name(), f"Log in here: ssh {login}"),
         "Login": (Sub("ssh phalanx@${HeadAddress}"), "With the key of SshPublicKey"),
-        "HeadAddress": (Ref("HeadAddress"), "Public address of the head; it stays when the head is replaced"),
+        "HeadAddress": (Ref("HeadAddress"), "Public address of the head, also of a later one"),
         "Outcome": outcome,
     }
 

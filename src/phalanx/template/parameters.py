@@ -97,7 +97,7 @@ def _sizes(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
         "Workers": _number(plan.spec.nodes - 1, 0, MOST_NODES - 1, "Workers beside the head."),
         "MinNodes": _number(
-            plan.spec.min, 1, MOST_NODES, "With fewer nodes (the head included) the stack fails and is rolled back."
+            plan.spec.min, 1, MOST_NODES, "With fewer nodes, the head included, the stack is rolled back."
         ),
         "InstanceType": _text(
             plan.spec.type,
@@ -127,7 +127,7 @@ def _network(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return the zone of a new VPC, or the VPC that exists, with its subnets."""
     vpc = plan.facts.vpc
     if vpc is None:
-        what = "All nodes are in this zone; choose one that offers the instance type."
+        what = "All nodes are here. It must offer the instance type."
         return {"Zone": _existing("AvailabilityZone::Name", plan.zone, what)}
     return {
         "Vpc": _existing("VPC::Id", vpc.vpc, "With DNS host names."),
@@ -151,21 +151,21 @@ def _existing(kind: str, default: str, description: str) -> dict[str, Any]:
 
 
 def _image(image: str) -> dict[str, Any]:
-    needs = "of a Linux with Python 3.9 or newer, sshd and cloud-init."
-    kind, what = "AWS::EC2::Image::Id", "AMI id"
+    needs = "with Linux, Python 3.9+, sshd and cloud-init."
+    kind, what = "AWS::EC2::Image::Id", "AMI"
     if not is_ami(image):
-        kind, what = f"AWS::SSM::Parameter::Value<{kind}>", f"SSM parameter with the {what}"
+        kind, what = f"AWS::SSM::Parameter::Value<{kind}>", f"SSM parameter of an {what}"
     return {"Type": kind, "Default": image, "Description": f"{what} {needs}"}
 
 
 def _access(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
         **({} if plan.spec.is_private else {"SshLocation": _source(plan)}),
-        "KeyPair": _text(plan.spec.key_pair or "", "Name of an EC2 key pair for the image's own user. May be empty."),
+        "KeyPair": _text(plan.spec.key_pair or "", "EC2 key pair for the image's own user. May be empty."),
         "SshPublicKey": {
             **_text(
                 "",
-                "A line such as ssh-ed25519 AAAA me, for the users phalanx and ubuntu or ec2-user. May be empty.",
+                "Such as ssh-ed25519 AAAA me, for phalanx and ubuntu or ec2-user. May be empty.",
                 _PUBLIC_KEY,
             ),
             "MaxLength": 800,
@@ -191,12 +191,12 @@ def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:
             plan.spec.slots or 0,
             0,
             1024,
-            "Processes per node. 0: one per GPU, or per vCPU on a node without GPUs.",
+            "Processes per node. 0: one per GPU, or else per vCPU.",
         ),
         "SharedDirectory": {
             **_text(
                 plan.spec.shared,
-                "Where every node mounts the shared file system.",
+                "Where nodes mount the file system.",
                 r"^/[A-Za-z0-9._/-]*[A-Za-z0-9._-]$",
             ),
             "MaxLength": 128,
@@ -221,7 +221,7 @@ def _of_efs(plan: Plan) -> dict[str, dict[str, Any]]:
 def _money(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
         "LeaseEnd": _text(
-            "", "All nodes stop at this time, such as 2027-01-31T18:00:00Z (UTC). Empty: never.", f"^$|^{_MOMENT}$"
+            "", "All nodes stop then, such as 2027-01-31T18:00:00Z (UTC). Empty: never.", f"^$|^{_MOMENT}$"
         ),
         "Idle": _number(
             plan.limits.idle_s, 0, LONGEST_IDLE_S, "All nodes stop when nobody has used one for so many s. 0: never."
