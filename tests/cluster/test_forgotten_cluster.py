@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -38,7 +39,7 @@ def test_a_forgotten_cluster_is_removed_without_its_data_and_one_started_in_time
         assert cluster_stack(terminal)["StackId"] == first["StackId"], "started in time"
         forget_extension(terminal)
         terminal.phalanx("extend", "2s")
-        wait_until_removed(terminal, first["StackId"])
+        wait_until(terminal, first["StackId"], "DELETE_COMPLETE")
         (role,) = removal_roles(terminal)
         # This stack has no lease.
         assert not_needed(*rights(terminal, role)[1:], ["autoscaling:DeleteScheduledAction"]) == []
@@ -49,6 +50,65 @@ def test_a_forgotten_cluster_is_removed_without_its_data_and_one_started_in_time
         processes = terminal.local_cloud_processes()
         terminal.phalanx("down", "--yes")
         assert_nothing_is_left(terminal, processes)
+
+
+def test_a_removal_that_others_keep_from_its_end_is_mailed_and_down_finishes_it():
+    """What someone else put into the VPC holds it; the rule and the function stay as long as it does."""
+    with a_terminal(FORGOTTEN.replace("nodes: 2\nmin: 2", "nodes: 1\nmail: me@example.com")) as terminal:
+        terminal.phalanx(*HURRY)
+        terminal.phalanx("up")
+        stack_id = cluster_stack(terminal)["StackId"]
+        ec2 = api(terminal, "ec2")
+        theirs = ec2.create_network_interface(SubnetId=resources(terminal)["PrivateSubnet"][0])["NetworkInterface"]
+        mails = queue_of_mails(terminal)
+        terminal.phalanx("extend", "2s")
+        wait_until(terminal, stack_id, "DELETE_FAILED")
+        left = resources(terminal)
+        mailing = ("Function", "RemovalRule", "MailSubscription")
+        assert {name: left[name][1] for name in mailing} == dict.fromkeys(mailing, "CREATE_COMPLETE")
+        assert "NatGateway" not in left
+        # The rule's event just after midnight, when such a mail is sent.
+        event = {"source": "aws.events", "time": "2026-11-24T00:00:10Z"}
+        function = api(terminal, "lambda")
+        function.invoke(FunctionName=left["Function"][0], InvocationType="Event", Payload=json.dumps(event))
+        assert "forgotten is stopped; its stack could not be deleted" in next_mail(terminal, mails)
+        refused = terminal.phalanx("down", "--yes", check=False)
+        assert theirs["NetworkInterfaceId"] in refused.stderr
+        ec2.delete_network_interface(NetworkInterfaceId=theirs["NetworkInterfaceId"])
+        processes = terminal.local_cloud_processes()
+        terminal.phalanx("down", "--yes")
+        assert_nothing_is_left(terminal, processes)
+
+
+def resources(terminal) -> dict[str, tuple[str, str]]:
+    """Return the physical ids and the statuses of what the stack has."""
+    listed = api(terminal, "cloudformation").list_stack_resources(StackName="forgotten")["StackResourceSummaries"]
+    there = [one for one in listed if one["ResourceStatus"] != "DELETE_COMPLETE"]
+    return {one["LogicalResourceId"]: (one["PhysicalResourceId"], one["ResourceStatus"]) for one in there}
+
+
+def queue_of_mails(terminal) -> str:
+    """Subscribe a queue to what is mailed; return its URL."""
+    sqs, sns = api(terminal, "sqs"), api(terminal, "sns")
+    url = sqs.create_queue(QueueName="mails")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    sending = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": arn}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [sending]})
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
+    only = {"FilterPolicy": json.dumps({"kind": ["notice"]}), "RawMessageDelivery": "true"}
+    sns.subscribe(TopicArn=resources(terminal)["FleetTopic"][0], Protocol="sqs", Endpoint=arn, Attributes=only)
+    return url
+
+
+def next_mail(terminal, url: str) -> str:
+    """Return the next mail but for those that warn of the removal."""
+    sqs, deadline = api(terminal, "sqs"), time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for message in sqs.receive_message(QueueUrl=url, WaitTimeSeconds=2).get("Messages", []):
+            sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+            if "could not" in message["Body"]:
+                return message["Body"]
+    raise AssertionError("no mail came")
 
 
 def wait_until_stopped(terminal) -> None:
@@ -89,15 +149,12 @@ def forget_extension(terminal) -> None:
     api(terminal, "autoscaling").delete_tags(Tags=[EXTENSION])
 
 
-def wait_until_removed(terminal, stack_id: str) -> None:
+def wait_until(terminal, stack_id: str, status: str) -> None:
     deadline = time.monotonic() + REMOVED_S
     cloudformation = api(terminal, "cloudformation")
-    while (found := cloudformation.describe_stacks(StackName=stack_id)["Stacks"][0])[
-        "StackStatus"
-    ] != "DELETE_COMPLETE":
-        assert time.monotonic() < deadline and found["StackStatus"] != "DELETE_FAILED", events_of(
-            cloudformation, stack_id
-        )
+    while (found := cloudformation.describe_stacks(StackName=stack_id)["Stacks"][0]["StackStatus"]) != status:
+        is_over = found in ("DELETE_COMPLETE", "DELETE_FAILED")
+        assert time.monotonic() < deadline and not is_over, events_of(cloudformation, stack_id)
         time.sleep(1)
 
 

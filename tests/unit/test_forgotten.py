@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from types import SimpleNamespace
 from typing import Any
 
+import boto3
 import pytest
 from clusters import FACTS, aws_spec, plan, spec
 from plans import CLOSED, PLANS, resources
@@ -16,6 +17,8 @@ from phalanx.clouds.protocol import Running, StackState
 from phalanx.cluster.forgotten import due_s
 from phalanx.errors import SpecError
 from phalanx.localcloud.cloudformation import rights
+from phalanx.localcloud.cloudformation.refusals import dependencies
+from phalanx.localcloud.cloudformation.template import parse
 from phalanx.localcloud.iam.policy import Ask, Decision, decide
 from phalanx.plan.existing_vpc import NAT
 from phalanx.plan.money import removal_steps
@@ -32,6 +35,7 @@ STACK = "arn:aws:cloudformation:us-east-1:123456789012:stack/demo/1"
 PLACE = "us-east-1:123456789012"
 SUBNET = "arn:aws:ec2:us-east-1:123456789012:subnet/subnet-1"
 PRIVATE = {"cloud": "aws", "network": {"access": "private"}, "image": "dlami-base", "metrics": "yes"}
+HELD = ("AWS::EC2::SecurityGroup", "AWS::EC2::Subnet", "AWS::EC2::VPC")
 NATTED = replace(CLOSED, way_out=NAT)
 NOW = datetime(2026, 11, 23, 12, 0, 0, tzinfo=timezone.utc)
 
@@ -176,6 +180,25 @@ def test_whoever_runs_up_may_make_and_delete_the_rule(document):
         assert decide(made, Ask(action, role)) is Decision.ALLOWED
 
 
+@pytest.mark.parametrize("is_natted", [False, True])
+@pytest.mark.parametrize("name", ["local", "private", "inside"])
+def test_what_mails_outlives_whatever_others_can_keep_from_being_deleted(name, is_natted):
+    """CloudFormation deletes nothing that something needs which it could not delete."""
+    one = PLANS[name]
+    vpc = one.facts.vpc and replace(one.facts.vpc, **({"head": NATTED, "workers": NATTED} if is_natted else {}))
+    given = make_plan(replace(one.spec, down_after_s=DAY_S), replace(one.facts, vpc=vpc))
+    made = parse(synthesize(given)).resources
+    mails = {"RemovalRule", "RemovalPermission", "Function", "FunctionRole", "FleetTopic", "MailSubscription"}
+    held = [title for title, one in made.items() if one.type in HELD]
+    assert len(held) >= 2 and [title for title in held if mails - needed(made, title)] == []
+
+
+def needed(made: Mapping[str, Any], title: str) -> set[str]:
+    """Return what a resource needs, directly or not."""
+    direct = dependencies(made[title], made)
+    return direct.union(*(needed(made, one) for one in direct))
+
+
 # ---- the spec and the plan
 
 
@@ -212,7 +235,8 @@ class Aws:
             for name in ("demo-head", "demo-workers")
         }
         self.ended: dict[str, datetime | None] = dict.fromkeys(self.groups, NOW - timedelta(days=6))
-        self.neighbours = ["demo"]
+        self.neighbours = {"demo": "vpc-1"}
+        self.let_in: list[str] = []
         self.deleted: list[dict[str, str]] = []
         self.sent: list[dict[str, Any]] = []
 
@@ -224,19 +248,27 @@ class Aws:
         return {"Stacks": [{"StackStatus": self.status, "CreationTime": self.created}]}
 
     def describe_auto_scaling_groups(self, **given: Any) -> dict[str, Any]:
-        return {"AutoScalingGroups": [self.groups[name] for name in given["AutoScalingGroupNames"]]}
+        return {"AutoScalingGroups": [self.groups[one] for one in given["AutoScalingGroupNames"] if one in self.groups]}
 
     def describe_scaling_activities(self, **given: Any) -> dict[str, Any]:
         end = self.ended[given["AutoScalingGroupName"]]
         return {"Activities": [{"StatusCode": "Successful", **({"EndTime": end} if end else {})}]}
 
     def describe_security_groups(self, Filters: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803 (EC2's name)
-        assert Filters == [
-            {"Name": "vpc-id", "Values": ["vpc-1"]},
-            {"Name": "tag-key", "Values": ["phalanx:cluster"]},
-        ]
-        tags = ([{"Key": "Name", "Value": "x"}, {"Key": "phalanx:cluster", "Value": one}] for one in self.neighbours)
-        return {"SecurityGroups": [{"Tags": one} for one in tags]}
+        assert Filters == [{"Name": "tag-key", "Values": ["phalanx:cluster"]}]
+        pairs = [{"GroupId": f"sg-{one}"} for one in ("demo", *self.let_in)]
+        rules = [{"UserIdGroupPairs": []}, {"UserIdGroupPairs": pairs}]
+        return {
+            "SecurityGroups": [
+                {
+                    "GroupId": f"sg-{name}",
+                    "VpcId": vpc,
+                    "IpPermissions": rules if name == "demo" else [],
+                    "Tags": [{"Key": "Name", "Value": "x"}, {"Key": "phalanx:cluster", "Value": name}],
+                }
+                for name, vpc in self.neighbours.items()
+            ]
+        }
 
     def delete_stack(self, **given: str) -> None:
         self.deleted.append(given)
@@ -254,11 +286,11 @@ def aws() -> Aws:
 def look(aws, monkeypatch):
     """The packed function, as at a time after NOW."""
     settings = {"DOWN_AFTER": 7 * DAY_S, "WARNING": DAY_S, "RATE": 3600, "STACK": STACK, "ROLE": "arn:role"}
-    for name, value in {**settings, "TOPIC": "arn:topic", "HEAD_GROUP": "demo-head", "VPC": "vpc-1"}.items():
+    for name, value in {**settings, "TOPIC": "arn:topic", "HEAD_GROUP": "demo-head", "NETWORK": "1"}.items():
         monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(boto3, "client", aws.client)
     program: dict[str, Any] = {"__name__": "index"}
     exec(compile(function_source(removes=True), "index.py", "exec"), program)
-    program["boto3"] = SimpleNamespace(client=aws.client)
 
     def run(**after: float) -> None:
         time = (NOW + timedelta(**after)).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -316,21 +348,42 @@ def test_one_mail_warns_a_day_before_whenever_the_looks_are(aws, look):
 
 def test_a_stack_whose_network_another_cluster_uses_stays_and_a_mail_a_day_says_so(aws, look):
     """Deleting it would take the NAT gateway or the endpoints first, and only then fail."""
-    aws.neighbours = ["demo", "other"]
+    aws.neighbours = {"elsewhere": "vpc-2", "demo": "vpc-1", "other": "vpc-1"}
     for hour in range(24, 72):
         look(hours=hour, minutes=17)
     assert aws.deleted == []
     assert [one["Message"] for one in aws.sent] == [
-        "demo is stopped; its stack stays: another cluster is in its network."
+        "demo is stopped; its stack stays: another cluster uses its network or files."
     ] * 2
-    aws.neighbours = ["demo"]
+    del aws.neighbours["other"]
     look(hours=72)
     assert len(aws.deleted) == 1
 
 
+def test_a_stack_whose_files_another_cluster_mounts_stays_in_whatever_network(aws, look, monkeypatch):
+    """In a VPC of the user's, the stack's mount target serves it: its security group lets that cluster's nodes in."""
+    monkeypatch.setenv("NETWORK", "")
+    aws.neighbours, aws.let_in = {"demo": "vpc-1", "beside": "vpc-1", "mounts": "vpc-1"}, ["mounts", "bastion"]
+    look(days=30)
+    assert aws.deleted == []
+    aws.let_in = ["bastion"]
+    look(days=30)
+    assert len(aws.deleted) == 1
+
+
+def test_a_stack_that_could_not_be_deleted_is_mailed_once_a_day(aws, look):
+    aws.status, aws.groups = "DELETE_FAILED", {}
+    for hour in range(48):
+        look(hours=hour, minutes=17)
+    assert [one["Message"] for one in aws.sent] == [
+        "demo is stopped; its stack could not be deleted: see `phalanx down`."
+    ] * 2
+    assert aws.deleted == []
+
+
 def test_in_a_vpc_of_the_user_s_others_matter_only_behind_the_stack_s_endpoints():
     def looked_at(made: Plan) -> bool:
-        return "VPC='${Vpc}'" in str(build(made).to_dict()["Resources"]["Function"])
+        return "NETWORK='1'" in str(build(made).to_dict()["Resources"]["Function"])
 
     inside = PLANS["inside"]
     kept = replace(inside.facts, vpc=replace(inside.facts.vpc, head=NATTED, workers=NATTED))

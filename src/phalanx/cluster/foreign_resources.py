@@ -20,6 +20,9 @@ class ForeignDeleted:
 
     lines: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"GuardDuty's {', '.join(self.lines)}: deleted, so that the VPC can be deleted"
+
 
 def delete_guard_duty(cloud: Cloud, resources: Sequence[Resource], deadline_s: float) -> Iterator[ForeignDeleted]:
     """Delete GuardDuty's endpoint and security group, and wait for their end. Raises CloudError at the deadline."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from troposphere import AWSObject, GetAtt, Ref, Split, Sub, Template, awslambda, events, iam
+from troposphere import AWSObject, GetAtt, If, Ref, Split, Sub, Template, awslambda, events, iam
 
 from phalanx.plan.money import removal_steps
 from phalanx.plan.plan import Plan
@@ -65,6 +65,17 @@ def add_to(template: Template, plan: Plan) -> None:
     for resource in (_role(plan), _rule(plan), _permission()):
         template.add_resource(resource)
     template.add_resource(_policy(template, plan))
+    _keep_what_mails(template)
+
+
+def _keep_what_mails(template: Template) -> None:
+    """Let what mails outlive what others can hold: the VPC, or security groups in one that is not the stack's.
+
+    CloudFormation deletes nothing on which something depends that it could not delete (docs/aws-behaviour.md 1.36).
+    """
+    groups = [name for name, one in template.resources.items() if one.resource_type == "AWS::EC2::SecurityGroup"]
+    for name in ["Vpc"] if "Vpc" in template.resources else groups:
+        template.resources[name].resource["DependsOn"] = "RemovalPermission"
 
 
 def _role(plan: Plan) -> iam.Role:
@@ -133,8 +144,8 @@ def settings(plan: Plan) -> dict[str, Any]:
         "DOWN_AFTER": str(plan.spec.down_after_s),
         "WARNING": str(warning_s),
         "RATE": str(rate_s),
-        # Where others may depend on what the stack made there; nowhere else.
-        "VPC": "${Vpc}" if plan.facts.vpc is None or plan.endpoints else "",
+        # Whether others may depend on the network that the stack made.
+        "NETWORK": "1" if plan.facts.vpc is None or plan.endpoints else "",
     }
 
 
@@ -143,6 +154,8 @@ def _rule(plan: Plan) -> events.Rule:
     return events.Rule(
         "RemovalRule",
         ScheduleExpression=f"rate({minutes} minute{'s' if minutes > 1 else ''})",
+        # It outlives the rule so, which DependsOn can't say of what is conditional.
+        Description=If("HasMail", Ref("MailSubscription"), ""),
         Targets=[events.Target("RemovalTarget", Id="function", Arn=GetAtt("Function", "Arn"))],
     )
 

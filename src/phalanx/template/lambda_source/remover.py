@@ -11,6 +11,7 @@ OWN_STACK = SETTINGS["STACK"]
 PERIOD_S = int(SETTINGS["RATE"])
 CLUSTER = OWN_STACK.split("/")[1]
 CLUSTER_TAG = "phalanx:cluster"
+CLIENT = boto3.client
 
 
 def look(event: dict, context: object) -> None:
@@ -20,22 +21,25 @@ def look(event: dict, context: object) -> None:
         handler(event, context)  # noqa: F821 # pyright: ignore[reportUndefinedVariable]
         return
     now = datetime.strptime(event["time"], "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    stacks = boto3.client("cloudformation")
+    stacks = CLIENT("cloudformation")
     stack = stacks.describe_stacks(StackName=OWN_STACK)["Stacks"][0]
     left = (due := end(stack)) - now - int(SETTINGS["WARNING"])
-    if due and due <= now:
+    if stack["StackStatus"] == "DELETE_FAILED":
+        if now % 86400 < PERIOD_S:
+            warn("could not be deleted: see `phalanx down`.")
+    elif 0 < due <= now:
         if not is_shared():
             stacks.delete_stack(StackName=OWN_STACK, RoleARN=SETTINGS["ROLE"])
         elif (now - due) % 86400 < PERIOD_S:
-            warn("stays: another cluster is in its network.")
-    elif due and -PERIOD_S < left <= 0:
-        when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(due))
+            warn("stays: another cluster uses its network or files.")
+    elif -PERIOD_S < left <= 0:
+        when = time.strftime("%F %H:%M UTC", time.gmtime(due))
         warn("will be deleted at " + when + " without its data. `phalanx extend` or `up` prevents it.")
 
 
 def end(stack: dict) -> float:
     """Return when the stack is to be deleted; 0 while it changes, and while a node runs, starts or ends."""
-    scaling = boto3.client("autoscaling")
+    scaling = CLIENT("autoscaling")
     names = [CLUSTER + "-head", CLUSTER + "-workers"]
     groups = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=names)["AutoScalingGroups"]
     if not stack["StackStatus"].endswith("_COMPLETE") or any(
@@ -53,16 +57,19 @@ def end(stack: dict) -> float:
 
 
 def is_shared() -> bool:
-    """Whether another cluster is in the network that would go: `phalanx down` refuses that, too."""
-    groups = boto3.client("ec2").describe_security_groups(
-        Filters=[{"Name": "vpc-id", "Values": [SETTINGS["VPC"]]}, {"Name": "tag-key", "Values": [CLUSTER_TAG]}]
-    )["SecurityGroups"]
-    return any({"Key": CLUSTER_TAG, "Value": CLUSTER} not in group["Tags"] for group in groups)
+    """Whether another cluster is in the network that would go, or is let in to the files: `phalanx down` refuses it."""
+    chosen = [{"Name": "tag-key", "Values": [CLUSTER_TAG]}]
+    groups = CLIENT("ec2").describe_security_groups(Filters=chosen)["SecurityGroups"]
+    own = [group for group in groups if {"Key": CLUSTER_TAG, "Value": CLUSTER} in group["Tags"]]
+    near = {pair["GroupId"] for group in own for rule in group["IpPermissions"] for pair in rule["UserIdGroupPairs"]}
+    if SETTINGS["NETWORK"]:
+        near |= {group["VpcId"] for group in own}
+    return any(near & {group["GroupId"], group["VpcId"]} for group in groups if group not in own)
 
 
 def warn(text: str) -> None:
     """Mail a warning to those who subscribed."""
-    boto3.client("sns").publish(
+    CLIENT("sns").publish(
         TopicArn=SETTINGS["TOPIC"],
         Subject="phalanx: cluster " + CLUSTER,
         Message=CLUSTER + " is stopped; its stack " + text,
