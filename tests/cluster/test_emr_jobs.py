@@ -185,10 +185,11 @@ class TestGuide:
         given = ("--recipe", "mxnet", "-n", "2", "-s", "1", "-H", "hosts")
         one_thread = ("--env-worker", "OMP_NUM_THREADS:1", "--env-server", "OMP_NUM_THREADS:1")
         training = ("train_cifar10.py", "--network", "resnet", "--kv-store", "dist_device_sync", "--num-epochs", "1")
-        little = ("--images", "96", "--batch-size", "16")
+        little = ("--images", "96", "--batch-size", "16", "--disp-batches", "1")
         job = example.phalanx("launch", *given, *one_thread, "python", *training, *little, timeout_s=MADE_WITHIN_S)
         trained = re.findall(r"^\[worker (\d)\] .*Train-accuracy=0\.\d+", job.stdout, re.M)
         assert sorted(trained) == ["0", "1"], job.stdout
+        assert {*re.findall(r"^\[worker (\d)\] .*Speed: [\d.]+ samples/sec", job.stdout, re.M)} == {"0", "1"}
         assert "no process of it is left on 3 nodes" in job.stderr
 
     def test_tensorflows_scripts_run_on_their_hosts(self, emr):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -14,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emr_fakes import LABEL, request
-from emr_nodes import BUCKET, LOGS, Emr, served
+from aws_cli import AwsCli, aws_cli
+from emr_nodes import BUCKET, Emr, create, served
 from fleet_fakes import until
 from local_clouds import api, endpoint
 
-from phalanx.localcloud.moto_setup import AMAZON_LINUX
 from phalanx.template.emr_scripts import texts
 
 pytestmark = pytest.mark.cluster
@@ -35,7 +33,8 @@ YARN = """yarn() {{ printf '%s\\n' 'Total Nodes:{count}' \
 class Others(Emr):
     """The service in an account with a default VPC, an EFS file system in it, and one cluster of two nodes."""
 
-    def prepare(self) -> None:
+    def prepare(self, aws: AwsCli) -> None:
+        self.aws = aws
         self.efs = api(self.terminal, "efs")
         default = self.ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
         vpc = default[0]["VpcId"]
@@ -55,19 +54,15 @@ class Others(Emr):
         return self.ec2.create_security_group(GroupName=name, Description=name, VpcId=vpc)["GroupId"]
 
     def create(self, count: int, script: str = "", *arguments: str) -> str:
-        """Make a cluster by the seed's command, with a present label and type."""
-        action = f"Path={script},Args=[{','.join(arguments)}]"
-        actions = ["--bootstrap-actions", action, "--applications", "Name=Hadoop"] if script else []
-        program = shutil.which("aws")
-        if program:
-            return self._by_command(program, count, actions)
-        # What that command sends (docs/aws-behaviour.md 7.23).
-        boot = {"Name": "Bootstrap action", "ScriptBootstrapAction": {"Path": script, "Args": list(arguments)}}
-        sent = request("", count - 1, Name="theirs", LogUri=LOGS, CustomAmiId=AMAZON_LINUX["x86_64"])
-        sent |= {"BootstrapActions": [boot], "Applications": [{"Name": "Hadoop"}]} if script else {}
-        sent["Instances"] = {**sent["Instances"], **self._attributes()}
-        del sent["Instances"]["Ec2SubnetId"]
-        return self.api.run_job_flow(**sent)["JobFlowId"]
+        """Make a cluster by the command of AWS's guide, with a bootstrap action."""
+        actions = ["--bootstrap-actions", f"Path={script},Args=[{','.join(arguments)}]"] if script else []
+        groups = {
+            "EmrManagedMasterSecurityGroup": self.nodes_group,
+            "EmrManagedSlaveSecurityGroup": self.nodes_group,
+            "AdditionalMasterSecurityGroups": f"[{self.efs_group}]",
+            "AdditionalSlaveSecurityGroups": f"[{self.efs_group}]",
+        }
+        return create(self.aws, count, *actions, **groups)
 
     def state_of_nodes(self, cluster: str) -> list[str]:
         """Return what could be left on each node, without the processes of this login."""
@@ -78,39 +73,6 @@ class Others(Emr):
             there = f"ssh -o StrictHostKeyChecking=no {other} sudo bash -c {shlex.quote(shlex.quote(LEFT))}"
             found.append(self.ssh("hadoop", public, there, agent=True))
         return ["\n".join(line for line in one.splitlines() if not re.search(_OF_LOGIN, line)) for one in found]
-
-    def _attributes(self) -> dict[str, Any]:
-        return {
-            "Ec2KeyName": "mine",
-            "EmrManagedMasterSecurityGroup": self.nodes_group,
-            "EmrManagedSlaveSecurityGroup": self.nodes_group,
-            "AdditionalMasterSecurityGroups": [self.efs_group],
-            "AdditionalSlaveSecurityGroups": [self.efs_group],
-        }
-
-    def _by_command(self, program: str, count: int, actions: list[str]) -> str:
-        """Run AWS's own command line."""
-        named = {"InstanceProfile": "EMR_EC2_DefaultRole", **self._attributes()}
-        named["KeyName"] = named.pop("Ec2KeyName")
-        attributes = (f"{key}={f'[{one[0]}]' if isinstance(one, list) else one}" for key, one in named.items())
-        given = {
-            "--release-label": LABEL,
-            "--instance-type": "m5.xlarge",
-            "--instance-count": str(count),
-            "--ec2-attributes": ",".join(attributes),
-            "--service-role": "EMR_DefaultRole",
-            "--custom-ami-id": AMAZON_LINUX["x86_64"],
-            "--log-uri": LOGS,
-            "--name": "theirs",
-            "--region": REGION,
-        }
-        there = endpoint(self.terminal)
-        keys = {"AWS_ACCESS_KEY_ID": there["access_key_id"], "AWS_SECRET_ACCESS_KEY": there["secret_access_key"]}
-        argv = [program, "emr", "create-cluster", *(word for pair in given.items() for word in pair), *actions]
-        environment = {**os.environ, **keys, "AWS_ENDPOINT_URL": there["url"]}
-        done = subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=300)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)["ClusterId"]
 
 
 _OF_LOGIN = r"sshd|bash -c|ps -eo|sort|sudo|controller"
@@ -124,9 +86,9 @@ ip rule; ip -6 rule; cat /etc/hosts /etc/environment /etc/fstab; mount | wc -l; 
 
 @pytest.fixture(scope="module")
 def others() -> Iterator[Others]:
-    with served() as service:
+    with served() as service, aws_cli(endpoint(service.terminal), service.terminal.state) as aws:
         service.__class__ = Others
-        service.prepare()
+        service.prepare(aws)
         (service.terminal.directory / "phalanx.yaml").unlink()
         yield service
 
@@ -176,13 +138,12 @@ def test_the_metadata_script_writes_the_file_on_every_node_and_exports_the_varia
 
 
 def test_in_the_shell_of_local_env_ssh_and_scp_reach_the_master_by_its_public_name(others, theirs):
-    """`aws emr ssh`, `scp` and `ssh -A` as on AWS; the first runs the second line of this script."""
+    """As on AWS."""
     key, master = shlex.quote(str(others.key)), f"hadoop@{others.describe(theirs)['MasterPublicDnsName']}"
     shown = others.terminal.typed(f"""\
 eval "$(phalanx local env)"
 eval "$(phalanx local env)"
-ssh -o StrictHostKeyChecking=no -o ServerAliveInterval=10 -i {key} {master} -t hostname
-{f"aws emr ssh --cluster-id {theirs} --key-pair-file {key} --command id" if shutil.which("aws") else ""}
+ssh -o StrictHostKeyChecking=no -i {key} {master} -t hostname
 echo sent > sent && scp -i {key} sent {master}: && ssh -i {key} {master} cat sent
 ssh-agent sh -c 'ssh-add -q {key} && ssh -A {master} ssh-add -L'
 ssh -o ConnectTimeout=5 nobody@no-such-host.invalid true || echo as elsewhere: $?

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from emr_fakes import command
-from emr_nodes import Emr, served, wait_for
+from emr_nodes import BUCKET, LOGS, Emr, served, wait_for
 from local_clouds import api
 from needed_rights import not_needed, rights
 
@@ -101,6 +101,17 @@ def test_a_bootstrap_action_that_fails_ends_its_cluster_and_its_output_is_in_the
     assert not (emr.terminal.state / "local/nodes" / instance).exists()
 
 
+def test_a_bootstrap_action_that_hangs_ends_its_cluster_at_the_limit_and_its_output_is_in_the_bucket(emr):
+    # EMR's limit is an hour; the weather's speed divides it.
+    emr.terminal.phalanx("local", "weather", "1", "--only", "metadata", "--speed", "100")
+    made = emr.run("#!/bin/sh\necho waits >&2\nsleep 1000\n", cores=0)
+    reason = emr.reaches(made, "TERMINATED_WITH_ERRORS")["Status"]["StateChangeReason"]
+    emr.terminal.phalanx("local", "weather", "off")
+    instance = emr.instances(made)[0]["Ec2InstanceId"]
+    assert reason["Message"] == f"On the master instance ({instance}), bootstrap action 1 timed out executing"
+    assert emr.log(f"{made}/node/{instance}/bootstrap-actions/1/stderr") == "waits\n"
+
+
 def test_a_cluster_is_terminated_while_a_step_runs_whose_logs_are_stored(emr):
     echo = {"Name": "echo", "ScriptBootstrapAction": {"Path": "file:/bin/echo", "Args": ["hello"]}}
     made = emr.run(SCRIPT, 0, BootstrapActions=[echo], Steps=[command("sh", "-c", "echo begun; sleep 1000")])
@@ -114,7 +125,7 @@ def test_a_cluster_is_terminated_while_a_step_runs_whose_logs_are_stored(emr):
     assert not (emr.terminal.state / "local/nodes" / instance).exists()
 
 
-def test_phalanx_makes_one_runs_jobs_on_it_resizes_it_and_says_when_emr_has_ended_it(emr):
+def test_phalanx_makes_one_runs_jobs_on_it_resizes_it_and_makes_it_again_with_its_data_after_emr_has_ended_it(emr):
     terminal = emr.terminal
     spec = "name: ours\ncloud: local-emr\nnodes: 2\nmin: 2\ntype: m5.xlarge\nslots: 1\nemr: {logs: s3://new-bucket}\n"
     (terminal.directory / "phalanx.yaml").write_text(spec)
@@ -135,12 +146,34 @@ def test_phalanx_makes_one_runs_jobs_on_it_resizes_it_and_says_when_emr_has_ende
         _, statements, used = rights(terminal, f"ours-{role}-")
         left = not_needed(statements, used, NOT_USED)
         assert left == [], f"{role}: {left}"
+    terminal.on("head", "echo kept > /efs/file")
     (master,) = (node["instance_id"] for node in nodes if node["name"].endswith("worker1"))
     emr.ec2.terminate_instances(InstanceIds=[master])
     ended = "The master node was terminated"
     wait_for(lambda: ended in terminal.phalanx("status", "--json", check=False).stdout, ended)
     assert "the master node died" in terminal.phalanx("why", check=False).stdout
     assert ended in terminal.phalanx("up", check=False).stderr
+    terminal.phalanx("down", "--yes", "--keep", "yes")
+    terminal.phalanx("up")
+    assert terminal.on("head", "cat /efs/file") == "kept\n"
+    assert "nothing of it is left" in terminal.phalanx("down", "--yes", "--keep", "no").stdout
+
+
+def test_nodes_with_gpus_count_them_and_jobs_stage_data_from_s3(emr):
+    terminal = emr.terminal
+    emr.s3.put_object(Bucket=BUCKET, Key="set/one.rec", Body=b"records")
+    spec = f"name: gpus\ncloud: local-emr\nnodes: 2\nmin: 2\ntype: g4dn.12xlarge\nstorage: head\ndata: {{set: s3://{BUCKET}/set}}\n"
+    (terminal.directory / "phalanx.yaml").write_text(f"{spec}emr: {{logs: {LOGS}}}\n")
+    terminal.phalanx("local", "gpus", "4")
+    terminal.phalanx("up")
+    terminal.phalanx("local", "gpus", "0")
+    nodes = json.loads(terminal.phalanx("nodes", "--json").stdout)
+    assert [(node["gpus"], node["slots"]) for node in nodes] == [(4, 4)] * 2
+    terminal.phalanx("data", "stage", "set")
+    line = "echo $DEEPLEARNING_WORKER_GPU_COUNT $CUDA_VISIBLE_DEVICES $(cat /efs/data/set/one.rec)"
+    job = terminal.phalanx("run", "--launcher", "tensorflow", "-N", "2", "--", "sh", "-c", line)
+    seen = sorted(one.partition("] ")[2] for one in job.stdout.splitlines())
+    assert seen == ["4 0,1 records"] * 2 + ["4 2,3 records"] * 2
     assert "nothing of it is left" in terminal.phalanx("down", "--yes", "--keep", "no").stdout
 
 

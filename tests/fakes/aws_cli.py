@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -57,6 +58,8 @@ class AwsCli:
 
     address: str
     endpoint: str
+    # A line that defines `aws` in a shell, for commands that start programs of the user's, such as ssh.
+    defined = f'aws() {{ PYTHONPATH={shlex.quote(str(INSTALLED))} {shlex.quote(sys.executable)} -m awscli "$@"; }}'
 
     def __call__(self, *arguments: str) -> Any:
         """Run a command; return its JSON, or its text. Raises RefusedByCliError."""

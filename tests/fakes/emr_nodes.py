@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from emr_fakes import command, make_roles, request
+from aws_cli import AwsCli
+from emr_fakes import LABEL, command, make_roles, request
 from fleet_fakes import name
 from local_clouds import api, endpoint
 
 from conftest import Terminal, a_terminal
 from phalanx.localcloud import dial
+from phalanx.localcloud.moto_setup import AMAZON_LINUX
 
 BUCKET = "emr-logs"
 LOGS = f"s3://{BUCKET}/logs"
@@ -102,6 +104,23 @@ class Emr:
         self.ec2.authorize_security_group_ingress(
             GroupId=group, IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="203.0.113.1/32"
         )
+
+
+def create(aws: AwsCli, count: int, *more: str, name: str = "theirs", **attributes: str) -> str:
+    """Make a cluster by the command of AWS's guide to deep learning on EMR of 2018, with a present label and type."""
+    named = {"InstanceProfile": "EMR_EC2_DefaultRole", "KeyName": "mine", **attributes}
+    given = {
+        "--release-label": LABEL,
+        "--instance-type": "m5.xlarge",
+        "--instance-count": str(count),
+        "--ec2-attributes": ",".join(f"{key}={value}" for key, value in named.items()),
+        "--service-role": "EMR_DefaultRole",
+        "--custom-ami-id": AMAZON_LINUX["x86_64"],
+        "--log-uri": LOGS,
+        "--name": name,
+        "--region": "us-east-1",
+    }
+    return aws("emr", "create-cluster", *(word for pair in given.items() for word in pair), *more)["ClusterId"]
 
 
 def wait_for(condition: Callable[[], Any], what: Any, timeout_s: float = 300.0) -> Any:

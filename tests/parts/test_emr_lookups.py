@@ -100,6 +100,18 @@ def test_all_that_is_missing_is_named_at_once_each_with_what_to_do(aws):
     assert lines[lines.index("emr: service_role: there is no role 'Nobody'") + 1] == "  Remove it: the stack makes one."
 
 
+def test_a_file_system_and_an_image_that_are_missing_are_named_with_the_rest(aws):
+    named = {"file_system": "fs-0123456789abcdef0", "image": "/my/image", "key_pair": "none-such"}
+    with pytest.raises(SpecError) as refused:
+        lookups.facts(aws, spec({}, **named), "ssh-ed25519 AAAA")
+    lines = [line for line in str(refused.value).splitlines() if not line.startswith("  ")]
+    assert lines == [
+        "key_pair: us-east-1 has no key pair 'none-such'",
+        "file_system: fs-0123456789abcdef0 does not exist in us-east-1",
+        "image: the SSM parameter /my/image does not exist in us-east-1",
+    ]
+
+
 def test_a_role_of_china_is_trusted_by_its_own_name(aws, emr):
     made = name("china")
     iam = emr.cloud.client("iam")

@@ -21,7 +21,7 @@ from phalanx.plan.existing_vpc import INTERNET, ExistingVpc, Subnet
 from phalanx.plan.machine_images import Image
 from phalanx.plan.mount_targets import MountTarget
 from phalanx.plan.plan import Plan, make_plan
-from phalanx.plan.plan_text import explain
+from phalanx.plan.plan_text import explain, warnings
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_limits import LONGEST_NODE_TIMEOUT_S
 from phalanx.template import LIMIT_BYTES, emr_bootstrap, request, synthesize, uploads, userdata
@@ -176,12 +176,14 @@ class TestDocument:
         own = {"elasticmapreduce:ResourceTag/phalanx:cluster": {"Ref": "AWS::StackName"}}
         assert changes["Condition"] == {"StringEquals": own}
 
-    def test_nodes_can_not_change_the_agent_that_other_nodes_run_as_root(self):
-        statements = emr_document(emr={"logs": "s3://bucket/logs"})["Resources"]["NodeRole"]["Properties"]["Policies"]
-        denied = [one for one in statements[0]["PolicyDocument"]["Statement"] if one["Effect"] == "Deny"]
+    @pytest.mark.parametrize("role", ["NodeRole", "JobRole"])
+    def test_nodes_and_jobs_can_not_change_the_agent_that_other_nodes_run_as_root(self, role):
+        wanted = {"emr": {"logs": "s3://bucket/logs"}, "data": {"all": "s3://bucket rw"}}
+        policies = emr_document(**wanted)["Resources"][role]["Properties"]["Policies"]
+        denied = [one for one in policies[0]["PolicyDocument"]["Statement"] if one["Effect"] == "Deny"]
         agents = {"Fn::Sub": "arn:${AWS::Partition}:s3:::bucket/logs/phalanx/*"}
-        assert denied == [{"Effect": "Deny", "Action": ["s3:PutObject"], "Resource": agents}]
-        assert next(iter(uploads(emr_plan(emr={"logs": "s3://bucket/logs"})))).startswith("s3://bucket/logs/phalanx/")
+        assert denied == [{"Effect": "Deny", "Action": ["s3:PutObject", "s3:DeleteObject"], "Resource": agents}]
+        assert next(iter(uploads(emr_plan(**wanted)))).startswith("s3://bucket/logs/phalanx/")
 
     def test_yarn_runs_containers_as_who_asks_only_if_jobs_come_through_it(self):
         assert "Configurations" not in cluster(emr_document())
@@ -210,6 +212,11 @@ class TestDocument:
 
     def test_it_takes_one_address_because_its_nodes_need_no_gateway(self):
         assert [quota.needed for quota in quotas.of(emr_spec(), 4) if quota.unit == "Elastic IP"] == [1]
+
+    def test_the_plan_warns_of_what_ends_a_shared_directory_on_the_head(self):
+        (said,) = (one for one in warnings(emr_plan(storage="head")) if "shared directory" in one)
+        assert "when it dies, with which EMR ends the cluster, or taken down" in said
+        assert "lease" not in said and "idle" not in said
 
     def test_the_plan_says_where_the_agent_goes(self):
         text = "\n".join(explain(emr_plan()))

@@ -23,6 +23,9 @@ class Released:
     node: str
     problem: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.node} was not cleaned up: {self.problem}" if self.problem else f"{self.node} is as it was before"
+
 
 def release(cloud: Cloud, cluster: Cluster) -> Iterator[Released]:
     """Release all nodes, the head last: the way to the others leads through it."""

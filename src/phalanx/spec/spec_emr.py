@@ -21,7 +21,8 @@ ROOT_GIB = (15, 100)
 """The bounds of EbsRootVolumeSize for these releases."""
 _LABEL = r"emr-([0-9]{1,2})\.[0-9]{1,2}\.[0-9]{1,2}"
 # Without what IAM reads as a wildcard.
-_BUCKET = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9!_.()-]+)*/?"
+# The document's description names it, of which CloudFormation takes 1,024 bytes.
+_BUCKET = r"(?!.{513})s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9!_.()-]+)*/?"
 _ROLE = r"[A-Za-z0-9_+=,.@-]{1,64}"
 
 _NEVER_STOPS = "EMR ends a cluster with its nodes, and can't stop it", "`phalanx down` ends it and keeps the data"
@@ -56,7 +57,7 @@ _GROUP = matching(
 
 EMR = group(
     {
-        "logs": matching(_BUCKET, "'{}' is not a place in S3", "such as s3://my-bucket/emr"),
+        "logs": matching(_BUCKET, "'{}' is not a place in S3", "such as s3://my-bucket/emr; at most 512 characters"),
         "release": text(
             release, lambda: {"pattern": whole(_LABEL.replace("?P<major>", ""))}, f"a label such as {DEFAULT_RELEASE}"
         ),

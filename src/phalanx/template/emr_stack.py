@@ -173,7 +173,7 @@ def _roles(plan: Plan) -> list[iam.Role | iam.PolicyType | iam.InstanceProfile]:
     )
     return [
         made,
-        access.job_role(plan, _role_arn(plan)),
+        access.job_role(plan, _role_arn(plan), never=[_keep_agents(plan)]),
         iam.InstanceProfile("NodeProfile", Roles=[role or Ref("NodeRole")]),
         *([] if "service_role" in (plan.spec.emr or {}) else [_emr_role(plan)]),
     ]
@@ -198,16 +198,27 @@ def _machines() -> list[dict[str, Any]]:
 
 
 def _logs(plan: Plan) -> list[dict[str, Any]]:
-    """Let nodes read the agent from the place of the logs, and write EMR's logs there.
-
-    They can't write the agent, which nodes of all clusters with this place run as root.
-    """
-    assert plan.spec.emr is not None
-    bucket, _, prefix = plan.spec.emr["logs"].removeprefix("s3://").rstrip("/").partition("/")
-    buckets = "arn:${AWS::Partition}:s3:::"
-    place = f"{buckets}{bucket}/{prefix}/" if prefix else f"{buckets}{bucket}/"
+    """Let nodes read the agent from the place of the logs, and write EMR's logs there."""
+    bucket, place = _place_of_logs(plan)
     return [
         access.allow(["s3:GetObject", "s3:PutObject"], Sub(f"{place}*")),
-        {**access.allow(["s3:PutObject"], Sub(f"{place}phalanx/*")), "Effect": "Deny"},
-        access.allow(["s3:ListBucket"], Sub(f"{buckets}{bucket}")),
+        _keep_agents(plan),
+        access.allow(["s3:ListBucket"], Sub(bucket)),
     ]
+
+
+def _keep_agents(plan: Plan) -> dict[str, Any]:
+    """Deny any change of the agents, which nodes of all clusters with this place run as root.
+
+    Jobs may have the right to write there by `data` or `policies`.
+    """
+    _, place = _place_of_logs(plan)
+    return {**access.allow(["s3:PutObject", "s3:DeleteObject"], Sub(f"{place}phalanx/*")), "Effect": "Deny"}
+
+
+def _place_of_logs(plan: Plan) -> tuple[str, str]:
+    """Return the ARNs of the bucket, and of what is below the place in it."""
+    assert plan.spec.emr is not None
+    bucket, _, prefix = plan.spec.emr["logs"].removeprefix("s3://").rstrip("/").partition("/")
+    arn_of_bucket = f"arn:${{AWS::Partition}}:s3:::{bucket}"
+    return arn_of_bucket, f"{arn_of_bucket}/{prefix}/" if prefix else f"{arn_of_bucket}/"

@@ -9,8 +9,6 @@ from xml.etree import ElementTree
 from phalanx.localcloud import placement
 from phalanx.localcloud.emr.records import Cluster, Member
 
-# EMR installs Hadoop with each of these.
-_NEED_HADOOP = ("hadoop", "spark")
 _HERE = Path(__file__).parent
 _LIBRARY = "/emr/instance-controller/lib/hadoop"
 _SITE = "/etc/hadoop/conf/yarn-site.xml"
@@ -47,10 +45,10 @@ _START = """enabled=/etc/systemd/system/multi-user.target.wants/{name}
 
 
 def script(cluster: Cluster, member: Member) -> str:
-    """Return a shell script that installs an instance's part of the applications; "" if it has none."""
-    names = {str(one["Name"]).lower() for one in cluster.wanted.get("Applications") or []}
-    if not names.intersection(_NEED_HADOOP):
-        return ""
+    """Return a shell script that installs an instance's part of Hadoop.
+
+    EMR installs it on every cluster, whichever applications are chosen (docs/aws-behaviour.md 7.39).
+    """
     program = "resource_manager" if member.group.is_master else "node_manager"
     unit = _UNIT.format(program.replace("_", ""))
     files = {
