@@ -99,6 +99,13 @@ class Stacks:
         assert self.settled(stack) == "CREATE_COMPLETE", self.history(stack)
         return stack
 
+    def updated(self, stack: str, resources: dict[str, Any], **given: Any) -> str:
+        """Update a stack to these resources (other sections with `sections=`); return its final status."""
+        sections = given.pop("sections", {})
+        body = json.dumps({"Resources": resources, **sections})
+        assert self.cloudformation.update_stack(StackName=stack, TemplateBody=body, **given)["StackId"] == stack
+        return self.settled(stack)
+
     def deleted(self, stack: str) -> str:
         """Delete a stack; return its final status."""
         self.cloudformation.delete_stack(StackName=stack)

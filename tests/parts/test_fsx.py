@@ -159,6 +159,35 @@ def test_one_that_a_cluster_left_is_found_by_its_tag_and_costs_until_it_is_delet
     assert not (cloud.context.state / "efs" / made["FileSystemId"]).exists()
 
 
+def test_one_grows_in_place_and_gets_another_speed_as_a_stack_is_updated(cloud, network):
+    where = {key: value for key, value in network.items() if key != "vpc"}
+
+    def of(size: int, speed: int) -> dict[str, Any]:
+        kind = {**KIND, "PerUnitStorageThroughput": speed}
+        properties = {"FileSystemType": "LUSTRE", "StorageCapacity": size, "LustreConfiguration": kind, **where}
+        return {"Files": {"Type": "AWS::FSx::FileSystem", "Properties": properties}}
+
+    stack = cloud.made(of(1200, 250))
+    made = cloud.physical(stack, "Files")
+    for size, speed in ((4800, 250), (4800, 500)):
+        assert cloud.updated(stack, of(size, speed)) == "UPDATE_COMPLETE"
+        (found,) = cloud.client("fsx").describe_file_systems(FileSystemIds=[made])["FileSystems"]
+        assert found["StorageCapacity"] == size
+        assert found["LustreConfiguration"]["PerUnitStorageThroughput"] == speed
+    assert cloud.physical(stack, "Files") == made
+    grow = cloud.client("fsx").update_file_system
+    with pytest.raises(ClientError, match="in the last 6 hours"):
+        grow(FileSystemId=made, StorageCapacity=7200)
+    cloud.clock.advance(6 * 3600)
+    for size in (2400, 4800 + 1200):
+        with pytest.raises(ClientError, match="multiple of 2400 GiB above the current capacity, 4800"):
+            grow(FileSystemId=made, StorageCapacity=size)
+    assert grow(FileSystemId=made, StorageCapacity=7200)["FileSystem"]["StorageCapacity"] == 7200
+    with pytest.raises(ClientError, match="does not serve fsx:UpdateFileSystem with DataCompressionType"):
+        grow(FileSystemId=made, LustreConfiguration={"DataCompressionType": "LZ4"})
+    assert cloud.deleted(stack) == "DELETE_COMPLETE"
+
+
 def test_what_is_not_served_is_refused_by_name(cloud, made):
     with pytest.raises(ClientError, match="does not serve fsx:CreateBackup") as refused:
         cloud.client("fsx").create_backup(FileSystemId=made["FileSystemId"])

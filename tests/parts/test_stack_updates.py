@@ -44,14 +44,6 @@ def group(description: str, **properties: Any) -> dict[str, Any]:
     return {"Type": "AWS::EC2::SecurityGroup", "Properties": {"GroupDescription": description, **properties}}
 
 
-def update(cloud: Stacks, stack: str, resources: dict[str, Any], **given: Any) -> str:
-    """Update a stack to these resources; return its final status."""
-    sections = given.pop("sections", {})
-    body = json.dumps({"Resources": resources, **sections})
-    assert cloud.cloudformation.update_stack(StackName=stack, TemplateBody=body, **given)["StackId"] == stack
-    return cloud.settled(stack)
-
-
 def endpoint_of_s3(*tables: str, **more: Any) -> dict[str, Any]:
     routes = {"ServiceName": f"com.amazonaws.{REGION}.s3", "RouteTableIds": [{"Ref": table} for table in tables]}
     vpc: dict[str, Any] = {"Vpc": {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.0.0.0/16"}}}
@@ -65,11 +57,11 @@ def test_an_endpoint_keeps_its_place_when_its_policy_and_its_route_tables_change
     stack = cloud.made(endpoint_of_s3("One"))
     before = cloud.physical(stack, "Endpoint")
     bound = {"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "s3:Get*", "Resource": "*"}]}
-    assert update(cloud, stack, endpoint_of_s3("One", "Two", PolicyDocument=bound)) == "UPDATE_COMPLETE"
+    assert cloud.updated(stack, endpoint_of_s3("One", "Two", PolicyDocument=bound)) == "UPDATE_COMPLETE"
     assert cloud.physical(stack, "Endpoint") == before
     (found,) = cloud.client("ec2").describe_vpc_endpoints(VpcEndpointIds=[before])["VpcEndpoints"]
     assert (json.loads(found["PolicyDocument"]), len(found["RouteTableIds"])) == (bound, 2)
-    assert update(cloud, stack, endpoint_of_s3("Two")) == "UPDATE_COMPLETE"
+    assert cloud.updated(stack, endpoint_of_s3("Two")) == "UPDATE_COMPLETE"
     (found,) = cloud.client("ec2").describe_vpc_endpoints(VpcEndpointIds=[before])["VpcEndpoints"]
     assert json.loads(found["PolicyDocument"])["Statement"][0]["Action"] == "*"
     assert found["RouteTableIds"] == [cloud.physical(stack, "Two")]
@@ -99,7 +91,7 @@ def test_a_resource_is_changed_in_place_with_cloudformations_events(cloud):
     stack = cloud.made({"Queue": queue(30), "Topic": named})
     url = cloud.physical(stack, "Queue")
     before = len(cloud.history(stack))
-    assert update(cloud, stack, {"Queue": queue(60), "Topic": named}, ClientRequestToken="mine") == "UPDATE_COMPLETE"
+    assert cloud.updated(stack, {"Queue": queue(60), "Topic": named}, ClientRequestToken="mine") == "UPDATE_COMPLETE"
     assert cloud.physical(stack, "Queue") == url
     assert attribute(cloud, url, "VisibilityTimeout") == "60"
     called = cloud.describe(stack)["StackName"]
@@ -117,7 +109,7 @@ def test_a_resource_is_changed_in_place_with_cloudformations_events(cloud):
 def test_resources_are_added_first_and_removed_last(cloud):
     stack = cloud.made({"Old": TOPIC, "Kept": queue(30), "Stays": {**TOPIC, "DeletionPolicy": "Retain"}})
     before = len(cloud.history(stack))
-    assert update(cloud, stack, {"Kept": queue(30), "New": TOPIC}) == "UPDATE_COMPLETE"
+    assert cloud.updated(stack, {"Kept": queue(30), "New": TOPIC}) == "UPDATE_COMPLETE"
     steps = [(who, status) for who, status, _ in cloud.history(stack)[before:] if status != "UPDATE_COMPLETE"]
     assert steps.index(("New", "CREATE_COMPLETE")) < steps.index(("Old", "DELETE_IN_PROGRESS"))
     assert ("Stays", "DELETE_SKIPPED") in steps
@@ -138,7 +130,7 @@ def test_what_can_not_change_in_place_is_replaced_and_what_refers_to_it_follows(
     detail = planned["Changes"][1]["ResourceChange"]["Details"][0]
     assert detail["Target"] == {"Attribute": "Properties", "Name": "GroupId", "RequiresRecreation": "Always"}
     assert (detail["Evaluation"], detail["ChangeSource"]) == ("Dynamic", "ResourceReference")
-    assert update(cloud, stack, parts("two")) == "UPDATE_COMPLETE"
+    assert cloud.updated(stack, parts("two")) == "UPDATE_COMPLETE"
     assert cloud.physical(stack, "Group") != old
     with pytest.raises(ClientError, match=r"InvalidGroup\.NotFound"):
         cloud.client("ec2").describe_security_groups(GroupIds=[old])
@@ -156,7 +148,7 @@ def test_a_failure_takes_everything_back(cloud):
         },
     }
     wanted = {"First": queue(60), "Group": group("two"), "Added": TOPIC, "Role": impossible}
-    assert update(cloud, stack, wanted, Capabilities=["CAPABILITY_IAM"]) == "UPDATE_ROLLBACK_COMPLETE"
+    assert cloud.updated(stack, wanted, Capabilities=["CAPABILITY_IAM"]) == "UPDATE_ROLLBACK_COMPLETE"
     assert attribute(cloud, url, "VisibilityTimeout") == "30"
     assert cloud.physical(stack, "Group") == old
     history = cloud.history(stack)
@@ -166,7 +158,7 @@ def test_a_failure_takes_everything_back(cloud):
     assert (called, "UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS", "") in history
     assert ("Added", "DELETE_COMPLETE", "") in history
     assert not any(who == "Gone" and status.startswith("DELETE") for who, status, _ in history)
-    assert update(cloud, stack, {"First": queue(45), "Group": group("one")}) == "UPDATE_COMPLETE"
+    assert cloud.updated(stack, {"First": queue(45), "Group": group("one")}) == "UPDATE_COMPLETE"
     assert attribute(cloud, url, "VisibilityTimeout") == "45"
 
 
@@ -177,7 +169,7 @@ def test_an_update_can_be_cancelled_while_it_waits(cloud):
     with pytest.raises(ClientError, match="cannot be deleted while in status UPDATE_IN_PROGRESS"):
         cloud.cloudformation.delete_stack(StackName=stack)
     with pytest.raises(ClientError, match=f"Stack:{stack} is in UPDATE_IN_PROGRESS state and can not be updated"):
-        update(cloud, stack, {"Queue": queue(45)})
+        cloud.updated(stack, {"Queue": queue(45)})
     cloud.cloudformation.cancel_update_stack(StackName=stack)
     assert cloud.settled(stack) == "UPDATE_ROLLBACK_COMPLETE"
     assert attribute(cloud, cloud.physical(stack, "Queue"), "VisibilityTimeout") == "30"
@@ -218,11 +210,11 @@ def test_parameters_keep_their_value_or_take_the_default(cloud):
 def test_outputs_metadata_and_tags_are_updates_by_themselves(cloud):
     stack = cloud.made({"Queue": queue(30)}, Tags=[{"Key": "old", "Value": "1"}])
     outputs = {"Outputs": {"Name": {"Value": {"Fn::GetAtt": ["Queue", "QueueName"]}}}}
-    assert update(cloud, stack, {"Queue": queue(30)}, sections=outputs) == "UPDATE_COMPLETE"
+    assert cloud.updated(stack, {"Queue": queue(30)}, sections=outputs) == "UPDATE_COMPLETE"
     assert cloud.describe(stack)["Outputs"][0]["OutputKey"] == "Name"
     planned = change_set(cloud, stack, {"Queue": queue(30, Metadata={"seen": "1"})}, sections=outputs)
     assert planned["Changes"][0]["ResourceChange"]["Scope"] == ["Metadata"]
-    assert update(cloud, stack, {"Queue": queue(30)}, Tags=[{"Key": "new", "Value": "2"}]) == "UPDATE_COMPLETE"
+    assert cloud.updated(stack, {"Queue": queue(30)}, Tags=[{"Key": "new", "Value": "2"}]) == "UPDATE_COMPLETE"
     tags = cloud.client("sqs").list_queue_tags(QueueUrl=cloud.physical(stack, "Queue"))["Tags"]
     assert tags["new"] == "2" and "old" not in tags
     assert cloud.describe(stack)["Tags"] == [{"Key": "new", "Value": "2"}]
@@ -249,7 +241,7 @@ def test_what_is_not_served_is_refused_by_name_before_anything_is_changed(cloud,
     stack = cloud.made({"Topic": TOPIC, "Bucket": {"Type": "AWS::S3::Bucket"}})
     before = len(cloud.history(stack))
     with pytest.raises(ClientError, match=reason):
-        update(cloud, stack, resources)
+        cloud.updated(stack, resources)
     with pytest.raises(ClientError, match=reason):
         change_set(cloud, stack, resources)
     assert len(cloud.history(stack)) == before
@@ -259,7 +251,7 @@ def test_a_resource_with_a_name_of_its_own_is_not_replaced(cloud):
     called = name("group")
     stack = cloud.made({"Group": group("one", GroupName=called)})
     old = cloud.physical(stack, "Group")
-    assert update(cloud, stack, {"Group": group("two", GroupName=called)}) == "UPDATE_ROLLBACK_COMPLETE"
+    assert cloud.updated(stack, {"Group": group("two", GroupName=called)}) == "UPDATE_ROLLBACK_COMPLETE"
     reason = cloud.reason(stack, "Group", "UPDATE_FAILED")
     assert reason.startswith("CloudFormation cannot update a stack when a custom-named resource requires replacing.")
     assert cloud.physical(stack, "Group") == old
@@ -268,7 +260,7 @@ def test_a_resource_with_a_name_of_its_own_is_not_replaced(cloud):
 def test_a_change_set_is_void_after_another_update(cloud):
     stack = cloud.made({"Queue": queue(30)})
     planned = change_set(cloud, stack, {"Queue": queue(60)})
-    assert update(cloud, stack, {"Queue": queue(45)}) == "UPDATE_COMPLETE"
+    assert cloud.updated(stack, {"Queue": queue(45)}) == "UPDATE_COMPLETE"
     with pytest.raises(ClientError, match="ChangeSetNotFound"):
         cloud.cloudformation.execute_change_set(ChangeSetName=planned["ChangeSetId"])
 

@@ -159,7 +159,7 @@ def test_a_role_that_would_outlive_an_update_which_no_longer_wants_it_is_deleted
         ({"idle_s": 1800}, True),
         ({"image": "amazon-linux-2023"}, False),
         ({"type": "c6g.large"}, False),
-        ({"type": "p3.2xlarge"}, False),
+        ({"type": "g5.xlarge"}, False),
     ],
 )
 def test_an_update_keeps_the_image_of_the_nodes_unless_the_file_wants_another(monkeypatch, values, kept):
@@ -169,7 +169,7 @@ def test_an_update_keeps_the_image_of_the_nodes_unless_the_file_wants_another(mo
     (stack,) = cloud.stacks.values()
     parameters = {**stack.state.parameters, "Image": "/aws/service/x", "RootDevice": "/dev/xvdz"}
     stack.state = replace(stack.state, parameters=parameters, resolved={"Image": "ami-0123456789abcdef0"})
-    sizes = {"c6g.large": {"architecture": "arm64"}, "p3.2xlarge": {"gpus": 1}}.get(values.get("type", ""), {})
+    sizes = {"c6g.large": {"architecture": "arm64"}, "g5.xlarge": {"gpus": 1}}.get(values.get("type", ""), {})
     facts = cloud.facts
     monkeypatch.setattr(cloud, "facts", lambda spec, key: replace(facts(spec, key), **sizes))
     monkeypatch.setattr(template, "request", lambda plan: plans.append(plan) or ("{}", {}))
@@ -231,7 +231,7 @@ def test_only_the_number_of_nodes_takes_no_update_of_the_stack():
 
 def test_a_type_with_gpus_brings_the_lease_that_it_has_by_default():
     cloud = FakeCloud(changes=[GROUP], name="aws")
-    for kind in ("c5.large", "c5.xlarge", "p3.2xlarge"):
+    for kind in ("c5.large", "c5.xlarge", "g5.xlarge"):
         assert cloud.ends == []
         wanted = spec(cloud="aws", ssh_from="203.0.113.0/24", type=kind)
         list(BringUp(cloud, wanted, lambda proposal: None).steps())

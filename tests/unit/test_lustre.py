@@ -229,11 +229,24 @@ def test_the_user_s_policy_has_fsx_s_calls_and_its_roles_and_the_linked_buckets_
     assert "RolesOfFsx" not in {one["Sid"] for one in policy(json.loads(synthesize(plan())), "demo")["Statement"]}
 
 
-def test_a_cluster_keeps_its_file_system_as_it_is():
+@pytest.mark.parametrize(
+    ("before", "now", "reason"),
+    [
+        (None, {"size_gib": 2400}, ""),
+        ({"type": "persistent_2"}, {"type": "persistent_2", "size_gib": 4800, "throughput": 500}, ""),
+        ({"size_gib": 2400}, None, "can grow, and can't become smaller"),
+        (None, {"type": "persistent_2"}, "the type of a Lustre file system can't change"),
+        ({"data": ["a"]}, {"data": ["b"]}, "its links to S3 can't change"),
+    ],
+)
+def test_a_file_system_grows_and_gets_another_speed_and_is_what_it_was_otherwise(before, now, reason):
     state = FakeCloud()
     found = state.describe_stack(state.put("demo", "CREATE_COMPLETE"))
-    with pytest.raises(ClusterError, match="other settings"):
-        refuse_fixed(found, {"lustre": (None, {"size_gib": 2400})})
+    if not reason:
+        refuse_fixed(found, {"lustre": (before, now)})
+        return
+    with pytest.raises(ClusterError, match=f"other settings: lustre: .*{reason}"):
+        refuse_fixed(found, {"lustre": (before, now)})
 
 
 class LustreCloud(FakeCloud):

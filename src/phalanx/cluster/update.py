@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 from phalanx.clouds.protocol import ChangeSet, Cloud, StackChange, StackEvent, StackState
 from phalanx.cluster.deletion import REMOVAL_ROLE
@@ -18,7 +18,7 @@ from phalanx.spec.spec_storage import EFS
 # They have an effect here or at the next `down` or `up`, and none on the stack.
 WITHOUT_STACK = frozenset({"nodes", "min", "keep", "lease_s", "budget", "other_types", "zones"})
 # What a node does once, with the first of its kind: another value would divide the cluster.
-_FIXED = frozenset({"cloud", "region", "network", "shared", "file_system", "lustre", "boot"})
+_FIXED = frozenset({"cloud", "region", "network", "shared", "file_system", "boot"})
 # `phalanx scale`, `extend` and the stack's own life decide about these, not the file.
 _KEPT = ("Workers", "MinNodes", "SshPublicKey", "FileSystemId", "LeaseEnd", "Zone")
 # No setting takes these from a cluster, and data or membership would go with them.
@@ -58,8 +58,22 @@ def refuse_fixed(found: StackState, settings: Settings) -> None:
     before, now = settings.get("storage", (None, None))
     if (before or EFS) != (now or EFS):
         fixed["storage"] = (before, now)
+    if "lustre" in settings and not fixed:
+        _refuse_other_lustre(found, settings)
     if fixed:
         raise ClusterError(f"cluster {found.name} exists with other settings: {described(fixed)}", _AGAIN)
+
+
+def _refuse_other_lustre(found: StackState, settings: Settings) -> None:
+    """Raise ClusterError for what FSx can't change of a file system that is there."""
+    from phalanx.spec import spec_lustre  # here, because few clusters have one
+
+    wrong = spec_lustre.cannot_become(*cast("tuple[Any, Any]", settings["lustre"]))
+    if wrong:
+        raise ClusterError(
+            f"cluster {found.name} exists with other settings: {described({'lustre': settings['lustre']})}; {wrong}",
+            _AGAIN,
+        )
 
 
 class Update:

@@ -92,6 +92,17 @@ def throughput(lustre: Mapping[str, Any] | None) -> int:
     return (lustre or {}).get("throughput", THROUGHPUTS[0]) if deployment(lustre) == PERSISTENT else 0
 
 
+def cannot_become(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> str:
+    """Return why a file system that is there can't become another; "" if it can (docs/aws-behaviour.md 4.18)."""
+    if deployment(before) != deployment(now):
+        return "the type of a Lustre file system can't change"
+    if set((before or {}).get("data", ())) != set((now or {}).get("data", ())):
+        return "its links to S3 can't change while there are nodes"
+    if size_gib(now) < size_gib(before):
+        return "a Lustre file system can grow, and can't become smaller"
+    return ""
+
+
 def linked(lustre: Mapping[str, Any] | None, data: Mapping[str, str] | None) -> list[Place]:
     """Return the S3 prefixes that appear in the file system, as data/NAME."""
     wanted = (lustre or {}).get("data", ())

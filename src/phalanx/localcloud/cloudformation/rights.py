@@ -267,15 +267,23 @@ _WITHOUT_ACCOUNT = ("ec2:image/", "ssm:parameter/aws/")
 # Image Builder works with a role of its own, which the first call makes (docs/aws-behaviour.md 9.12).
 _OWN_ROLE = "role/aws-service-role/imagebuilder.amazonaws.com/AWSServiceRoleForImageBuilder"
 _BY_ITS_ROLE = (("iam:CreateServiceLinkedRole", _OWN_ROLE), ("iam:GetRole", _OWN_ROLE))
-# The same of Auto Scaling, EFS and EMR (docs/aws-behaviour.md 6.3). This is always an account's first call.
+# The same of Auto Scaling, EFS, FSx and EMR (docs/aws-behaviour.md 6.3). This is always an account's first call.
 _SCALING_ROLE = "role/aws-service-role/autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
 _EFS_ROLE = "role/aws-service-role/elasticfilesystem.amazonaws.com/AWSServiceRoleForAmazonElasticFileSystem"
 _EMR_ROLE = "role/aws-service-role/elasticmapreduce.amazonaws.com/AWSServiceRoleForEMRCleanup"
+_FSX_ROLE = "role/aws-service-role/fsx.amazonaws.com/AWSServiceRoleForAmazonFSx"
+# FSx makes one for each link to S3 (docs/aws-behaviour.md 4.13).
+_LINK_ROLE = "role/aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-1"
+_OF_LINK = tuple(
+    (f"iam:{verb}", _LINK_ROLE) for verb in ("CreateServiceLinkedRole", "AttachRolePolicy", "PutRolePolicy")
+)
 # (Type, what is done) → calls that are about other resources.
 _OTHERS: Mapping[tuple[str, str], tuple[tuple[str, str], ...]] = {
     ("AWS::AutoScaling::AutoScalingGroup", "create"): (("iam:CreateServiceLinkedRole", _SCALING_ROLE),),
     ("AWS::EFS::MountTarget", "create"): (("iam:CreateServiceLinkedRole", _EFS_ROLE),),
     ("AWS::EMR::Cluster", "create"): (("iam:CreateServiceLinkedRole", _EMR_ROLE),),
+    ("AWS::FSx::DataRepositoryAssociation", "create"): _OF_LINK,
+    ("AWS::FSx::FileSystem", "create"): (("iam:CreateServiceLinkedRole", _FSX_ROLE),),
     ("AWS::ImageBuilder::Component", "create"): _BY_ITS_ROLE,
     ("AWS::ImageBuilder::DistributionConfiguration", "create"): _BY_ITS_ROLE,
     ("AWS::ImageBuilder::Image", "create"): (*_BY_ITS_ROLE, ("iam:PassRole", "role/{stack}-DeletionRole-0123456789AB")),

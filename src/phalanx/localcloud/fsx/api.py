@@ -28,6 +28,10 @@ def _describe(service: Service, region: str, given: Mapping[str, Any]) -> dict[s
     return {"FileSystems": [one.described() for one in found]}
 
 
+def _update(service: Service, _region: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"FileSystem": service.update(given).described()}
+
+
 def _delete(service: Service, _region: str, given: Mapping[str, Any]) -> dict[str, Any]:
     service.delete(given["FileSystemId"])
     return {"FileSystemId": given["FileSystemId"], "Lifecycle": "DELETING"}
@@ -73,6 +77,7 @@ def _list_tags(service: Service, _region: str, given: Mapping[str, Any]) -> dict
 HANDLERS: dict[str, Handler] = {
     "create_file_system": _create,
     "describe_file_systems": _describe,
+    "update_file_system": _update,
     "delete_file_system": _delete,
     "create_data_repository_association": _link,
     "describe_data_repository_associations": _links,
@@ -81,7 +86,11 @@ HANDLERS: dict[str, Handler] = {
     "untag_resource": _untag,
     "list_tags_for_resource": _list_tags,
 }
-PATCHED = tuple(f"moto.fsx.responses.FSxResponse.{name}" for name in HANDLERS if "repository" not in name)
+PATCHED = tuple(
+    f"moto.fsx.responses.FSxResponse.{name}"
+    for name in HANDLERS
+    if "repository" not in name and name != "update_file_system"
+)
 
 
 def install(service: Service) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 from moto.core.exceptions import JsonRESTError
@@ -14,6 +15,11 @@ SMALLEST_GIB = 1200
 _STEPS_GIB = {"SCRATCH_1": 3600}
 _THROUGHPUTS = {"PERSISTENT_1": (50, 100, 200), "PERSISTENT_2": (125, 250, 500, 1000)}
 _MOST_LINKS = 8
+_CHANGES = {
+    *("FileSystemId", "ClientRequestToken", "StorageCapacity"),
+    *("LustreConfiguration", "PerUnitStorageThroughput"),
+}
+_BETWEEN_GROWTHS = timedelta(hours=6)
 _NO_LUSTRE = (
     "The file system cannot be created because the default security group in the subnet provided or the provided "
     "security groups do not permit Lustre LNET network traffic on port 988"
@@ -53,6 +59,25 @@ def check_speed(deployment: str, throughput: int | None) -> None:
 def check_version(deployment: str, version: str) -> None:
     if version not in ("2.10", "2.12", "2.15") or (deployment, version) == ("PERSISTENT_2", "2.10"):
         raise FsxError("BadRequest", f"FileSystemTypeVersion {version} is not supported for {deployment}")
+
+
+def check_update(given: Mapping[str, Any]) -> None:
+    """Refuse changes that the local cloud does not have."""
+    changed = {*given, *(given.get("LustreConfiguration") or {})}
+    if unserved := sorted(changed - _CHANGES):
+        raise FsxError(NOT_SERVED, f"The local cloud does not serve fsx:UpdateFileSystem with {unserved[0]}.")
+
+
+def check_growth(found: Lustre, size: int, now: datetime) -> None:
+    """Refuse what the size of a file system that is there can't become (docs/aws-behaviour.md 4.18)."""
+    step = 2400
+    if found.deployment == "SCRATCH_1":
+        raise FsxError("BadRequest", "The storage capacity of SCRATCH_1 file systems can't be increased")
+    if size <= found.size_gib or size % step:
+        text = f"StorageCapacity {size} must be a multiple of {step} GiB above the current capacity, {found.size_gib}"
+        raise FsxError("BadRequest", text)
+    if found.grown_at and now < found.grown_at + _BETWEEN_GROWTHS:
+        raise FsxError("BadRequest", "The storage capacity was increased in the last 6 hours")
 
 
 def check_network(subnet: Any, groups: Iterable[Any]) -> None:

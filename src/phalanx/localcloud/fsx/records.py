@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 LUSTRE_PORT = 988
@@ -59,6 +60,7 @@ class Lustre:
     tags: dict[str, str]
     domain: str
     links: dict[str, Link] = field(default_factory=dict)
+    grown_at: datetime | None = None
 
     @property
     def arn(self) -> str:

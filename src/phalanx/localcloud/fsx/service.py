@@ -89,6 +89,20 @@ class Service:
         made = backend.create_network_interface(subnet, None, group_ids=ids, description="FSx for Lustre")
         return vpc_id, Interface(made.id, made.private_ip_address, tuple(sorted(ids)))
 
+    def update(self, given: Mapping[str, Any]) -> Lustre:
+        """Give a file system another size or throughput. Raises FsxError for what FSx refuses."""
+        found, lustre = self.named(given["FileSystemId"]), given.get("LustreConfiguration") or {}
+        checks.check_update(given)
+        now, size = self.context.clock.now(), int(given.get("StorageCapacity") or found.size_gib)
+        throughput = lustre.get("PerUnitStorageThroughput")
+        throughput = found.throughput if throughput is None else int(throughput)
+        if size != found.size_gib:
+            checks.check_growth(found, size, now)
+        checks.check_speed(found.deployment, throughput)
+        found.grown_at = now if size != found.size_gib else found.grown_at
+        found.size_gib, found.throughput = size, throughput
+        return found
+
     def delete(self, file_system_id: str) -> None:
         """Delete a file system with its data. Raises FsxError if there is none."""
         found = self.named(file_system_id)

@@ -278,8 +278,13 @@ def _tag_lustre(_request: Request, physical_id: str, changed: dict[str, str], go
         tags.pop(name, None)
 
 
-@updates("AWS::FSx::FileSystem")
+@updates("AWS::FSx::FileSystem", "StorageCapacity LustreConfiguration")
 def _lustre(request: Request, before: Request, physical_id: str) -> None:
+    had, now = (one.properties.get("LustreConfiguration", {}) for one in (before, request))
+    changed = {key: value for key, value in now.items() if had.get(key) != value}
+    size = request.properties.get("StorageCapacity")
+    given = {"FileSystemId": physical_id, "StorageCapacity": size, "LustreConfiguration": changed}
+    fsx.running().update(given)
     _retag(_tag_lustre, request, before, physical_id)
 
 
