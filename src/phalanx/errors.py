@@ -36,6 +36,8 @@ class SpecError(PhalanxError):
     """One or more mistakes in what the user wrote; `message` lists all of them, one a line."""
 
     exit_code = 2
+    mistakes: tuple[SpecError, ...] = ()
+    """The single ones, if there are several."""
 
 
 class Mistakes:
@@ -49,7 +51,7 @@ class Mistakes:
         try:
             return look(*arguments)
         except SpecError as mistake:
-            self._found.append(mistake)
+            self._found += mistake.mistakes or (mistake,)
             return None
 
     def report(self) -> None:
@@ -57,7 +59,9 @@ class Mistakes:
         if len(self._found) == 1:
             raise self._found[0]
         if self._found:
-            raise SpecError("\n".join("\n  ".join(filter(None, (one.message, one.hint))) for one in self._found))
+            every = SpecError("\n".join("\n  ".join(filter(None, (one.message, one.hint))) for one in self._found))
+            every.mistakes = tuple(self._found)
+            raise every
 
 
 class CloudError(PhalanxError):
@@ -90,6 +94,10 @@ class ClusterError(PhalanxError):
     """No such cluster is known, or its head can't be reached."""
 
     exit_code = 6
+
+
+class ClusterGone(ClusterError):  # noqa: N818 - reads as what happened
+    """The cluster was deleted."""
 
 
 class JobError(PhalanxError):

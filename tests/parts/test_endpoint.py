@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -191,6 +193,16 @@ def test_one_that_can_t_start_says_why(monkeypatch):
     with pytest.raises(LocalCloudError, match="user namespaces are forbidden"):
         endpoint.wait()
     assert not list(endpoint.state().iterdir())
+
+
+def test_a_full_disk_is_named(monkeypatch):
+    argv = [sys.executable, "-c", "import sys; sys.exit('OSError: [Errno 28] No space left on device')"]
+    monkeypatch.setattr(endpoint, "_serve_argv", lambda: argv)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=4096))
+    endpoint.begin()
+    with pytest.raises(LocalCloudError, match=f"the disk of {endpoint.state()} is full") as caught:
+        endpoint.wait()
+    assert "PHALANX_STATE_DIR" in caught.value.hint
 
 
 def test_what_it_is_started_with_makes_this_interpreter_visible_in_nodes():

@@ -13,7 +13,8 @@ from moto.ec2.models import ec2_backends
 from stack_fakes import Stacks, stacks
 
 from phalanx.clouds import lookups
-from phalanx.errors import SpecError
+from phalanx.data import table
+from phalanx.errors import CloudError, SpecError
 from phalanx.localcloud import account_quotas, faults, moto_setup
 from phalanx.localcloud.imagebuilder import registered
 from phalanx.localcloud.images import store
@@ -87,6 +88,20 @@ def test_the_first_zone_of_the_list_that_offers_the_type_is_chosen(aws):
     assert make_plan(spec, lookups.facts(aws, spec, "")).zone == "us-east-1c"
 
 
+def test_the_types_whose_sizes_are_known_here_are_ec2s(local):
+    """Otherwise `plan` accepts one, and CloudFormation fails."""
+    listed = local.client("ec2").get_paginator("describe_instance_types").paginate()
+    there = {one["InstanceType"] for page in listed for one in page["InstanceTypes"]}
+    assert not {*table("instance_types")["types"]} - there
+
+
+@pytest.mark.parametrize("kind", ["p3.16xlarge", "g2.2xlarge"])
+def test_a_type_that_aws_has_retired_is_refused_and_others_with_gpus_are_named(aws, kind):
+    with pytest.raises(SpecError, match=f"has no instance type '{kind}'") as refused:
+        lookups.facts(aws, aws_spec(type=kind), "")
+    assert "AWS has retired G2, G3, P2 and P3" in refused.value.hint and "p4d.24xlarge eight" in refused.value.hint
+
+
 @pytest.fixture
 def images(local) -> Iterator[dict[str, str]]:
     """Register three images of recipes; yield their ids by version."""
@@ -124,6 +139,24 @@ def test_an_unknown_recipe_or_version_is_refused_with_those_that_there_are(aws, 
     with pytest.raises(SpecError, match=r"no image of the recipe torch@2026\.1\.1") as refused:
         lookups.facts(aws, aws_spec(type="c5.large", image="recipe:torch@2026.1.1"), "")
     assert all(f"torch@{version}" in refused.value.hint for version in images)
+
+
+def test_types_a_file_system_and_an_image_that_are_missing_are_named_at_once(aws):
+    missing = {
+        "type": "c5.tiny",
+        "head": {"type": "m5.tiny"},
+        "storage": "lustre",
+        "file_system": "fs-0123456789abcdef0",
+        "image": "ami-0123456789abcdef0",
+    }
+    with pytest.raises(SpecError) as refused:
+        lookups.facts(aws, aws_spec(**missing), "")
+    keys = [line.partition(":")[0] for line in str(refused.value).splitlines() if not line.startswith("  ")]
+    assert keys == ["type", "head", "file_system", "image"]
+    with pytest.raises(SpecError) as refused:
+        lookups.facts(aws, aws_spec(type="c5.large", image="recipe:mxnet", key_pair="none-such"), "")
+    keys = [line.partition(":")[0] for line in str(refused.value).splitlines() if not line.startswith("  ")]
+    assert keys == ["key_pair", "image"]
 
 
 def vcpus_of_instances(local: Stacks) -> int:
@@ -191,3 +224,26 @@ def test_all_buckets_that_jobs_could_not_use_are_named_before_anything_is_made(l
         "data: the bucket my-data-far (b) is in eu-west-1, and the cluster in us-east-1; "
         "there is no bucket my-data-nowhere (c)"
     )
+
+
+class Forbidding(AwsHere):
+    """AWS, where one bucket belongs to others: HeadBucket says 403, and where it is."""
+
+    region_of_theirs = "us-east-1"
+
+    def call(self, service, operation, **arguments):
+        if operation == "head_bucket" and arguments["Bucket"] == "theirs":
+            headers = {"x-amz-bucket-region": self.region_of_theirs}
+            answer = {"Error": {"Code": "403"}, "ResponseMetadata": {"HTTPStatusCode": 403, "HTTPHeaders": headers}}
+            raise CloudError("Forbidden") from ClientError(answer, "HeadBucket")  # pyright: ignore[reportArgumentType]
+        return super().call(service, operation, **arguments)
+
+
+def test_a_bucket_that_this_user_may_not_list_is_named_with_what_is_wrong(local):
+    aws = Forbidding(local.client)
+    spec = aws_spec(data={"a": "s3://theirs/x"})
+    with pytest.raises(SpecError, match=r"data: these AWS credentials may not list the bucket theirs \(a\)"):
+        lookups.facts(aws, spec, "")
+    aws.region_of_theirs = "eu-west-1"
+    with pytest.raises(SpecError, match=r"the bucket theirs \(a\) is in eu-west-1, and the cluster in us-east-1"):
+        lookups.facts(aws, spec, "")

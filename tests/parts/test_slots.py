@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 from fake_jobs import outcome, run, wait_for_message
 
 from phalanx.jobs.job import Job, JobSpec, JobState, JobStatus, OutputLine, submit
@@ -54,6 +56,14 @@ def test_a_job_that_shares_slots_is_reported_with_which_jobs(two_nodes, code):
     taken = "2 of 2 on deeplearning-worker1, 1 of 2 on deeplearning-worker2"
     assert f"it runs on slots that are taken ({taken}) by job {first.id}" in messages
     assert messages[-1] == ""
+
+
+def test_the_name_of_another_process_s_socket_may_be_anything(two_nodes, code):
+    """A job could keep the head from accepting others."""
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(b"\0phalanx-\xff\n\xfe")
+        job = submit(two_nodes, JobSpec(("true",), "exec", processes=1, directory=code))
+        assert job.wait(120).state is JobState.SUCCEEDED
 
 
 def test_a_detached_job_says_so_at_once(two_nodes, code):

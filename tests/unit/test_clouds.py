@@ -173,14 +173,14 @@ def test_facts_are_read_from_what_ec2_says():
             ("ec2", "describe_availability_zones"): {
                 "AvailabilityZones": [{"ZoneName": f"us-east-1{letter}"} for letter in "abcd"]
             },
-            ("ssm", "get_parameter"): refused("ParameterNotFound"),
+            ("ssm", "get_parameter"): {"Parameter": {"Value": "ami-1"}},
+            ("ec2", "describe_images"): {"Images": [{"Architecture": "x86_64"}]},
             ("efs", "describe_file_systems"): {"FileSystems": [mounted, free]},
         }
     )
     facts = lookups.facts(cloud, ClusterSpec(name="demo", nodes=2, type="g5.12xlarge"), "key")
     assert facts.kept_file_system == "fs-2"
     assert (facts.vcpus, facts.gpus, facts.memory_gib, facts.zones) == (48, 4, 192, ("us-east-1a", "us-east-1c"))
-    assert facts.image_parameter_exists is False
 
 
 WANTED = quotas.of(aws_spec(type="c5.large"), 2)
@@ -261,13 +261,18 @@ def test_the_image_is_as_ec2_describes_it():
     described = {"Name": "mine", "Architecture": "x86_64", "RootDeviceName": "/dev/sda1", "BlockDeviceMappings": disks}
     facts = lookups.facts(with_image(described), ClusterSpec(name="demo", nodes=2, image="/my/image"), "")
     assert facts.image == Image("ami-1", "mine", "x86_64", "/dev/sda1", 35)
-    assert facts.image_parameter_exists
 
 
 def test_a_parameter_with_an_image_of_others_is_the_user_s_mistake():
     with pytest.raises(SpecError, match="ami-1 is no image that this account can use in us-east-1"):
         lookups.facts(with_image(), ClusterSpec(name="demo", nodes=2, image="/my/image"), "")
     assert lookups.image(with_image(), "/my/image") is None
+    unshared = with_image()
+    # One that others keep for themselves is left out of the answer.
+    unshared.answers[("ec2", "describe_images")] = {"Images": []}
+    with pytest.raises(SpecError, match="ami-1 is no image that this account can use in us-east-1") as caught:
+        lookups.facts(unshared, ClusterSpec(name="demo", nodes=2, image="/my/image"), "")
+    assert "or that is shared with you" in caught.value.hint
 
 
 def test_an_image_by_its_id_needs_no_parameter():
@@ -330,10 +335,20 @@ def test_an_unknown_type_is_the_user_s_mistake():
 
 
 def test_a_key_pair_that_aws_does_not_have_is_the_user_s_mistake():
-    known = {("ec2", "describe_instance_types"): {"InstanceTypes": [{}]}}
-    cloud = Scripted({**known, ("ec2", "describe_key_pairs"): refused("InvalidKeyPair.NotFound", "mine")})
+    cloud = with_image({"Architecture": "x86_64"})
+    cloud.answers["ec2", "describe_key_pairs"] = refused("InvalidKeyPair.NotFound", "mine")
     with pytest.raises(SpecError, match="key_pair: us-east-1 has no key pair 'mine'"):
         lookups.facts(cloud, aws_spec(key_pair="mine"), "")
+
+
+def test_a_reservation_that_is_missing_is_named_with_the_rest():
+    cloud = with_image()
+    cloud.answers["ec2", "describe_capacity_reservations"] = {"CapacityReservations": []}
+    with pytest.raises(SpecError) as refusal:
+        lookups.facts(cloud, aws_spec(capacity="cr-0123456789abcdef0"), "")
+    lines = str(refusal.value).splitlines()
+    assert lines[0] == "capacity: cr-0123456789abcdef0 does not exist in us-east-1"
+    assert lines[2] == "image: ami-1 is no image that this account can use in us-east-1"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.plan import quotas
 from phalanx.plan.machine_images import Image
+from phalanx.plan.mount_targets import MountTarget
 from phalanx.plan.plan import HeadFacts, known_sizes, make_plan, offline_facts
 from phalanx.plan.plan_text import as_dict, explain, warnings
 
@@ -33,9 +34,14 @@ def test_no_zone_offers_the_type():
         plan(replace(FACTS, zones=()))
 
 
-def test_a_parameter_that_is_not_there():
-    with pytest.raises(SpecError, match="the SSM parameter /my/image does not exist in us-east-1"):
-        plan(replace(FACTS, image_parameter_exists=False), image="/my/image")
+def test_all_that_can_t_be_provided_is_named_at_once():
+    disk, targets = {"size_gib": 20}, (MountTarget("us-east-1a", "vpc-1", ("sg-1",)),)
+    facts = replace(FACTS, image=Image("ami-1", "mine", "x86_64", "/dev/sda1", 35), mount_targets=targets)
+    wanted = {"image": "ami-0123456789abcdef0", "disk": disk, "file_system": "fs-01234567", "budget": "$0.01"}
+    with pytest.raises(SpecError) as refusal:
+        make_plan(aws_spec(type="c5.large", **wanted), facts)
+    keys = [line.partition(":")[0] for line in str(refusal.value).splitlines() if not line.startswith("  ")]
+    assert keys == ["disk", "file_system", "budget"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,13 @@ def test_no_file(tmp_path):
     assert "phalanx init" in caught.value.hint
 
 
+def test_a_file_of_a_similar_name_is_mentioned(tmp_path):
+    (tmp_path / "phalanx.yml").touch()
+    with pytest.raises(SpecError, match="there is no such file") as caught:
+        load(tmp_path / "phalanx.yaml")
+    assert "phalanx.yml" in caught.value.hint
+
+
 def test_a_directory(tmp_path):
     with pytest.raises(SpecError, match="is a directory"):
         load(tmp_path)

@@ -34,11 +34,15 @@ def command(file: Path, as_json: bool, offline: bool, egress: bool) -> None:
       phalanx plan --egress             # for a network that lets nothing else out
     """
     from phalanx.plan import plan_text
+    from phalanx.spec.spec_load import with_location
+    from phalanx.template import request
 
     plan = planned(file, offline)
     if egress:
         _show_egress(plan, as_json)
         return
+    with with_location(file):
+        request(plan)
     asked = not (offline or plan.facts.not_asked)
     requested = _requested_nodes(plan) if asked else None
     recipes = unsuited_recipes(plan)

@@ -7,6 +7,7 @@ import fcntl
 import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,8 @@ START_TIMEOUT_S = 45.0
 STOP_TIMEOUT_S = 20.0
 # A local cloud that stops closes its port a moment before its process ends.
 _ENDS_WITHIN_S = 3.0
+# It writes some hundred KiB before it answers.
+_LEAST_FREE_BYTES = 1 << 20
 _PROGRAM = b"phalanx.localcloud"
 _MODES = ("range", "single", "root")
 
@@ -383,6 +386,9 @@ def _visible_in_nodes() -> list[Path]:
 def _not_started(process: subprocess.Popen[bytes], errors: Path, timeout_s: float) -> LocalCloudError:
     if find_spec("moto") is None:
         return LocalCloudError("the local cloud needs moto, which is not installed", "pip install 'phalanx[local]'")
+    if shutil.disk_usage(state()).free < _LEAST_FREE_BYTES:
+        hint = "Free some space, or set PHALANX_STATE_DIR to a directory on another disk."
+        return LocalCloudError(f"the local cloud can't start: the disk of {state()} is full", hint)
     reason = errors.read_text(errors="replace").strip()
     errors.unlink()
     if process.poll() is None:

@@ -97,12 +97,17 @@ class LocalCloud(ApiCloud):
             self.require_full_system(spec.image or "")
         from_tables = offline_facts(spec, ssh_public_key)
         if from_tables is not None and not _has_to_ask(spec):
-            kept = file_systems.kept_beside(self._directory, spec.name, spec.region)
-            return self._here(spec, replace(from_tables, kept_file_system=kept))
+            return self._here(spec, replace(from_tables, kept_file_system=self._kept(spec)))
         endpoint.begin()
         if spec.emr:
             self.require_bucket(logs_bucket(spec.emr), make=True)
         return self._here(spec, super().facts(spec, ssh_public_key))
+
+    def _kept(self, spec: ClusterSpec) -> str:
+        """Return the cluster's kept file system: while nothing runs, all are; else a stack may use it."""
+        if endpoint.find():
+            return file_systems.kept(self, spec.name)
+        return file_systems.kept_beside(self._directory, spec.name, spec.region)
 
     def _here(self, spec: ClusterSpec, facts: Facts) -> Facts:
         """Add what depends on this machine: stand-ins for GPUs, and the room for a new cluster."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from phalanx.clouds import (
@@ -19,8 +20,9 @@ from phalanx.clouds import (
 from phalanx.clouds.policies import require_policies
 from phalanx.errors import CloudError, Mistakes, SpecError
 from phalanx.plan import money, network_cards, quotas
-from phalanx.plan.capacity import SPOT
+from phalanx.plan.capacity import SPOT, Reservation
 from phalanx.plan.existing_vpc import ExistingVpc
+from phalanx.plan.lustre_storage import LustreFileSystem
 from phalanx.plan.machine_images import BASE_TAG, OF_RECIPE, RECIPE_TAG, VERSION_TAG, Image, ImageChoice, is_ami
 from phalanx.plan.mount_targets import MountTarget
 from phalanx.plan.plan import Facts, HeadFacts, unknown_type_hint
@@ -40,44 +42,54 @@ class Api(Protocol):
     def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
 
 
-def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
-    """Look up the type's sizes and zones, and whether the image parameter exists.
+@dataclass(frozen=True)
+class _Named:
+    """What the spec names, as the cloud describes it."""
 
-    Raises SpecError with all that the spec names and that is not there.
+    described: dict[str, Any]
+    """The type."""
+    head: HeadFacts | None
+    vpc: ExistingVpc | None
+    reservation: Reservation | None
+    mount_targets: tuple[MountTarget, ...]
+    lustre: LustreFileSystem | None
+    image: Image
+    node_role: tuple[str, str]
+    """The ARN and the id of the role of EMR's nodes, if the spec names one."""
+
+
+def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
+    """Look up the type's sizes and zones, and all that the spec names.
+
+    Raises SpecError with all that is not there.
     """
-    described, node_role = _require_named(api, spec)
-    found = described.get("GpuInfo", {}).get("Gpus", [])
-    gpus = sum(gpu["Count"] for gpu in found if gpu["Manufacturer"] == "NVIDIA")
-    architecture = _architecture(described)
+    named = _named(api, spec)
+    described, vpc = named.described, named.vpc
     vcpus = described["VCpuInfo"]["DefaultVCpus"]
-    head = _head_facts(api, spec)
-    vpc = vpcs.find(api, spec)
-    wanted = quotas.of(spec, vcpus, head.vcpus if head else None, vpc) if not is_local(spec.cloud) else []
+    wanted = quotas.of(spec, vcpus, named.head.vcpus if named.head else None, vpc) if not is_local(spec.cloud) else []
     zones = _zones_of_all(api, spec, vpc)
     asked, unknown = usage.ask(api, spec.name, wanted)
-    image_id = _image_id(api, ImageChoice(spec, gpus, architecture).parameter, architecture)
     return Facts(
         cloud=spec.cloud,
         region=spec.region,
         zones=zones,
         vcpus=vcpus,
-        gpus=gpus,
+        gpus=_gpus(described),
         memory_gib=described["MemoryInfo"]["SizeInMiB"] / 1024,
-        architecture=architecture,
+        architecture=_architecture(described),
         kept_file_system="" if spec.file_system or spec.storage == LUSTRE else file_systems.kept(api, spec.name),
-        lustre=lustre_file_systems.find(api, spec.file_system) if spec.storage == LUSTRE and spec.file_system else None,
-        image_parameter_exists=bool(image_id),
-        image=_require_image(api, image_id) if image_id else None,
+        lustre=named.lustre,
+        image=named.image,
         ssh_public_key=ssh_public_key,
         network_cards=described.get("NetworkInfo", {}).get("MaximumNetworkCards", 1),
         cards=network_cards.cards(described),
         strategies=_strategies(described),
-        reservation=reservations.find(api, spec),
+        reservation=named.reservation,
         vpc=vpc,
-        node_role=node_role,
-        mount_targets=_mount_targets(api, spec),
+        node_role=named.node_role,
+        mount_targets=named.mount_targets,
         own_address=own_address.of(spec.cloud) if AUTO in spec.ssh_sources else "",
-        head=head,
+        head=named.head,
         quotas=asked,
         quotas_unknown=unknown,
         prices=_prices(api, spec, zones),
@@ -85,18 +97,38 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     )
 
 
-def _require_named(api: Api, spec: ClusterSpec) -> tuple[dict[str, Any], tuple[str, str]]:
-    """Return EC2's description of the type and the role of EMR's nodes. Raises SpecError with all that is missing."""
+def _named(api: Api, spec: ClusterSpec) -> _Named:
+    """Look up all that the spec names. Raises SpecError with all that is missing."""
     mistakes = Mistakes()
     for check in (_require_key_pair, _require_placement_group, require_policies, buckets.require_buckets):
         mistakes.check(check, api, spec)
     node_role = mistakes.check(emr_checks.require, api, spec) if is_emr(spec.cloud) else None
-    mistakes.check(vpcs.require, api, spec)
+    vpc = mistakes.check(vpcs.find, api, spec)
     described = mistakes.check(_describe_type, api, spec.type)
-    if described and is_ami(spec.image or ""):
-        mistakes.check(_require_image, api, spec.image)
+    head = mistakes.check(_head_facts, api, spec)
+    reservation = mistakes.check(reservations.find, api, spec)
+    targets = mistakes.check(_mount_targets, api, spec)
+    lustre = mistakes.check(_lustre, api, spec)
+    image = mistakes.check(_image_of, api, spec, described)
     mistakes.report()
-    return described or {}, node_role or ("", "")
+    assert described and image
+    return _Named(described, head, vpc, reservation, targets or (), lustre, image, node_role or ("", ""))
+
+
+def _image_of(api: Api, spec: ClusterSpec, described: dict[str, Any] | None) -> Image | None:
+    """Return the nodes' image; None if an unknown type decides about it. Raises SpecError if there is none."""
+    if described is None:
+        named = spec.image or ""
+        return _require_image(api, named) if is_ami(named) else None
+    architecture = _architecture(described)
+    parameter = ImageChoice(spec, _gpus(described), architecture).parameter
+    image_id = _image_id(api, parameter, architecture)
+    if not image_id:
+        raise SpecError(
+            f"image: the SSM parameter {parameter} does not exist in {spec.region}",
+            "Write another `image`: an alias, or a parameter's path, such as one below /aws/service/deeplearning/ami/.",
+        )
+    return _require_image(api, image_id)
 
 
 def _require_key_pair(api: Api, spec: ClusterSpec) -> None:
@@ -129,6 +161,18 @@ def _require_placement_group(api: Api, spec: ClusterSpec) -> None:
             f"placement: {api.region} has no placement group '{spec.placement}'",
             "`aws ec2 describe-placement-groups` lists them; `cluster` makes one.",
         )
+
+
+def _lustre(api: Api, spec: ClusterSpec) -> LustreFileSystem | None:
+    if not spec.file_system or spec.storage != LUSTRE:
+        return None
+    return lustre_file_systems.find(api, spec.file_system)
+
+
+def _gpus(described: dict[str, Any]) -> int:
+    """Return how many of NVIDIA's GPUs a type has."""
+    found = described.get("GpuInfo", {}).get("Gpus", [])
+    return sum(gpu["Count"] for gpu in found if gpu["Manufacturer"] == "NVIDIA")
 
 
 def _architecture(described: dict[str, Any]) -> str:

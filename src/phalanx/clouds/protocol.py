@@ -28,6 +28,10 @@ class StackEvent:
     status: str
     reason: str = ""
 
+    def __str__(self) -> str:
+        reason = f"\n{' ' * 11}{self.reason}" if self.reason and self.failed else ""
+        return f"{self.status:<18}  {self.logical_id} ({self.resource_type.removeprefix('AWS::')}){reason}"
+
     @property
     def failed(self) -> bool:
         return self.status.endswith("_FAILED")

@@ -40,12 +40,6 @@ def find(api: Api, spec: ClusterSpec) -> ExistingVpc | None:
     )
 
 
-def require(api: Api, spec: ClusterSpec) -> None:
-    """Raise SpecError with each of the spec's subnets that does not exist."""
-    if spec.subnets:
-        _described(api, spec.subnets)
-
-
 def services(api: Api, vpc: str, subnets: tuple[str, ...]) -> list[str] | None:
     """Return the services that have endpoints for nodes in these subnets; None if all of them have a way out."""
     tables = [_route_table(api, vpc, subnet) for subnet in subnets]

@@ -49,6 +49,9 @@ class Note:
 
     text: str
 
+    def __str__(self) -> str:
+        return self.text
+
 
 Step = Progress | Note
 

@@ -40,6 +40,9 @@ class NodeAnswered:
     answered: int
     requested: int
 
+    def __str__(self) -> str:
+        return f"{self.name} ({self.address}) answered: {self.answered} of {self.requested}"
+
 
 @dataclass(frozen=True)
 class NodeMissing:
@@ -48,12 +51,18 @@ class NodeMissing:
     name: str
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.name} is missing: {self.reason}"
+
 
 @dataclass(frozen=True)
 class Leftovers:
     """What still exists after the stack was deleted, one readable line each."""
 
     lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"waiting for these to be deleted too: {'; '.join(self.lines)}"
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,9 @@ class RoleFreed:
 
     role: str
     policies: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"role {self.role}: {', '.join(self.policies)}, so that it can be deleted"
 
 
 Progress = StackEvent | NodeAnswered | NodeMissing | Leftovers | RoleFreed | ForeignDeleted

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from phalanx.data import table
-from phalanx.errors import SpecError
+from phalanx.errors import Mistakes, SpecError
 from phalanx.plan import (
     capacity,
     existing_vpc,
@@ -65,8 +65,6 @@ class Facts:
     memory_gib: float = 0
     architecture: str = "x86_64"
     """x86_64 or arm64."""
-    image_parameter_exists: bool | None = None
-    """None if it was not looked up."""
     image: Image | None = None
     """What EC2 says about the image; None if it was not asked."""
     kept_file_system: str = ""
@@ -228,7 +226,6 @@ def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
         facts = replace(facts, kept_file_system="")
     image = image_choice(spec, facts)
     _refuse_impossible(spec, facts, image)
-    endpoints = len(vpc_endpoints.made(spec, facts.vpc))
     return Plan(
         spec=spec,
         facts=facts,
@@ -236,9 +233,17 @@ def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
         image_parameter=image.parameter,
         root_device=image.root_device,
         slots=spec.slots or gpus_found(facts) or facts.vcpus,
-        cost_usd_per_hour=money.usd_per_hour(spec, spec.nodes, facts.prices, endpoints),
-        limits=money.limits(spec, facts.gpus, prices=facts.prices, endpoints=endpoints),
+        cost_usd_per_hour=money.usd_per_hour(spec, spec.nodes, facts.prices, _endpoints(spec, facts)),
+        limits=_limits(spec, facts),
     )
+
+
+def _endpoints(spec: ClusterSpec, facts: Facts) -> int:
+    return len(vpc_endpoints.made(spec, facts.vpc))
+
+
+def _limits(spec: ClusterSpec, facts: Facts) -> money.Limits:
+    return money.limits(spec, facts.gpus, prices=facts.prices, endpoints=_endpoints(spec, facts))
 
 
 def cidr_of(spec: ClusterSpec) -> str:
@@ -262,8 +267,12 @@ def known_sizes(instance_type: str) -> dict[str, Any] | None:
 
 
 def unknown_type_hint(instance_type: str, cloud: str) -> str:
-    """Return a hint for a type that the cloud does not have: similar known types, or where to find them."""
-    near = difflib.get_close_matches(instance_type, table("instance_types")["types"], n=2, cutoff=0.75)
+    """Return a hint for a type that the cloud does not have: its successors, similar ones, or where to find them."""
+    known = table("instance_types")
+    if instance_type.partition(".")[0] in known["retired"]:
+        others = "g6.xlarge has one GPU, g6.12xlarge four, g6.48xlarge and p4d.24xlarge eight"
+        return f"AWS has retired G2, G3, P2 and P3: {others}."
+    near = difflib.get_close_matches(instance_type, known["types"], n=2, cutoff=0.75)
     if near:
         return f"Did you mean {' or '.join(near)}?"
     if is_local(cloud):
@@ -289,7 +298,12 @@ def offline_facts(spec: ClusterSpec, ssh_public_key: str = "", not_asked: str = 
 
 
 def _zone(spec: ClusterSpec, facts: Facts) -> str:
-    """Return the zone that the spec prefers among those that offer the type."""
+    """Return the zone that the spec prefers among those that offer the type. Raises SpecError if there is none."""
+    if not facts.zones:
+        raise SpecError(f"type: no zone of {spec.region} offers {spec.type}", "Choose another `type` or `region`.")
+    if spec.zones and not set(spec.zones) & set(facts.zones):
+        offered = f"These zones offer it: {', '.join(sorted(facts.zones))}."
+        raise SpecError(f"zones: {' and '.join(spec.zones)} do not offer {spec.type}", offered)
     if facts.vpc:
         return facts.vpc.workers.zone
     if facts.reservation:
@@ -298,16 +312,29 @@ def _zone(spec: ClusterSpec, facts: Facts) -> str:
 
 
 def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> None:
-    if not facts.zones:
-        raise SpecError(f"type: no zone of {spec.region} offers {spec.type}", "Choose another `type` or `region`.")
-    if spec.zones and not set(spec.zones) & set(facts.zones):
-        offered = f"These zones offer it: {', '.join(sorted(facts.zones))}."
-        raise SpecError(f"zones: {' and '.join(spec.zones)} do not offer {spec.type}", offered)
-    if facts.image_parameter_exists is False:
-        raise SpecError(
-            f"image: the SSM parameter {image.parameter} does not exist in {spec.region}",
-            "Write another `image`: an alias, or a parameter's path, such as one below /aws/service/deeplearning/ami/.",
-        )
+    """Raise SpecError with all that the cloud can't provide."""
+    mistakes = Mistakes()
+    zone = mistakes.check(_zone, spec, facts)
+    mistakes.check(_refuse_image, spec, image)
+    mistakes.check(private_access.refuse_unsuited, spec, image, vpc_endpoints.is_offline(spec, facts.vpc))
+    mistakes.check(_refuse_head, spec, facts)
+    mistakes.check(network_cards.refuse_impossible, spec, facts.cards)
+    mistakes.check(_refuse_placement, spec, facts)
+    mistakes.check(capacity.refuse_impossible, spec, facts.reservation)
+    mistakes.check(_refuse_network, spec, facts)
+    vpc = facts.vpc.vpc if facts.vpc else ""
+    if zone:
+        mistakes.check(mount_targets.refuse_unreachable, spec, facts.mount_targets, vpc, zone)
+    mistakes.check(lustre_storage.refuse_unreachable, spec, facts.lustre, vpc)
+    mistakes.check(_refuse_unknown_address, spec, facts)
+    mistakes.check(refuse_exceeded, facts.quotas, spec)
+    mistakes.check(machine_room.refuse_without_room, facts.shortages, spec)
+    mistakes.check(_limits, spec, facts)
+    mistakes.report()
+
+
+def _refuse_image(spec: ClusterSpec, image: ImageChoice) -> None:
+    """Raise SpecError for the first reason why nodes can't run the image."""
     image.refuse_for_emr()
     if not is_local(spec.cloud):
         image.refuse_unsuited()
@@ -315,19 +342,11 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
             image.refuse_without_lustre()
     image.refuse_unknown_recipe()
     image.refuse_small_disk()
-    private_access.refuse_unsuited(spec, image, vpc_endpoints.is_offline(spec, facts.vpc))
-    _refuse_head(spec, facts)
-    network_cards.refuse_impossible(spec, facts.cards)
-    _refuse_placement(spec, facts)
-    capacity.refuse_impossible(spec, facts.reservation)
-    _refuse_network(spec, facts)
-    vpc = facts.vpc.vpc if facts.vpc else ""
-    mount_targets.refuse_unreachable(spec, facts.mount_targets, vpc, _zone(spec, facts))
-    lustre_storage.refuse_unreachable(spec, facts.lustre, vpc)
+
+
+def _refuse_unknown_address(spec: ClusterSpec, facts: Facts) -> None:
     if AUTO in spec.ssh_sources and not facts.own_address:
         raise SpecError("ssh_from: nobody was asked for this machine's address", "Write your network in place of auto.")
-    refuse_exceeded(facts.quotas, spec)
-    machine_room.refuse_without_room(facts.shortages, spec)
 
 
 def _refuse_network(spec: ClusterSpec, facts: Facts) -> None:

@@ -325,7 +325,8 @@ def _warnings(plan: Plan) -> Iterator[str]:
     if ANYWHERE in spec.ssh_sources:
         yield "ssh to the head is open to the whole internet"
     if plan.storage == HEAD:
-        yield "the shared directory ends with the head: when it is stopped (lease, idle), replaced or taken down"
+        ends = "dies, with which EMR ends the cluster," if is_emr(spec.cloud) else "is stopped (lease, idle), replaced"
+        yield f"the shared directory ends with the head: when it {ends} or taken down"
     yield from (shortage.warning for shortage in facts.shortages)
     yield from lustre_storage.warnings(spec, image_choice(spec, facts))
     yield from mounted_data.warnings(spec, facts.data)

@@ -201,7 +201,8 @@ def duration_s(value: str) -> int:
     """Return the seconds of a text such as 90s, 10m, 1h30m or 7d."""
     parts = re.fullmatch(DURATION, value)
     if not value or not parts:
-        hint = f"such as {value}s or {value}m" if value.isdecimal() and len(value) < 7 else "such as 90s, 10m or 1h30m"
+        is_number = value.isdecimal() and len(value) < 7
+        hint = f"such as {value}s, {value}m or {value}h" if is_number else "such as 90s, 10m or 1h30m"
         raise WrongError(f"must be a time with its unit, is '{cut(value)}'", hint)
     return sum(int(number) * seconds for number, seconds in zip(parts.groups("0"), UNIT_SECONDS.values(), strict=True))
 

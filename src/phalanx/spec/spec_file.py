@@ -8,6 +8,7 @@ from pathlib import Path
 from phalanx.errors import SpecError
 
 LARGEST_FILE_BYTES = 256 * 1024
+_WRITE = "`phalanx init` writes one; `-f FILE` names another."
 
 
 def text(path: Path) -> str:
@@ -29,9 +30,9 @@ def _bytes(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError:
-        raise SpecError(
-            f"{path}: there is no such file", "`phalanx init` writes one; `-f FILE` names another."
-        ) from None
+        other = path.with_suffix(".yml")
+        hint = f"There is {other}: rename it, or name it with `-f`." if other.exists() else _WRITE
+        raise SpecError(f"{path}: there is no such file", hint) from None
     except IsADirectoryError:
         raise SpecError(f"{path}: is a directory", f"Name the file in it, such as {path / 'phalanx.yaml'}.") from None
     except (OSError, ValueError) as error:

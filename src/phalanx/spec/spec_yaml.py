@@ -81,6 +81,14 @@ class _Loader(yaml.SafeLoader):
         if self.flow_level + len(self.indents) > _DEEPEST:
             raise _Refused("is nested too deeply", "phalanx.yaml is a flat list of `key: value`", self.get_mark())
 
+    def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
+        """Refuse aliases of lists and groups, which may contain themselves, or grow without limit."""
+        alias = self.peek_event() if self.check_event(yaml.AliasEvent) else None
+        node = super().compose_node(parent, index)
+        if alias and not isinstance(node, yaml.ScalarNode):
+            raise _Refused("an alias (*name) refers to a list or a group", "write it out", alias.start_mark)
+        return node
+
     def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
         """Join the two escapes with which JSON writes a character beyond U+FFFF."""
         node = super().compose_scalar_node(anchor)
@@ -131,7 +139,9 @@ _EXPLANATIONS = (
     ("undefined alias", _Words("an alias (*name) refers to nothing", "put text that begins with * in quotes")),
     (
         "mapping values are not allowed here",
-        _Words("a second `: ` in one line", "put the value in quotes, or check the indentation"),
+        _Words(
+            "a second `: ` in one line", "quote the value, or check the indentation and the space after the colon above"
+        ),
     ),
     (
         "could not find expected ':'",

@@ -187,7 +187,8 @@ class Occupancy:
 def _living(root: str, own: str) -> List[states.State]:
     """Return the states of the jobs that have a runner here and have not ended, in the order of their ids."""
     prefix = "@" + socket_name("")
-    with open(_SOCKETS) as file:
+    # Any process may give its socket any name.
+    with open(_SOCKETS, errors="replace") as file:
         names = {line.rstrip("\n").rpartition(" ")[2] for line in file if prefix in line}
     ids = sorted(name[len(prefix) :] for name in names)
     found = (_state(os.path.join(root, job_id)) for job_id in ids if is_job_id(job_id) and job_id != own)
