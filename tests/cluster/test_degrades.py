@@ -28,10 +28,21 @@ def beside(cluster):
     terminal.phalanx("down", "--yes", "-c", "degrades", check=False)
 
 
-def outcome(terminal):
+def outputs(terminal):
     (stack,) = api(terminal, "cloudformation").describe_stacks(StackName="degrades")["Stacks"]
-    (text,) = [output["OutputValue"] for output in stack["Outputs"] if output["OutputKey"] == "Outcome"]
-    return json.loads(json.loads(text)["phalanx"])
+    return {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
+
+
+def outcome(terminal):
+    return json.loads(json.loads(outputs(terminal)["Outcome"])["phalanx"])
+
+
+def workers_wanted(terminal):
+    named = [outputs(terminal)["WorkersGroup"]]
+    (group,) = api(terminal, "autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=named)[
+        "AutoScalingGroups"
+    ]
+    return group["DesiredCapacity"]
 
 
 def vcpus_in_use(terminal):
@@ -82,6 +93,7 @@ def test_a_missing_node_has_its_reason_everywhere(beside, nodes, minimum, type_,
         for missing in (reported["missing"], status["missing"], outcome(terminal)["missing"]):
             assert [(one["name"], reason in one["reason"]) for one in missing] == [(name, True)]
         assert reason in terminal.phalanx("status").stdout
+        assert workers_wanted(terminal) == nodes - 2
         assert cause in json.loads(terminal.phalanx("why", "--json").stdout)["cause"]
     finally:
         break_on_purpose(terminal, capacity={"m5.large": None}, vcpu_limit=None)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from fake_cloud import AUTHORITY, FakeCloud
 
 from phalanx import clouds
 from phalanx.clouds.diagnosis import repair
 from phalanx.clouds.protocol import SshRoute
 from phalanx.cluster.cluster_record import Cluster, write_ssh_config
-from phalanx.ssh.remote import HostRefused
+from phalanx.errors import ClusterGone
+from phalanx.ssh.remote import ConnectionLost, HostRefused
 
 
 def test_trust_is_renewed_from_the_table(tmp_path, monkeypatch):
@@ -22,3 +24,9 @@ def test_trust_is_renewed_from_the_table(tmp_path, monkeypatch):
     cloud.item = lambda table, key: {"public_key": "ssh-ed25519 AAAAnewhead"}
     assert repair(cluster, refused)
     assert "newhead" in (cluster.directory / "known_hosts").read_text()
+
+
+def test_a_cluster_that_was_deleted_here_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
+    with pytest.raises(ClusterGone, match="cluster demo was deleted"):
+        repair(Cluster("demo", "aws", "us-east-1"), ConnectionLost("ssh failed"))

@@ -24,6 +24,10 @@ def event(reason: str, logical_id: str = "HeadGroup", status: str = "CREATE_FAIL
     return StackEvent("e", 1.0, logical_id, "physical", "AWS::AutoScaling::AutoScalingGroup", status, reason)
 
 
+def of_lustre(kind: str, reason: str) -> StackEvent:
+    return StackEvent("e", 1.0, "Lustre", "fs-1", f"AWS::FSx::{kind}", "CREATE_FAILED", reason)
+
+
 def signalled(text: str) -> StackEvent:
     words = f"WaitCondition received failed message: '{text}' for uniqueId: phalanx"
     return StackEvent("e", 1.0, "Ready1", "h", "AWS::CloudFormation::WaitCondition", "CREATE_FAILED", words)
@@ -89,6 +93,33 @@ PLANTED = {
     "capacity, seen in activities only": (
         of_stack(event(TIMED_OUT, "Ready1"), activities=(refused(FULL), refused(FULL))),
         "no capacity left",
+    ),
+    "no capacity for Lustre": (
+        of_stack(of_lustre("FileSystem", "The file system could not be created: insufficient capacity")),
+        "for the Lustre file system",
+    ),
+    "Lustre's servers that can't reach each other": (
+        of_stack(
+            of_lustre(
+                "FileSystem",
+                "The file system cannot be created because the default security group in the subnet provided or the "
+                "provided security groups do not permit Lustre LNET network traffic on port 988 (Service: AmazonFSx)",
+            )
+        ),
+        "servers reach each other",
+    ),
+    "a bucket that Lustre can't be linked to": (
+        of_stack(of_lustre("DataRepositoryAssociation", "The bucket b does not exist or can't be accessed.")),
+        "could not link the file system",
+    ),
+    "a link to S3 without the right": (
+        of_stack(
+            of_lustre(
+                "DataRepositoryAssociation",
+                "User: arn:aws:iam::1:user/me is not authorized to perform: fsx:CreateDataRepositoryAssociation",
+            )
+        ),
+        "a right is missing",
     ),
     "a type that the zone lacks": (
         of_stack(

@@ -8,7 +8,7 @@ from phalanx.clouds.protocol import StackState
 from phalanx.cluster.cluster_record import Cluster, write_authority
 from phalanx.cluster.resume import require_living
 from phalanx.cluster.stack import read_authority
-from phalanx.errors import ClusterError
+from phalanx.errors import ClusterError, ClusterGone
 from phalanx.spec.cloud_names import is_local
 from phalanx.ssh.remote import ConnectionLost, HostRefused, Silent
 
@@ -20,6 +20,8 @@ def repair(cluster: Cluster, error: ClusterError) -> bool:
 
     Raises ClusterError when the cluster is gone, or does not let this machine in.
     """
+    if not cluster.ssh_config.exists():
+        raise ClusterGone(f"cluster {cluster.name} was deleted", "`phalanx up` makes it again.")
     if is_local(cluster.cloud):
         require_local_cloud(cluster)
     if isinstance(error, Silent):
@@ -47,7 +49,7 @@ def require_local_cloud(cluster: Cluster) -> None:
     from phalanx.clouds import endpoint
 
     if endpoint.find() is None:
-        raise ClusterError(
+        raise ClusterGone(
             f"cluster {cluster.name} is gone: the local cloud that it ran on is not running",
             _MAKE_OR_FORGET,
         )
@@ -92,4 +94,4 @@ def require_stack(cluster: Cluster) -> StackState:
         )
     if is_local(cluster.cloud):
         require_local_cloud(cluster)
-    raise ClusterError(f"cluster {cluster.name} is gone: its stack no longer exists", _MAKE_OR_FORGET)
+    raise ClusterGone(f"cluster {cluster.name} is gone: its stack no longer exists", _MAKE_OR_FORGET)

@@ -104,6 +104,22 @@ CAUSES = (
         r"VpcLimitExceeded|maximum number of VPCs",
     ),
     Cause(
+        "AWS has no capacity left for the Lustre file system in this zone",
+        "Try again later, or choose other `zones`, or another `size_gib` or `type` of `lustre`.",
+        r"AWS::FSx::FileSystem\).*insufficient (storage )?capacity",
+    ),
+    Cause(
+        "a security group does not let the Lustre file system's servers reach each other",
+        "TCP 988 and 1018 to 1023 must be open between them: create the cluster from an unchanged template.",
+        r"do not permit Lustre",
+    ),
+    Cause(
+        "FSx could not link the file system to a prefix in S3",
+        "Does the bucket of that entry of `data` exist in this region, and may you change its policy? Another file "
+        "system may be linked to the same prefix, or the bucket has notifications of its own.",
+        r"\(AWS::FSx::DataRepositoryAssociation\)(?!.*not authorized to perform)",
+    ),
+    Cause(
         "AWS has no capacity left for this type in this zone",
         "Try again later, or choose other `zones`, another `type`, or a smaller `min`.",
         r"sufficient \S+ capacity|InsufficientInstanceCapacity|insufficient capacity|no Spot capacity",
