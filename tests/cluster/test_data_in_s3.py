@@ -94,6 +94,13 @@ def test_copies_on_the_nodes_own_disks_and_where_one_says(pets):
     assert pets.phalanx("data", "stage", "pets", "--scratch").stdout.count("pets is in /scratch/data/pets: 2 obj") == 2
     sums = [pets.on(f"deeplearning-worker{node}", "md5sum < $PHALANX_SCRATCH/data/pets/large") for node in (1, 2)]
     assert [line.split()[0] for line in sums] == [hashlib.md5(LARGE).hexdigest()] * 2
+    pets.phalanx("data", "stage", "sets", "--scratch")
+    assert pets.on("deeplearning-worker2", "cat $PHALANX_SCRATCH/data/sets/sub/one") == "one", "what Lustre has, too"
+    for directory in (".", "/efs/"):
+        pets.phalanx("put", "s3://my-bucket/pets/cats", directory)
+        assert pets.on("head", "cd /efs; cat a*; rm a*") in ("cat", "dog!")
+    refused = pets.phalanx("put", "s3://my-bucket/pets/cats", "../x", check=False).stderr
+    assert "/x is outside of the shared directory, /efs" in refused
     for key in ("pets/large", "pets/cats"):
         pets.phalanx("put", f"s3://my-bucket/{key}", f"put/{key}")
     assert pets.on("head", "cd /efs/put/pets; echo cats/* large/*") == "cats/a b+%2Fé.txt large/large\n"
@@ -390,6 +397,28 @@ def test_lustre_is_mounted_as_aws_s_client_would_and_only_where_its_port_is_let_
     ec2.revoke_security_group_ingress(GroupId=group["GroupId"], IpPermissions=rules)
     assert "failed: Connection timed out" in mounted()
     ec2.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=rules)
+
+
+def test_a_lustre_file_system_grows_in_place_with_its_data_and_its_nodes(pets):
+    """Only then: what FSx can't change is refused before anything is asked of it."""
+    file, fsx = pets.directory / "phalanx.yaml", api(pets, "fsx")
+    text, (before,) = file.read_text(), fsx.describe_file_systems()["FileSystems"]
+    nodes = [one["instance_id"] for one in json.loads(pets.phalanx("nodes", "--json").stdout)]
+    pets.on("deeplearning-worker2", "echo kept > /efs/kept")
+    file.write_text(text.replace("lustre: {", "lustre: {size_gib: 2400, "))
+    try:
+        changed = json.loads(pets.phalanx("up", "--yes", "--json").stdout)["changed"]["resources"]
+        (shown,) = (one for one in changed if one["name"] == "FileSystem")
+        assert (shown["action"], shown["replaced"]) == ("Modify", "False")
+        (found,) = fsx.describe_file_systems()["FileSystems"]
+        assert (found["FileSystemId"], found["StorageCapacity"]) == (before["FileSystemId"], 2400)
+        assert [one["instance_id"] for one in json.loads(pets.phalanx("nodes", "--json").stdout)] == nodes
+        assert pets.on("deeplearning-worker2", "cat /efs/kept") == "kept\n"
+        file.write_text(text)
+        refused = pets.phalanx("up", "--yes", check=False)
+        assert "a Lustre file system can grow, and can't become smaller" in refused.stderr
+    finally:
+        file.write_text(text)
 
 
 def test_down_deletes_nothing_of_a_cluster_whose_data_shall_stay(pets):

@@ -13,7 +13,7 @@ from fake_jobs import kill_followers, outcome, run, wait_for_line
 from fake_nodes import FakeCluster
 
 import phalanx.jobs.job
-from phalanx.errors import JobError
+from phalanx.errors import ClusterGone, JobError
 from phalanx.jobs.job import (
     JobSpec,
     JobState,
@@ -133,6 +133,23 @@ def test_a_connection_that_does_not_come_back_says_how_to_follow_again(two_nodes
     two_nodes.shell = there
     Path(job.directory, "work", "go").touch()
     assert outcome(job.follow())[0] == ["0: on", "0: done"]
+
+
+def test_a_follower_ends_when_the_cluster_was_deleted(two_nodes, code, monkeypatch):
+    script = "echo on; until [ -e go ]; do sleep 0.05; done"
+    job = submit(two_nodes, JobSpec(("sh", "-c", script), "exec", processes=1, directory=code))
+    events = job.follow()
+    wait_for_line(events, "on")
+
+    def gone():
+        raise ClusterGone("cluster fake was deleted")
+
+    with monkeypatch.context() as deleted:
+        deleted.setattr(two_nodes, "remote", gone)
+        kill_followers(job)
+        with pytest.raises(JobError, match=f"job {job.id} is lost: cluster fake was deleted"):
+            list(events)
+    job.stop()
 
 
 def test_jobs_are_found_by_what_people_remember(two_nodes, code):

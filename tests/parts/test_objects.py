@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
+import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,11 +18,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 import pytest
+from fleet_fakes import until
 
 from phalanx.node.sigv4 import Credentials
 from phalanx.objects import download as module
 from phalanx.objects import multipart, s3_client, staging
 from phalanx.objects.download import CopyError, Progress, download
+from phalanx.objects.keys_as_files import NamesError
 from phalanx.objects.s3_client import Answer, Bucket, S3Error, connect
 
 PIECE = 1000
@@ -34,12 +41,18 @@ class Server:
         self.changed: set[str] = set()
         self.reads: list[tuple[str, int]] = []
         self.most_reads = 1000
+        self.refuses = b""
+        self.held: threading.Event | None = None
+        self.waits_after = 0
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         url = urlsplit(handler.path)
         key = unquote(url.path).removeprefix("/bucket").lstrip("/")
         if self.statuses:
             self.send(handler, self.statuses.pop(0), b"<Error><Code>SlowDown</Code></Error>")
+        elif url.path == "/credentials":
+            answer = {"AccessKeyId": "a", "SecretAccessKey": "s", "Token": "t", "Expiration": "2099-01-01T00:00:00Z"}
+            self.send(handler, 200, json.dumps(answer).encode())
         elif not key:
             self.send(handler, 200, self.listing(parse_qs(url.query)))
         elif key in self.changed:
@@ -67,6 +80,11 @@ class Server:
         start, end = (int(found[1]), int(found[2]) + 1) if found else (0, len(content))
         if handler.command == "GET":
             self.reads.append((key, start))
+            if self.refuses:
+                self.send(handler, 403, self.refuses)
+                return
+            if self.held and len(self.reads) > self.waits_after:
+                self.held.wait(60)
             if len(self.reads) > self.most_reads:
                 self.send(handler, 403, b"<Error><Code>AccessDenied</Code></Error>")
                 return
@@ -156,6 +174,90 @@ def test_an_object_that_changes_meanwhile_is_not_mixed(server, tmp_path):
     served.objects, served.changed = {"p/a": b"1"}, {"p/a"}
     with pytest.raises(S3Error, match=r"p/a: it changed meanwhile"):
         copy(bucket, tmp_path)
+
+
+def test_nothing_stays_of_the_content_that_an_object_had_when_a_copy_was_cut_off(server, tmp_path):
+    served, bucket = server
+    served.objects = {"p/large": b"old" * 1000, "p/other": b"other" * 1000}
+    served.most_reads = 6
+    with pytest.raises(S3Error, match="no permission"):
+        copy(bucket, tmp_path)
+    (tmp_path / ".phalanx-mine").write_text("not a copy's")
+    served.most_reads, served.objects["p/large"] = 1000, b"new" * 1000
+    copy(bucket, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"large", "other", ".phalanx-mine"}
+    assert (tmp_path / "large").read_bytes() == b"new" * 1000
+
+
+def test_empty_objects_are_empty_files_and_their_keys_may_look_like_anything(server, tmp_path):
+    served, bucket = server
+    names = ("empty", "-rf", " ", "~", "$(id)", "a\\b", "é", ".hidden")
+    served.objects = {f"p/{name}": b"" for name in names} | {"p/sub/": b""}
+    assert copy(bucket, tmp_path).objects == len(names)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(names, b"")
+
+
+def test_content_under_a_directory_s_key_is_not_left_out_silently(server, tmp_path):
+    served, bucket = server
+    served.objects = {"p/a": b"1", "p/sub/": b"content"}
+    with pytest.raises(NamesError, match=r"'sub/' has content, and ends with '/' as a directory does"):
+        copy(bucket, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_archived_object_is_called_that(server, tmp_path):
+    served, bucket = server
+    served.objects = {"p/a": b"1"}
+    served.refuses = b"<Error><Code>InvalidObjectState</Code><Message>The operation is not valid</Message></Error>"
+    with pytest.raises(S3Error, match=r"s3://bucket/p/a: it is archived; restore it in S3 first"):
+        copy(bucket, tmp_path)
+
+
+def test_a_disk_that_is_full_meanwhile_keeps_what_is_complete(server, tmp_path, monkeypatch):
+    served, bucket = server
+    served.objects = {"p/large": b"x" * 3000}
+    room, write = [2], module._write
+
+    def limited(path: str, offset: int, content: bytes) -> None:
+        room[0] -= 1
+        if room[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, offset, content)
+
+    monkeypatch.setattr(module, "_write", limited)
+    with pytest.raises(OSError, match="No space left on device"):
+        copy(bucket, tmp_path)
+    assert not (tmp_path / "large").exists()
+    room[0] = 1
+    copy(bucket, tmp_path)
+    assert (tmp_path / "large").read_bytes() == b"x" * 3000
+
+
+def test_a_killed_stage_is_taken_up_again_where_it_was(server, tmp_path, monkeypatch):
+    """As the job runs: its own process, which the kill leaves no time to tidy up, on a node's own disks."""
+    served, bucket = server
+    large = os.urandom(5 << 20) * 8
+    served.objects = {"p/large": large, "p/small": b"s"}
+    served.held = threading.Event()
+    task = {"name": "pets", "bucket": "bucket", "prefix": "p/", "region": "us-east-1", "endpoint": bucket.endpoint}
+    (tmp_path / staging.TASKS).write_text(json.dumps([{**task, "directory": "data/pets"}]))
+    env = {**os.environ, "PHALANX_SCRATCH": str(tmp_path / "scratch"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    env |= {"AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{bucket.endpoint}/credentials", "AWS_ENDPOINT_URL": bucket.endpoint}
+    command = [sys.executable, "-m", "phalanx.objects.staging"]
+    place = tmp_path / "scratch" / "data" / "pets"
+    served.waits_after = 2
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL) as first:
+        until(lambda: sum(len(p.read_text().split()) for p in place.glob("*.ranges")) >= 2, "two ranges on the disk")
+        first.kill()
+    served.held.set()
+    fetched = {int(line) for path in place.glob("*.ranges") for line in path.read_text().split()}
+    served.reads.clear()
+    again = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert f"pets is in {place}: 2 objects, 40.0 MiB" in again.stdout
+    assert {path.name for path in place.iterdir()} == {"large", "small"}
+    assert (place / "large").read_bytes() == large
+    assert len(fetched) >= 2 and not fetched & {start for key, start in served.reads if key == "p/large"}
 
 
 def test_s3_may_be_slow_for_a_while_and_not_for_ever(server, tmp_path):

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
+from fleet_fakes import until
+from processes import identified, wait_until_gone
 
 from phalanx.errors import ClusterError
 from phalanx.ssh import remote as module
@@ -132,6 +134,23 @@ def test_a_login_that_breaks_says_so(head, bin_directory):
     master = master_pid(head, bin_directory)
     with pytest.raises(ConnectionLost, match="the connection to deeplearning-master broke"):
         head.interactive(f"kill -9 {master}; {gone(master)}; exit 255")
+
+
+def test_a_login_whose_phalanx_is_killed_leaves_no_ssh_on_the_terminal(head, tmp_path):
+    head.connect()
+    pids = tmp_path / "pids"
+    login = "import sys; from pathlib import Path; from phalanx.ssh.remote import Remote\n"
+    login += "Remote(Path(sys.argv[1]), 'deeplearning-master').interactive(sys.argv[2])"
+    command = f"echo $PPID $$ >{pids}.new; mv {pids}.new {pids}; exec sleep 600"
+    with subprocess.Popen([sys.executable, "-c", login, str(head.config), command]) as phalanx:
+        until(pids.exists, "the command")
+        ssh, remote = map(int, pids.read_text().split())
+        left = identified([ssh])
+        try:
+            phalanx.kill()
+            assert wait_until_gone(left, timeout_s=60) == set()
+        finally:
+            os.kill(remote, signal.SIGKILL)  # which sshd would end
 
 
 def test_a_stale_socket_is_replaced(head, bin_directory):

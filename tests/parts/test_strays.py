@@ -188,6 +188,41 @@ def test_a_leftover_is_named_until_it_is_gone(aws, plant, line):
         remove()
 
 
+IN_VPC: dict[str, Callable[[AwsHere, str, str], str]] = {
+    "VPC": lambda aws, *_: aws.call("ec2", "create_vpc", CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"],
+    "route table": lambda aws, vpc, _: aws.call("ec2", "create_route_table", VpcId=vpc)["RouteTable"]["RouteTableId"],
+    "subnet": lambda _aws, _vpc, subnet: subnet,
+    "internet gateway": lambda aws, *_: aws.call("ec2", "create_internet_gateway")["InternetGateway"][
+        "InternetGatewayId"
+    ],
+    "security group": lambda aws, vpc, _: aws.call(
+        "ec2", "create_security_group", GroupName=name("g"), Description="d", VpcId=vpc
+    )["GroupId"],
+    "NAT gateway": lambda aws, _, subnet: aws.call(
+        "ec2", "create_nat_gateway", SubnetId=subnet, ConnectivityType="private"
+    )["NatGateway"]["NatGatewayId"],
+    "VPC endpoint": lambda aws, vpc, _: aws.call(
+        "ec2", "create_vpc_endpoint", VpcId=vpc, ServiceName="com.amazonaws.us-east-1.s3", RouteTableIds=[]
+    )["VpcEndpoint"]["VpcEndpointId"],
+    "Elastic IP": lambda aws, *_: aws.call("ec2", "allocate_address", Domain="vpc")["AllocationId"],
+    "instance": lambda aws, _, subnet: aws.call(
+        "ec2", "run_instances", ImageId=IMAGE, InstanceType="c5.large", SubnetId=subnet, MinCount=1, MaxCount=1
+    )["Instances"][0]["InstanceId"],
+}
+
+
+@pytest.mark.parametrize("kind", IN_VPC)
+def test_what_has_the_tag_of_a_cluster_is_named_without_its_stack(aws: AwsHere, kind: str):
+    vpc = aws.call("ec2", "create_vpc", CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    made = aws.call("ec2", "create_subnet", VpcId=vpc, CidrBlock="10.0.1.0/24", AvailabilityZone="us-east-1a")
+    found = IN_VPC[kind](aws, vpc, made["Subnet"]["SubnetId"])
+    cluster = name("tagged")
+    for value in (f"{cluster}-2", cluster):
+        aws.call("ec2", "create_tags", Resources=[found], Tags=[{**TAG, "Value": value}])
+        lines = [f"{kind} {found}"] if value == cluster else []
+        assert [line.removesuffix(" (running)") for line in remains.find(aws, cluster, [])] == lines
+
+
 def test_a_cluster_of_the_same_name_in_another_region_is_not_left_behind(aws: AwsHere) -> None:
     """Its role and its instance profile have the same tag and the same form of name, because IAM has no regions."""
     remove = role(aws, "demo")

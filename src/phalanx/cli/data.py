@@ -111,6 +111,6 @@ def stage(name: str | None, file: Path | None, scratch: bool, names: tuple[str, 
     from phalanx.reach.stage_data import named, stage_job
 
     cluster = load_cluster(name, file)
-    wanted = named(cluster, names)
+    wanted = named(cluster, names, scratch)
     endpoint = clouds.get(cluster.cloud, cluster.region).s3_endpoint()
     return start_own(cluster, lambda code: stage_job(cluster, wanted, endpoint, code, scratch))

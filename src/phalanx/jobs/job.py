@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from phalanx.errors import ClusterError, JobError, SharedSilent
+from phalanx.errors import ClusterError, ClusterGone, JobError, SharedSilent
 from phalanx.jobs import toolbox
 from phalanx.jobs.halting import halt
 from phalanx.jobs.head_command import HeadCommand, error_tail
@@ -235,11 +235,10 @@ class Job:
     ) -> Iterator[OutputLine | JobStatus]:
         """Yield output in merged order and the status at each change, last the final status.
 
-        A broken connection is restored, from where it broke, for up to 60 s. With `wait=False`, yield the output so far
-        and the present status. `process` selects one rank, or an engine by its label. `attempt` selects an attempt that
-        has ended, by its number from 0; -1 is the present attempt and those after it. `tail` limits the output so far
-        to its last lines. With `drafts`, lines that their process overwrites come as they change, too.
-        Raises JobError, ClusterError.
+        A broken connection is restored for up to 600 s. With `wait=False`, yield the output so far and the status.
+        `process` selects one rank, or an engine by its label. `attempt` selects an attempt that has ended, by its
+        number from 0; -1 is the present one and those after it. `tail` limits the output so far to its last lines.
+        With `drafts`, lines that their process overwrites come as they change, too. Raises JobError, ClusterError.
         """
         start = "end" if not from_start else "0" if attempt is None else "last" if attempt < 0 else f"attempt={attempt}"
         options = [] if wait else ["--no-wait"]
@@ -368,11 +367,12 @@ class Job:
             pause_s = min(5.0, pause_s * 2)
             try:
                 connection = self._open(str(decoder.position), options)
+                decoder.restart()
+                return connection
+            except ClusterGone as gone:
+                raise JobError(f"job {self.id} is lost: {gone.message}", gone.hint) from gone
             except ClusterError as error:
                 failure = error.message
-                continue
-            decoder.restart()
-            return connection
         raise JobError(
             f"the connection to job {self.id} broke for {_RECONNECT_WITHIN_S:g} s: {failure or 'no message'}",
             f"It may still run: see `phalanx status` for the head, then follow it with `phalanx logs -f {self.id}`.",

@@ -11,7 +11,7 @@ import hashlib
 import io
 import os
 import shutil
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Callable, Iterator, List, Mapping, Set
 
@@ -20,6 +20,7 @@ from phalanx.objects.s3_client import Answer, Bucket, Client, Object
 from phalanx.objects.workers import Keys, Spread, spread
 
 PIECE_BYTES = 8 << 20
+_RANGES = ".ranges"
 _DAMAGED = "{} arrived with a wrong checksum; the same command fetches it again"
 
 
@@ -66,6 +67,7 @@ def fetch(
 ) -> Progress:
     """Copy each object to its path in `directory`. Raises CopyError, S3Error, OSError."""
     missing = {one: path for one, path in paths.items() if not _is_there(one, path)}
+    _remove_older_parts(missing)
     ranges = [piece for one, path in missing.items() if _is_large(one) for piece in _ranges_left(one, path)]
     files = [Piece(one, path, 0, one.size) for one, path in missing.items()]
     left = sum(piece.length for piece in ranges) + sum(one.length for one in files if not _is_large(one.item))
@@ -87,11 +89,12 @@ def _length(piece: Piece) -> int:
 
 
 def list_objects(bucket: Bucket, prefix: str, keys: Keys) -> List[Object]:
-    """Return the objects to copy, without those that stand for directories. Raises CopyError if there are none."""
+    """Return the objects to copy, without empty ones that stand for directories. Raises CopyError if there are none."""
     is_folder = prefix[-1:] in ("", "/")
     with closing(Client(bucket, keys)) as client:
         below = list(client.objects(prefix))
-    found = [one for one in below if (is_folder or one.key == prefix) and not keys_as_files.is_marker(one.key)]
+    files = [one for one in below if one.size or not keys_as_files.is_marker(one.key)]
+    found = [one for one in files if is_folder or one.key == prefix]
     if not found:
         raise CopyError(f"there is nothing at s3://{bucket.name}/{prefix}")
     return found
@@ -180,12 +183,24 @@ def _finish(client: Client, piece: Piece) -> None:
 
 def _part(item: Object, path: str) -> str:
     """Return the file of a copy in progress, which belongs to this content of the object."""
-    tag = hashlib.sha256(f"{item.key}\0{item.etag}".encode("utf-8", "surrogatepass")).hexdigest()[:24]
-    return os.path.join(os.path.dirname(path), f".phalanx-{tag}")
+    tags = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16] for text in (item.key, item.etag)]
+    return os.path.join(os.path.dirname(path), f".phalanx-{tags[0]}-{tags[1]}")
 
 
 def _ranges(part: str) -> str:
-    return f"{part}.ranges"
+    return f"{part}{_RANGES}"
+
+
+def _remove_older_parts(missing: Mapping[Object, str]) -> None:
+    """Remove what copies that were cut off had fetched of these objects before their content changed."""
+    parts = {_part(one, path) for one, path in missing.items()}
+    objects = {part.rpartition("-")[0] for part in parts}
+    for directory in {os.path.dirname(part) for part in parts}:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
+            for entry in entries:
+                part = entry.path[: -len(_RANGES)] if entry.path.endswith(_RANGES) else entry.path
+                if part not in parts and part.rpartition("-")[0] in objects:
+                    os.unlink(entry.path)
 
 
 def _ranges_there(item: Object, path: str) -> Set[int]:

@@ -14,13 +14,13 @@ class NamesError(Exception):
 
 
 def is_marker(key: str) -> bool:
-    """Whether the key is that of a directory, as S3's console makes them: an empty object that ends with "/"."""
+    """Whether the key is that of a directory, which S3's console makes as an empty object that ends with "/"."""
     return key.endswith("/") or not key
 
 
 def require_files(relative: Iterable[str]) -> None:
     """Raise NamesError unless each of these paths can be a file, beside all others."""
-    names = [name for name in relative if not is_marker(name)]
+    names = list(relative)
     wrong = [f"{name!r} {reason}" for name in names for reason in _reasons(name)]
     wrong += [f"{name!r} would be a file and a directory" for name in _both(names)]
     if wrong:
@@ -29,6 +29,8 @@ def require_files(relative: Iterable[str]) -> None:
 
 
 def _reasons(name: str) -> List[str]:
+    if is_marker(name):
+        return ["has content, and ends with '/' as a directory does"]
     parts = name.split("/")
     if name.startswith("/"):
         return ["is absolute"]

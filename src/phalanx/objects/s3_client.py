@@ -151,6 +151,8 @@ class Client:
     def _refusal(self, method: str, key: str, answer: Answer) -> S3Error:
         code, message = error_of(answer.body)
         what = {403: "no permission", 404: "there is none", 412: "it changed meanwhile"}.get(answer.status, message)
+        if code == "InvalidObjectState":  # docs/aws-behaviour.md 12.10
+            what = "it is archived; restore it in S3 first"
         return S3Error(f"{self.url(key)}: {what or code or answer.status} ({method})", answer.status, code)
 
 

@@ -49,8 +49,11 @@ def stage(task: Dict[str, Any], keys: OfJob) -> None:
     """Copy one prefix, alone: two jobs that copy the same one take turns."""
     bucket = Bucket(task["bucket"], task["region"], endpoint_here(task["endpoint"]))
     directory = task["directory"]
-    os.makedirs(os.path.dirname(directory), exist_ok=True)
-    with open(os.path.join(os.path.dirname(directory), f".{os.path.basename(directory)}.lock"), "w") as lock:
+    above, name = os.path.split(directory)
+    os.makedirs(above, exist_ok=True)
+    # Jobs may write nothing beside the shared directory itself.
+    beside = directory if os.path.isdir(directory) and not os.access(above, os.W_OK) else above
+    with open(os.path.join(beside, f".{name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         show = Reporter(task["name"])
         total = download(bucket, place_in(bucket, task["prefix"], keys), directory, keys, show)

@@ -22,8 +22,11 @@ DIRECTORY = "data"
 """Where staged prefixes are, relative to the shared directory or to PHALANX_SCRATCH."""
 
 
-def named(cluster: Cluster, names: Sequence[str]) -> list[Place]:
-    """Return these entries of the cluster's `data`, or all that are not linked. Raises JobError for any other name."""
+def named(cluster: Cluster, names: Sequence[str], scratch: bool = False) -> list[Place]:
+    """Return these entries of the cluster's `data`, or all. Raises JobError for any other name.
+
+    What is linked to the file system is there already, but not on nodes' own disks (`scratch`).
+    """
     known = {place.name: place for place in places(cluster.spec.get("data"))}
     if not known:
         raise JobError(
@@ -35,7 +38,8 @@ def named(cluster: Cluster, names: Sequence[str]) -> list[Place]:
             near = difflib.get_close_matches(name, known, 1)
             meant = f"; did you mean '{near[0]}'?" if near else ""
             raise JobError(f"`data` has no entry '{name}'{meant}", f"It has {', '.join(known)}.")
-    linked = [place.name for place in spec_lustre.linked(cluster.spec.get("lustre"), cluster.spec.get("data"))]
+    links = [] if scratch else spec_lustre.linked(cluster.spec.get("lustre"), cluster.spec.get("data"))
+    linked = [place.name for place in links]
     if there := [name for name in names or known if name in linked and (names or len(linked) == len(known))]:
         raise JobError(
             f"{', '.join(there)}: linked to the file system, which imports the objects itself",

@@ -8,9 +8,11 @@ import hashlib
 import os
 import re
 import shlex
+import signal
 import socket
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -131,7 +133,7 @@ class Remote:
         Raises ConnectionLost when the connection breaks: ssh itself ends without a message if it shares one.
         """
         self.connect()
-        status = subprocess.call(self.argv(command, terminal=os.isatty(0)))
+        status = subprocess.call(self.argv(command, terminal=os.isatty(0)), preexec_fn=_end_with_this_process())
         if status == 255 and not self.connected():
             raise ConnectionLost(f"the connection to {self.host} broke", _LATER)
         return status
@@ -234,6 +236,26 @@ class Remote:
         if check and completed.status != 0:
             output = (completed.stderr or completed.stdout).decode(errors="replace").strip()
             raise ClusterError(f"`{command}` on {self.host} ended with status {completed.status}: {output[-2000:]}")
+
+
+def _end_with_this_process() -> Callable[[], None] | None:
+    """Return what a child calls so that it ends when this process is killed, on Linux.
+
+    An ssh that goes on would share the terminal with the user's shell. Linux sends the signal when the thread ends that
+    started the child, so this is for the main thread.
+    """
+    if sys.platform != "linux":
+        return None
+    from phalanx.runner.system import PR_SET_PDEATHSIG, prctl
+
+    parent = os.getpid()
+
+    def end_with_parent() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGHUP)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    return end_with_parent
 
 
 def close_all(config: Path) -> None:
