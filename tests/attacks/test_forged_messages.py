@@ -120,6 +120,14 @@ def test_another_nodes_failure_does_not_evict_it(terminal, attacker):
     assert settled(terminal, attacker, eviction(before)) == before
 
 
+def test_a_notice_about_other_nodes_makes_none_leave(terminal, attacker):
+    """No job would begin on them, and those that run there would be told to save and end."""
+    before = roster(terminal)
+    others = [node["instance_id"] for node in before["nodes"] if node != of_attacker(before)]
+    notices = [{"kind": "leaving", "instance_id": one, "reason": "evil"} for one in others]
+    assert settled(terminal, attacker, *notices) == before
+
+
 def test_an_instance_id_writes_no_file_on_the_head(terminal, attacker):
     before = roster(terminal)
     elsewhere = {"instance_id": "../../../../etc/cron.d/x", "address": "10.0.16.99"}

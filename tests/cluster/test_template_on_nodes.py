@@ -31,6 +31,8 @@ CALL = """import boto3
 print(len(boto3.client("ec2").describe_vpcs()["Vpcs"]), "VPCs")
 boto3.client("ec2").describe_subnets()
 """
+UNKNOWN_HOST = "-q -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
+AS_THEN = """'sudo su phalanx -c "mpiexec -n 4 -N 2 id -un"'"""
 SCRIPT = f"test $(echo {random.Random(1).randbytes(30_000).hex()} | wc -c) = 60001\ntouch /etc/large-script-ran\n"
 
 
@@ -165,6 +167,15 @@ def test_the_printed_document_alone_makes_a_cluster_as_in_the_console(terminal, 
     log_in = ["ssh", "-F", str(terminal.state / "clusters/console/ssh_config"), "-i", str(tmp_path / "administrators")]
     options = ["-o", "ControlPath=none", "-l", "ubuntu", "deeplearning-worker1", "sudo id -u"]
     assert subprocess.run([*log_in, *options], capture_output=True, text=True, check=True).stdout == "0\n"
+    (head,) = (
+        one
+        for r in ec2.describe_instances()["Reservations"]
+        for one in r["Instances"]
+        if one.get("PublicIpAddress") == outputs["HeadAddress"]
+    )
+    assert outputs["ClusterMasterPublicDNS"] == head["PublicDnsName"]
+    typed = f"ssh {UNKNOWN_HOST} -i {tmp_path / 'administrators'} ubuntu@{outputs['ClusterMasterPublicDNS']} {AS_THEN}"
+    assert terminal.typed(f'eval "$(phalanx local env)"\n{typed}').split()[-4:] == ["phalanx"] * 4
     keys = ("public-keys/", "public-keys/0/", "public-keys/0/openssh-key")
     assert metadata(terminal, *keys) == ["0=admins", "openssh-key", administrators]
     assert "nothing else of it is left" in terminal.phalanx("down", *chosen, "--yes").stdout
@@ -184,13 +195,21 @@ def metadata(terminal: Terminal, *paths: str) -> list[str]:
 
 
 AS_FROM_AN_IMAGE = """
+export $(tr '\\0' '\\n' < /proc/1/environ | grep ^AWS_ENDPOINT_URL)
 printf i-0123456789abcdef0 > /opt/phalanx/instance
 touch /etc/ssh/phalanx/authorized_keys/guest
 ls -i /etc/ssh/phalanx/id_ed25519
+echo 'echo from another cluster' > /opt/phalanx/agent/phalanx/node/boot-script
+printf 0 > /opt/phalanx/agent/phalanx/node/complete
+umount -l /efs
+mount -t tmpfs theirs /efs
 python3 -IS /opt/phalanx/agent serve && ls /etc/ssh/phalanx/authorized_keys | grep guest
-/var/lib/cloud/instance/scripts/part-001 | grep -c 'step: '
+/var/lib/cloud/instance/scripts/part-001 > /tmp/boot
+grep -c 'step: ' /tmp/boot
+grep -c 'from another cluster' /tmp/boot
 ls /etc/ssh/phalanx/authorized_keys | grep -c guest
 ls -i /etc/ssh/phalanx/id_ed25519
+findmnt -no SOURCE /efs | grep -c theirs
 findmnt -no TARGET /efs | wc -l
 """
 
@@ -202,9 +221,11 @@ def test_a_machine_whose_image_was_made_from_a_node_becomes_a_new_node(terminal)
     """
     done = terminal.phalanx("exec", "--sudo", "--json", "--node", "worker3", "--", AS_FROM_AN_IMAGE)
     (answer,) = json.loads(done.stdout)
-    key, refusal, left, steps, kept, new_key, mounts = answer["stdout"].splitlines()
+    key, refusal, left, steps, scripts, kept, new_key, theirs, mounts = answer["stdout"].splitlines()
     assert "user data replaces it" in refusal and left == "guest", "the unit changes nothing"
-    assert int(steps) == 9 and kept == "0" and new_key != key and mounts == "1"
+    assert int(steps) == 9 and kept == "0" and new_key != key
+    assert scripts == "0", "the boot script of the cluster of which the image was made"
+    assert (mounts, theirs) == ("1", "0"), "its file system, which systemd mounts by fstab"
 
 
 def settled(cloudformation, stack):

@@ -43,6 +43,7 @@ def furnished(cloud: Stacks) -> dict[str, Any]:
         "long_user_data": "x" * 16_385,
         "trust": trust("ec2.amazonaws.com"),
         "allow": json.dumps(ALLOW),
+        "long_policy": json.dumps({**ALLOW, "Id": "i" * 10_240}),
         "code": code(),
         "template_body": json.dumps({"Resources": {"Topic": TOPIC}}),
         "role_body": json.dumps({"Resources": {"Role": role}}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from phalanx.node import boot, command, failure, loader, outcome, packages
+from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError, run
 
 
@@ -71,6 +73,47 @@ def test_a_node_that_needs_efa_first_proves_that_libfabric_offers_it(tmp_path):
         check()
     settings.efa = ""
     assert [name for name, _ in boot.steps(agent)] == [name for name, _ in others]
+
+
+class TestAddress:
+    """The step in which a head takes the cluster's Elastic IP."""
+
+    @staticmethod
+    def taken(monkeypatch, answers: list[AwsError | None], seconds_each: float = 1) -> tuple[list[str], list[str]]:
+        """Run the step against these answers of EC2; return what was said, and what was done to connections."""
+        said: list[str] = []
+        done: list[str] = []
+        clock = itertools.count(0, seconds_each)
+
+        def answer(*_asked: str) -> None:
+            error = answers.pop(0)
+            if error:
+                raise error
+
+        settings = SimpleNamespace(efa="", head=True, file_system="fs-1", address="eipalloc-1", node_timeout_s=100)
+        agent = SimpleNamespace(settings=settings, root="", log=SimpleNamespace(say=said.append))
+        agent.identity, agent.fleet = SimpleNamespace(instance_id="i-1"), SimpleNamespace(take_address=answer)
+        monkeypatch.setattr(boot.time, "monotonic", lambda: next(clock))
+        monkeypatch.setattr(boot.wire, "forget", lambda: done.append("forgotten"))
+        monkeypatch.setattr(boot.wire, "pause", lambda count: done.append(f"pause {count}"))
+        step, take = boot.steps(cast("Any", agent))[0]
+        assert step == "address"
+        take()
+        return said, done
+
+    def test_it_is_taken_again_and_again_and_then_connections_from_the_old_one_are_closed(self, monkeypatch):
+        refused = [AwsError("AssociateAddress", code, "not yet") for code in ("", "Resource.AlreadyAssociated")]
+        said, done = self.taken(monkeypatch, [*refused, None])
+        assert said == [
+            "AssociateAddress: not yet; trying again",
+            "AssociateAddress: Resource.AlreadyAssociated: not yet; trying again",
+        ]
+        assert done == ["pause 0", "pause 1", "forgotten"], "EC2 is not called without a pause"
+
+    @pytest.mark.parametrize(("code", "seconds_each"), [("UnauthorizedOperation", 1), ("", 60)])
+    def test_a_denial_and_the_end_of_its_time_are_final(self, monkeypatch, code, seconds_each):
+        with pytest.raises(AwsError, match="never"):
+            self.taken(monkeypatch, [AwsError("AssociateAddress", code, "never")], seconds_each)
 
 
 def test_a_command_that_does_not_exist():

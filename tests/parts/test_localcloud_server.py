@@ -294,6 +294,24 @@ def test_nagles_algorithm_delays_no_answer():
     server.close()
 
 
+@pytest.mark.parametrize("length", ["-1", "+5", "1_0", "nine"])
+def test_a_body_of_no_length_is_not_read(length):
+    """Otherwise any process of a node could fill this machine's memory, which nothing limits here."""
+
+    def app(environ, start_response):
+        body = environ["wsgi.input"].read(min(int(environ.get("CONTENT_LENGTH") or 0), 64))
+        start_response("200 OK", [("Content-Length", "2")])
+        return [b"%02d" % len(body)]
+
+    server = HttpServer(app, listener := socket.create_server(("127.0.0.1", 0)))
+    with socket.create_connection(listener.getsockname(), timeout=30) as client:
+        client.sendall(f"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode() + b"x" * 1000)
+        with client.makefile("rb") as answer:
+            said = answer.read()  # until the server closes
+    assert said.startswith(b"HTTP/1.1 200") and said.endswith(b"00")
+    server.close()
+
+
 def broken(*_args):
     raise ZeroDivisionError("a bug")
 

@@ -259,9 +259,12 @@ def test_modules_of_another_version_are_not_kept(tmp_path, cloud):
     here.mkdir(parents=True)
     for name in ("boot.py", "head.py"):
         (here / name).write_text("raise SystemExit('old')")
+    (here / "boot-script").write_text("echo old")
+    (here / "complete").write_text("0" * 64)
     done = run_user_data(sys.executable, tmp_path, url)
     assert (done.returncode, done.stdout) == (0, "phalanx: the agent is complete\n")
     assert "old" not in (here / "head.py").read_text()
+    assert (here / "boot-script").read_text() == "", "this cluster has none"
 
 
 def test_a_changed_stage_2_is_refused_and_reported(tmp_path, cloud):

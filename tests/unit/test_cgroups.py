@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.localcloud.nodes import cgroups, volumes
+from phalanx.localcloud.nodes import cgroups, limits, volumes
 from phalanx.localcloud.nodes.machine import Machine, Site
+from phalanx.localcloud.room import Gauges
 
 GIB = 1 << 30
 MACHINE = Machine("i-1", "vpc-1", "10.0.0.0/16", "10.0.1.4", "ip", "t3.medium", 2, 4096, b"", "us-east-1", "a", ())
@@ -68,6 +69,19 @@ def test_a_machine_without_the_controllers_has_groups_without_limits(own_group, 
     (own_group / "cgroup.procs").touch()
     made = cgroups.take()
     assert not cgroups.can_limit(made) and not list(made.iterdir())
+
+
+def test_all_nodes_together_leave_a_part_of_what_the_container_around_them_may_have(own_group, tmp_path, monkeypatch):
+    monkeypatch.setattr(cgroups, "_is_delegated", lambda _group: True)
+    for name, text in {"cgroup.procs": "", "memory.max": f"{8 * GIB}", "pids.max": "1000"}.items():
+        (own_group / name).write_text(text)
+    (own_group / "phalanx-outside").mkdir()
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text(f"0::/{own_group.name}\n")
+    (tmp_path / "meminfo").write_text(f"MemTotal: {24 << 20} kB\nMemAvailable: {20 << 20} kB\n")
+    monkeypatch.setattr(limits, "Gauges", lambda: Gauges(tmp_path, tmp_path))
+    made = cgroups.take()
+    assert (int((made / "memory.max").read_text()), (made / "pids.max").read_text()) == (7 * GIB, "500")
 
 
 def test_without_controllers_only_a_nodes_systemd_gets_a_group(tmp_path):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from phalanx.node import __main__ as program
 from phalanx.node import daemon, disk, failure, worker
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError
@@ -72,6 +73,25 @@ def test_a_head_that_lost_a_gpu_makes_way_and_one_with_a_bug_does_not(monkeypatc
     monkeypatch.setattr(failure, "make_way", ended.append)
     serve(error, 1, step="GPUs")
     assert bool(ended) is makes_way
+
+
+@pytest.mark.parametrize(("command", "reported"), [("serve", []), ("boot", ["no answer"])])
+def test_a_restart_without_the_metadata_service_is_systemds_to_repeat_and_no_failed_boot(
+    monkeypatch, tmp_path, command, reported
+):
+    """A head would drop a member that reports a failed boot."""
+    (tmp_path / "opt/phalanx").mkdir(parents=True)
+    (tmp_path / "opt/phalanx/config.json").write_text("{}")
+    monkeypatch.setenv("PHALANX_ROOT", str(tmp_path))
+    seen: list[str] = []
+
+    def run(*_: object) -> int:
+        raise OSError("no answer")
+
+    monkeypatch.setattr(program.Settings, "of", lambda _: SimpleNamespace())
+    monkeypatch.setattr(program, "_run", run)
+    monkeypatch.setattr(program, "_report", lambda _config, _metadata, error: seen.append(str(error)))
+    assert (program.main([command]), seen) == (1, reported)
 
 
 def test_the_agent_comes_back_with_the_machine_from_the_first_moment_of_its_boot(tmp_path):

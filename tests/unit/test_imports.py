@@ -62,6 +62,7 @@ LINUX_ROOMS = ("phalanx.localcloud", "phalanx.drill", "phalanx.runner", "phalanx
 # It asks for the platform first; and these are the local cloud's processes, which are on Linux.
 LINUX_ELSEWHERE = {
     "phalanx.ssh.bounded": {"memfd_create"},
+    "phalanx.ssh.remote": {"prctl"},
     "phalanx.clouds.endpoint": {"/proc/"},
     # It runs in jobs on nodes, too; where there is no /proc, it looks at no threads.
     "phalanx.torch": {"/proc/"},
@@ -315,6 +316,6 @@ def test_scripts_let_the_threads_of_gloo_rest_before_they_end_the_group():
     """A thread that still has a tensor then makes the process hang, or abort at its exit (pytorch #190489)."""
     root = SOURCE.parent
     scripts = [*(root / "examples").rglob("*.py"), *(root / "benchmarks").rglob("*.py"), *SOURCE.rglob("*.py")]
-    ends = {path: re.findall(r"(.*)\n.*\bdestroy_process_group\(\)\n", path.read_text()) for path in scripts}
+    ends = {path: re.findall(r"(?m)^(.*)\n.*\bdestroy_process_group\(\)$", path.read_text()) for path in scripts}
     assert sum(map(len, ends.values())) >= 9
     assert [path.name for path, before in ends.items() if any("time.sleep(1)" not in line for line in before)] == []

@@ -102,6 +102,42 @@ def test_the_processes_of_a_container_count(gauges, container):
     assert (nodes, what.partition(",")[0]) == (41, "pids.max of this process's control group is 1000")
 
 
+@pytest.fixture
+def older_container(tmp_path) -> Path:
+    """The mounts of cgroup version 1 in a container, which sees its own group as the highest, and its host's path."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text("8:pids:/box/1\n4:cpu,memory:/box/1\n1:name=systemd:/box/1\n0::/\n")
+    for controller in ("pids", "memory"):
+        (tmp_path / "cgroup" / controller).mkdir(parents=True)
+    return tmp_path / "cgroup"
+
+
+def test_the_memory_of_a_container_of_version_1_counts_with_that_of_the_groups_in_it(gauges, older_container):
+    files = {
+        "limit_in_bytes": 1000 << 20,
+        "usage_in_bytes": 900 << 20,
+        "stat": f"active_file 0\ninactive_file 7\ntotal_active_file {200 << 20}\ntotal_inactive_file {300 << 20}",
+    }
+    for name, value in files.items():
+        (older_container / f"memory/memory.{name}").write_text(f"{value}\n")
+    said = "this process's control group may have 1000 MiB of memory: 400 in use, and 64 nodes take 1280"
+    assert short(gauges(), 64) == [(30, said, "Choose fewer nodes, or raise the container's or the scope's limit.")]
+    assert gauges().most_memory_mib() == 1000
+
+
+def test_the_processes_of_a_container_of_version_1_count(gauges, older_container):
+    (older_container / "pids/pids.max").write_text("1000\n")
+    ((nodes, what, _),) = short(gauges(), 64)
+    assert (nodes, what.partition(",")[0]) == (41, "pids.max of this process's control group is 1000")
+
+
+def test_a_group_of_version_1_without_a_limit_has_the_largest_number(gauges, older_container):
+    (older_container / "memory/memory.limit_in_bytes").write_text("9223372036854771712\n")
+    (older_container / "pids/pids.max").write_text("max\n")
+    assert short(gauges(), 64) == []
+    assert gauges().most_memory_mib() == 24_000
+
+
 def test_a_vpc_s_bridge_has_1023_ports_which_nothing_raises(gauges):
     said = "a VPC's nodes share a bridge of Linux, with 1023 ports: 1023 in use, and one more node takes 1"
     assert short(gauges(), 1, Nodes(plain=1023, in_vpc=1023)) == [(0, said, "Choose fewer nodes.")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ from phalanx.localcloud.api import WsgiApp
 log = logging.getLogger(__name__)
 IDLE_TIMEOUT_S = 75
 ACCEPT_PAUSE_S = 0.05
+_LENGTH = "[0-9]{1,18}"
 VPC = "localcloud.vpc"
 """The key of a request's VPC in its WSGI environment, "" for one from this machine."""
 
@@ -30,7 +32,11 @@ class _Handler(MotoRequestHandler):
 
     def make_environ(self) -> dict[str, Any]:
         address: tuple[Any, ...] = self.client_address
-        return {**super().make_environ(), VPC: address[2]}
+        environ = {**super().make_environ(), VPC: address[2]}
+        if not re.fullmatch(_LENGTH, environ.get("CONTENT_LENGTH") or "0"):
+            # As a number below 0 it would be read to its end, into this machine's memory.
+            environ["CONTENT_LENGTH"] = "0"
+        return environ
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:  # noqa: ARG002
         log.debug("%s %s", self.requestline, code)

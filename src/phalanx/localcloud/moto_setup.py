@@ -144,7 +144,7 @@ def install(images: Path | None = None) -> None:
 def _known_images() -> Iterator[tuple[str, str, str, str]]:
     """Yield the id, name, description and architecture of each image."""
     for cpu, image_id in IMAGES.items():
-        yield image_id, f"phalanx-local-{cpu}", "This machine's own programs", cpu
+        yield image_id, f"phalanx-local-ubuntu-{cpu}", "This machine's own programs", cpu
     for name, distribution in DISTRIBUTIONS.items():
         yield distribution.ami, f"phalanx-local-{name}", "A full operating system", "x86_64"
     for cpu, image_id in AMAZON_LINUX.items():

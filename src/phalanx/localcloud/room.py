@@ -11,7 +11,7 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,18 @@ _PORTS = 1023
 _FEWER = "Choose fewer nodes."
 _GROUPS = Path("/sys/fs/cgroup")
 _GROUP = "this process's control group"
+# The files of a control group by their names in version 2, which has one mount, and their names below each mount.
+_GROUP_FILES = {
+    "": {name: name for name in ("memory.max", "memory.current", "memory.stat", "pids.max")},
+    "memory": {
+        "memory.max": "memory.limit_in_bytes",
+        "memory.current": "memory.usage_in_bytes",
+        "memory.stat": "memory.stat",
+    },
+    "pids": {"pids.max": "pids.max"},
+}
+# Version 1 shows a number near the largest in place of "max".
+_NO_LIMIT = 1 << 60
 _FEWER_IN_GROUP = "Choose fewer nodes, or raise the container's or the scope's limit."
 _NPROC = "`ulimit -u` (processes)"
 _PIDS = f"pids.max of {_GROUP}"
@@ -87,7 +99,7 @@ class Gauges:
     def __init__(self, proc: Path = Path("/proc"), groups: Path = _GROUPS) -> None:
         self._files: dict[str, int] = {}
         # Files, not directories: a descriptor of a directory would be a way out of a node that inherits it.
-        self._groups = [_open_group(group) for group in _own_groups(proc, groups)]
+        self._groups = list(_own_groups(proc, groups))
         for name in (*_SETTINGS, _MEMORY):
             with suppress(OSError):
                 self._files[name] = os.open(
@@ -121,10 +133,14 @@ class Gauges:
         for group in self._groups:
             most = _number(group, "memory.max")
             if most is not None:
-                rows = (line.split() for line in _text(group, "memory.stat").splitlines())
-                cached = sum(int(row[1]) for row in rows if row[0] in ("active_file", "inactive_file"))
-                found.append((most >> 20, max(0, (_number(group, "memory.current") or 0) - cached) >> 20))
+                used = (_number(group, "memory.current") or 0) - _cache_of_files(group)
+                found.append((most >> 20, max(0, used) >> 20))
         return min(found, key=lambda one: one[0] - one[1], default=(0, 0))
+
+    def most_memory_mib(self) -> int:
+        """Return how much memory this process and its children may have at most."""
+        limits = (_number(group, "memory.max") for group in self._groups)
+        return min([self.memory_mib()[0], *(most >> 20 for most in limits if most is not None)])
 
     def group_tasks(self) -> int | None:
         """Return the lowest limit of tasks of the control groups around this process; None if there is none."""
@@ -135,25 +151,31 @@ class Gauges:
         return os.pread(self._files[name], 4096, 0).decode()
 
 
-def _own_groups(proc: Path, mounted: Path) -> list[Path]:
-    """Return the control groups (version 2) that this process is in, from its own to the highest that it sees."""
+def _own_groups(proc: Path, mounted: Path) -> Iterator[dict[str, int]]:
+    """Open the control groups that this process is in, from its own to the highest that it sees."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
-        return []
-    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
-    if own is None or ".." in Path(own).parts:
-        return []
-    group = mounted / own
+        return
+    for line in lines:
+        _, controllers, own = line.split(":", 2)
+        for mount, names in _GROUP_FILES.items():
+            if mount in controllers.split(",") and ".." not in Path(own).parts:
+                yield from (_open_group(group, names) for group in _upwards(mounted / mount, own))
+
+
+def _upwards(mounted: Path, own: str) -> list[Path]:
+    """Return a group and those above it. In a container, version 1 names a group by its path on the host."""
+    group = mounted / own.lstrip("/")
     return [one for one in (group, *group.parents) if one.is_relative_to(mounted) and one.is_dir()]
 
 
-def _open_group(group: Path) -> dict[str, int]:
+def _open_group(group: Path, names: Mapping[str, str]) -> dict[str, int]:
     """Open what a control group has of limits and counts; the highest of a machine has none."""
     found: dict[str, int] = {}
-    for name in ("memory.max", "memory.current", "memory.stat", "pids.max"):
+    for name, file in names.items():
         with suppress(OSError):
-            found[name] = os.open(group / name, os.O_RDONLY | os.O_CLOEXEC)
+            found[name] = os.open(group / file, os.O_RDONLY | os.O_CLOEXEC)
     return found
 
 
@@ -168,7 +190,13 @@ def _text(group: Mapping[str, int], name: str) -> str:
 def _number(group: Mapping[str, int], name: str) -> int | None:
     """Return a number of a control group; None where there is no limit."""
     text = _text(group, name).strip()
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() and int(text) < _NO_LIMIT else None
+
+
+def _cache_of_files(group: Mapping[str, int]) -> int:
+    """Return the bytes of a group's cache of files. In version 1, those of the groups in it are in a total."""
+    found = dict(line.split() for line in _text(group, "memory.stat").splitlines())
+    return sum(int(found.get(f"total_{name}", found.get(name, 0))) for name in ("active_file", "inactive_file"))
 
 
 def most_processes(gauges: Gauges) -> tuple[str, int]:

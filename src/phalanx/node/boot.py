@@ -110,7 +110,7 @@ def _install(agent: Agent, serves: bool, patience_s: float) -> None:
 
 def _take_address(agent: Agent, patience_s: float) -> None:
     """Take the cluster's Elastic IP. No stack waits for a head that replaces another, so it must not give up early."""
-    end = time.monotonic() + patience_s
+    end, count = time.monotonic() + patience_s, 0
     while True:
         try:
             agent.fleet.take_address(agent.settings.address, agent.identity.instance_id)
@@ -119,6 +119,8 @@ def _take_address(agent: Agent, patience_s: float) -> None:
             if error.code.startswith(("AccessDenied", "Unauthorized")) or time.monotonic() > end:
                 raise
             agent.log.say(f"{error}; trying again")
+        wire.pause(count)
+        count += 1
     wire.forget()
 
 
@@ -142,7 +144,7 @@ def _raise_workers(agent: Agent) -> None:
 def _run_script(agent: Agent) -> None:
     """Run the user's script by its own interpreter, or by bash up to the first command that fails."""
     settings, root = agent.settings, agent.root
-    if not os.path.exists(loader.SCRIPT):
+    if not os.path.exists(loader.SCRIPT) or not os.path.getsize(loader.SCRIPT):
         return
     if settings.head:
         from phalanx.node import progress

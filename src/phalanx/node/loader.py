@@ -24,7 +24,7 @@ _DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 _PATIENCE = 0.9
 
 SCRIPT = f"{_DIRECTORY}/boot-script"
-"""The path of the user's boot script, if there is one."""
+"""The path of the user's boot script, which is empty if there is none."""
 
 HEAD = f"{_DIRECTORY}/head"
 """The path of the address of the head that handed the agent on to this worker."""
@@ -41,9 +41,10 @@ def complete(settings: Settings, metadata: Metadata) -> None:
     if found != settings.digest:
         raise OSError(f"the agent's rest has SHA-256 {found}, and the user data wants {settings.digest}")
     stage_2, _, script = packed.partition(":")
-    if script:
-        with open(SCRIPT, "wb") as file:
-            os.fchmod(file.fileno(), 0o700)
+    # Also without a script: the node of which the image was made may have had one.
+    with open(SCRIPT, "wb") as file:
+        os.fchmod(file.fileno(), 0o700)
+        if script:
             file.write(lzma.decompress(base64.b85decode(script)))
     _unpack(base64.b85decode(settings.agent) + base64.b85decode(stage_2))
     files.write(mark, settings.digest)

@@ -23,7 +23,7 @@ from phalanx.localcloud.userns import user_name
 _CONTROLLERS = ("memory", "pids")
 _OUTSIDE = "phalanx-outside"
 _MIB = 1 << 20
-# The part of this machine's memory for all nodes, half of it for their volumes, which count as memory.
+# The part of the memory for all nodes, half of it for their volumes, which count as memory.
 _ALL_NODES = 7 / 8
 # Linux allows a machine twice as many processes as one of its accounts.
 _PROCESSES_PER_MIB = 8
@@ -64,8 +64,7 @@ def can_limit(group: Path) -> bool:
 
 
 def _limit_all(nodes: Path) -> None:
-    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    _set(nodes, "memory.max", int(memory_bytes * _ALL_NODES))
+    _set(nodes, "memory.max", int(limits.most_memory_bytes() * _ALL_NODES))
     _set(nodes, "pids.max", limits.most_processes())
     _control_children(nodes)
 

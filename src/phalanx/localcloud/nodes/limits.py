@@ -62,6 +62,12 @@ def most_processes() -> int:
         return room.most_processes(gauges)[1] // 2
 
 
+def most_memory_bytes() -> int:
+    """Return the memory of this machine, or of the container or the scope around this process."""
+    with closing(Gauges()) as gauges:
+        return gauges.most_memory_mib() * _MIB
+
+
 def allow_many_files() -> None:
     """Let this process, which has files for each node, open as many as its hard limit allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

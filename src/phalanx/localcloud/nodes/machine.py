@@ -113,7 +113,8 @@ class Site:
     `root` is the uid of the nodes' root in the supervisor's namespace (userns.root_of_nodes). `cgroup` is the directory
     of all nodes' control groups; None if they are not limited. `etc` contains further files of the image, by their
     names below /etc. `images` is the directory of images with a full operating system, whose nodes see only `pip_paths`
-    of this machine: those that its settings for pip name. `most_processes` is the limit of all nodes together.
+    of this machine: those that its settings for pip name. `most_processes` is the limit of all nodes together, and
+    `memory_bytes` is what this machine or the container around it has.
     """
 
     state: Path
@@ -126,6 +127,7 @@ class Site:
     images: Path | None = None
     pip_paths: tuple[Path, ...] = ()
     most_processes: int = 0
+    memory_bytes: int = 0
 
     @property
     def image(self) -> Path:

@@ -56,7 +56,16 @@ def start_supervisor(
     root = userns.root_of_nodes(mode)
     seen = (tuple(binds), tuple(path_dirs))
     site = Site(
-        state.resolve(), mode, *seen, root, cgroup, etc or {}, images, tuple(pip_paths), limits.most_processes()
+        state.resolve(),
+        mode,
+        *seen,
+        root,
+        cgroup,
+        etc or {},
+        images,
+        tuple(pip_paths),
+        limits.most_processes(),
+        limits.most_memory_bytes(),
     )
     limits.allow_many_files()
     # Here, because only this process's network leads outside.

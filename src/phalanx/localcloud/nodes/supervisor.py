@@ -26,7 +26,7 @@ from phalanx.localcloud.userns import exit_status
 _BOOT_TIMEOUT_S = 30.0
 _IMAGE_TIMEOUT_S = 30.0
 _SEND_TIMEOUT_S = 10
-# The parts of this machine's memory for all disks and all /dev/shm: half in total, as Linux gives to one tmpfs.
+# The parts of the memory for all disks and all /dev/shm: half in total, as Linux gives to one tmpfs.
 _DISKS, _SHM = 3 / 8, 1 / 8
 
 
@@ -37,9 +37,8 @@ class Supervisor:
         self._site = site
         self._channel = channel
         self._host_proc = host_proc
-        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self._disks = Pool(int(memory_bytes * _DISKS), "755", site.root)
-        self._shm = Pool(int(memory_bytes * _SHM), "1777", site.root, kernel.MS_NOSUID | kernel.MS_NODEV)
+        self._disks = Pool(int(site.memory_bytes * _DISKS), "755", site.root)
+        self._shm = Pool(int(site.memory_bytes * _SHM), "1777", site.root, kernel.MS_NOSUID | kernel.MS_NODEV)
         self._nodes: dict[str, Node] = {}
         self._vpcs: dict[str, Vpc] = {}
         self._leaving: dict[str, int] = {}

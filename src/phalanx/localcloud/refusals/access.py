@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from moto.iam.exceptions import MalformedPolicyDocument
+from moto.iam.exceptions import LimitExceededException, MalformedPolicyDocument
 from moto.iam.models import IAMBackend
 from moto.iam.policy_validation import IAMPolicyDocumentValidator
 
@@ -41,6 +41,20 @@ def _a_trust_policy_is_malformed(_backend: Any, given: Given) -> None:
             raise MalformedPolicyDocument("Missing required field Effect")
         if not statement.get("Action") and not statement.get("NotAction"):
             raise MalformedPolicyDocument("Missing required field Action")
+
+
+_INLINE_CHARACTERS = 10_240
+
+
+@before(IAMBackend, "put_role_policy")
+def _inline_policies_are_too_large(backend: Any, given: Given) -> None:
+    """Refuse what a role's inline policies have together beyond IAM's limit, without white space (12.1)."""
+    role = backend.get_role(given.role_name)
+    policies = {**role.policies, given.policy_name: given.policy_json}
+    if sum(len("".join(text.split())) for text in policies.values()) > _INLINE_CHARACTERS:
+        raise LimitExceededException(
+            f"Maximum policy size of {_INLINE_CHARACTERS} bytes exceeded for role {given.role_name}"
+        )
 
 
 def _statements(document: Any) -> list[dict[str, Any]]:

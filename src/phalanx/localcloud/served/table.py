@@ -52,7 +52,8 @@ SERVED = {
     "events": "Describe* List*",
     "fsx": """
         CreateDataRepositoryAssociation CreateFileSystem DeleteDataRepositoryAssociation DeleteFileSystem
-        DescribeDataRepositoryAssociations DescribeFileSystems ListTagsForResource TagResource UntagResource""",
+        DescribeDataRepositoryAssociations DescribeFileSystems ListTagsForResource TagResource UntagResource
+        UpdateFileSystem""",
     "iam": """
         Get* List* Simulate* AddRoleToInstanceProfile AttachGroupPolicy AttachRolePolicy AttachUserPolicy
         AddUserToGroup CreateGroup CreateInstanceProfile CreatePolicy CreatePolicyVersion CreateRole
