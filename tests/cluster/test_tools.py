@@ -169,10 +169,11 @@ def test_plain_ssh_scp_rsync_and_a_forwarded_agent_reach_every_node(cluster, tmp
     shell = f"ssh {' '.join(flags)}"
     subprocess.run(["rsync", "-e", shell, "contract-worker3:/tmp/carried", tmp_path / "back"], check=True, timeout=600)
     assert (tmp_path / "back").read_text() == "carried"
-    agent = subprocess.run(
-        ["ssh-agent", "ssh", "-A", *flags, "contract", "ssh-add -l"], capture_output=True, text=True, timeout=600
-    )
-    assert "The agent has no identities" in agent.stdout
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "mine"], check=True, timeout=600)
+    # From this machine to the head, and from there to a worker.
+    there = f"ssh-add -q {tmp_path}/mine && ssh -A {' '.join(flags)} contract ssh -A deeplearning-worker3 ssh-add -L"
+    agent = subprocess.run(["ssh-agent", "sh", "-c", there], capture_output=True, text=True, timeout=600)
+    assert agent.stdout == (tmp_path / "mine.pub").read_text(), agent.stderr
 
 
 def test_what_editors_do_over_plain_ssh_works(cluster, tmp_path):

@@ -13,7 +13,7 @@ from fake_cloud import roster
 
 from phalanx import cli
 from phalanx.cli import following
-from phalanx.cli.console import duration
+from phalanx.cli.console import duration, print_table
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudError, JobError
 from phalanx.jobs.job_model import JobStatus
@@ -184,3 +184,25 @@ def test_local_status_without_a_local_cloud(phalanx):
 )
 def test_durations_are_for_people(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_table_on_a_narrow_terminal_cuts_no_word_and_folds_long_texts(capfd, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    text = "python train.py --epochs 50 --out /efs/日本"
+    print_table(("JOB", "NAME", "TOOK", "COMMAND"), [("261121-095500-abcd", "-", "1 min 02 s", text)])
+    assert capfd.readouterr().out.splitlines() == [
+        "JOB                 TOOK        COMMAND",
+        "261121-095500-abcd  1 min 02 s  python train.py --epochs 50",
+        "                                --out /efs/日本",
+    ]
+
+
+def test_a_table_in_a_pipe_has_a_line_for_each_row_and_all_columns(capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table(("JOB", "NAME", "COMMAND"), [("日本", "-", "python train.py --epochs 50"), ("b", "-", "x")])
+    assert capfd.readouterr().out.splitlines() == [
+        "JOB   NAME  COMMAND",
+        "日本  -     python train.py --epochs 50",
+        "b     -     x",
+    ]

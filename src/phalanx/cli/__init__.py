@@ -48,7 +48,7 @@ COMMANDS = {
         "exec": ("phalanx.cli.exec", "Run one command on all nodes, with a verdict for each."),
         "check": ("phalanx.cli.check", "Measure the network between the nodes, and name what is slow."),
         "put": ("phalanx.cli.put", "Upload data to the shared directory."),
-        "data": ("phalanx.cli.data", "Place public data sets on the shared directory."),
+        "data": ("phalanx.cli.data", "Bring data to the shared directory, from S3 or public data sets."),
         "forward": ("phalanx.cli.forward", "Forward a port of this machine to a node."),
         "notebook": ("phalanx.cli.notebook", "Run JupyterLab on the head, for this machine's browser."),
         "image": ("phalanx.cli.image", "Make machine images (AMIs) from recipes."),

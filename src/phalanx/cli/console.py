@@ -1,17 +1,23 @@
-"""Print lines, JSON, tables and durations. rich is imported only for a table."""
+"""Print lines, JSON, tables and durations."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
+import unicodedata
 from collections.abc import Sequence
+from itertools import compress, zip_longest
 from typing import Any
 
 import click
 
 from phalanx.cli.terminal import for_stream, plain
+
+_LEAST_OF_TEXT = 24
+"""Columns that a folded text has at least; shorter cells stay on one line."""
 
 
 def say(text: str = "") -> None:
@@ -48,20 +54,54 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table; its columns are never cut in a file or a pipe."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    """Print a table that never cuts a word; on a terminal it folds long texts and leaves out empty columns."""
+    table = [list(columns), *([plain(str(cell)) for cell in row] for row in rows)]
+    if sys.stdout.isatty():
+        table = _without_empty_columns(table)
+    widths = _widths(table, shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize)
+    for row in table:
+        folded = [_fold(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for line in zip_longest(*folded, fillvalue=""):
+            say("  ".join(map(_padded, line, widths)).rstrip())
 
-    is_terminal = sys.stdout.isatty()
-    table = Table(box=box.SIMPLE_HEAD if is_terminal else None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, no_wrap=not is_terminal, overflow="fold")
-    for row in rows:
-        table.add_row(*(plain(str(cell)) if is_terminal else str(cell) for cell in row))
-    console = Console(highlight=False, markup=False)
-    console = console if console.is_terminal else Console(highlight=False, markup=False, width=400)
-    console.print(table)
+
+def _without_empty_columns(table: list[list[str]]) -> list[list[str]]:
+    """Leave out the columns that have nothing but `-`."""
+    shown = [len(table) == 1 or any(cell.strip("-") for cell in column[1:]) for column in zip(*table, strict=True)]
+    return [list(compress(row, shown)) for row in table]
+
+
+def _widths(table: list[list[str]], limit: int) -> list[int]:
+    """Return the columns' widths: those of texts shrink until the table fits, and never below a word."""
+    widths = [max(map(_width, column)) for column in zip(*table, strict=True)]
+    least = [
+        max(min(width, _LEAST_OF_TEXT), *(_width(word) for cell in column for word in cell.split(" ")))
+        for width, column in zip(widths, zip(*table, strict=True), strict=True)
+    ]
+    while sum(widths) + 2 * (len(widths) - 1) > limit and widths != least:
+        spare = [width if width > fewest else 0 for width, fewest in zip(widths, least, strict=True)]
+        widths[spare.index(max(spare))] -= 1
+    return widths
+
+
+def _fold(text: str, width: int) -> list[str]:
+    """Fold a text at its spaces."""
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        lines[-1:] = [longer] if _width(longer) <= width else [lines[-1], word]
+    return lines
+
+
+def _width(text: str) -> int:
+    """Return how many columns of a terminal the text takes."""
+    taken = {"Mn": 0, "Me": 0, "Cf": 0}
+    wide = {"W": 2, "F": 2}
+    return sum(taken.get(unicodedata.category(one), wide.get(unicodedata.east_asian_width(one), 1)) for one in text)
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - _width(text))
 
 
 def duration(seconds: float) -> str:

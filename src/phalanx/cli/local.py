@@ -75,6 +75,7 @@ def env(region: str) -> None:
     """Print shell commands that point boto3 and the AWS CLI at the local cloud, with its administrator's keys.
 
     In such a shell, ssh, scp and sftp reach instances by their public names and addresses, as on AWS.
+    The AWS CLI before 2.13.0 (or 1.29.0) ignores AWS_ENDPOINT_URL, and calls AWS.
 
     \b
     Examples:

@@ -14,13 +14,12 @@ import click
 from phalanx.cli.console import note
 from phalanx.cli.terminal import visible
 from phalanx.clouds.protocol import StackEvent
-from phalanx.cluster.emr_release import Released
-from phalanx.cluster.foreign_resources import ForeignDeleted
-from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing, RoleFreed
+from phalanx.cluster.stack import NodeAnswered, NodeMissing
 from phalanx.waits import waiting
 
 if TYPE_CHECKING:
     from phalanx.cluster.bring_up import Step as ClusterStep
+    from phalanx.cluster.emr_release import Released
     from phalanx.images.making import BuildLine
 
     Step = ClusterStep | BuildLine | Released
@@ -146,24 +145,10 @@ def _status_line(title: str, started_s: float) -> Any:
 
 
 def _event_text(event: StackEvent) -> str:
-    status = click.style(f"{event.status:<18}", fg=_COLORS.get(event.status.rsplit("_", 1)[-1]))
-    kind = event.resource_type.removeprefix("AWS::")
-    reason = f"\n{' ' * 11}{event.reason}" if event.reason and event.failed else ""
-    return f"{status}  {event.logical_id} ({kind}){reason}"
+    color = _COLORS.get(event.status.rsplit("_", 1)[-1])
+    return click.style(f"{event.status:<18}", fg=color) + str(event).removeprefix(f"{event.status:<18}")
 
 
 def _text(step: Any) -> str:
-    if isinstance(step, NodeAnswered):
-        node = click.style("NODE", fg="cyan")
-        return f"{node}  {step.name} ({step.address}) answered: {step.answered} of {step.requested}"
-    if isinstance(step, NodeMissing):
-        return f"{click.style('NODE', fg='yellow')}  {step.name} is missing: {step.reason}"
-    if isinstance(step, Leftovers):
-        return f"waiting for these to be deleted too:  {'; '.join(step.lines)}"
-    if isinstance(step, ForeignDeleted):
-        return f"GuardDuty's {', '.join(step.lines)}: deleted, so that the VPC can be deleted"
-    if isinstance(step, RoleFreed):
-        return f"role {step.role}: {', '.join(step.policies)}, so that it can be deleted"
-    if isinstance(step, Released):
-        return f"{step.node} was not cleaned up: {step.problem}" if step.problem else f"{step.node} is as it was before"
-    return step.text
+    color = "cyan" if isinstance(step, NodeAnswered) else "yellow" if isinstance(step, NodeMissing) else None
+    return f"{click.style('NODE', fg=color)}  {step}" if color else str(step)
