@@ -308,7 +308,7 @@ def _show_what_follows(smoke: Smoke) -> None:
     say("cost     of the whole test, at us-east-1's prices:")
     for line in smoke_cost.lines():
         say(line)
-    say(f"If this machine stops meanwhile: `phalanx down` in a directory with this phalanx.yaml deletes {smoke.name}.")
+    say(f"If this machine stops meanwhile: `phalanx down -c {smoke.name} --keep no` deletes everything.")
 
 
 def main() -> None:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
 import tarfile
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from types import SimpleNamespace
 
 import pytest
 from benchmarks import smoke_cost
+from benchmarks.__main__ import machine
 from benchmarks.measure import ROOT
 from benchmarks.smoke import Smoke, agrees
 from benchmarks.smoke_report import Report, Step
+from clusters import FACTS, aws_spec
 
 from phalanx import clouds
 from phalanx.errors import CloudError
+from phalanx.plan.plan import make_plan
+from phalanx.template import synthesize
+from phalanx.template.policy import policy
 
 IDENTITY = {"Account": "123456789012", "Arn": "arn:aws:iam::123456789012:user/ann"}
 
@@ -35,6 +45,26 @@ def test_it_costs_less_than_20_cents_and_the_page_says_the_same():
     page = (ROOT / "docs" / "aws-smoke.md").read_text()
     assert f"**${smoke_cost.total_usd():.2f}**" in page
     assert all(item.what in page for item in smoke_cost.bill() if "disk" not in item.what and "shared" not in item.what)
+
+
+def test_the_pages_policy_allows_all_that_phalanx_policy_names():
+    """It is shorter, and bound to roles with the name of such a cluster; what takes no resource needs all of them."""
+    (text,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "aws-smoke.md").read_text(), re.DOTALL)
+    allowed = {str(one["Resource"]): one["Action"] for one in json.loads(text)["Statement"]}
+    spec = aws_spec(name="smoke-0a1b2c", nodes=2, min=2, type="t3.small", throughput="bursting", keep="no")
+    document = json.loads(synthesize(make_plan(spec, replace(FACTS, cloud="aws"))))
+    for needed in policy(document, spec.name)["Statement"]:
+        lists = [allowed["*"]] if needed["Resource"] == ["*"] else list(allowed.values())
+        patterns = [pattern for one in lists for pattern in ([one] if isinstance(one, str) else one)]
+        actions = [needed["Action"]] if isinstance(needed["Action"], str) else needed["Action"]
+        assert [one for one in actions if not any(fnmatchcase(one, pattern) for pattern in patterns)] == []
+
+
+def test_a_volunteers_machine_is_described_also_where_linux_does_not_run(monkeypatch):
+    """It is the last line before the report, and macOS counts its cores otherwise."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="abc\n"))
+    assert machine()["cores"] == os.cpu_count()
 
 
 def test_the_question_shows_account_region_and_price(a_smoke, monkeypatch, capsys):

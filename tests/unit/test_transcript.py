@@ -30,6 +30,36 @@ SECRETS = {
         "https://b/k?X-Amz-Signature=<secret>&X-Amz-Credential=<secret>",
     ),
     "an e-mail address": ("contact ann.b@example.org", "contact <e-mail>"),
+    "an address in capitals": ("contact ANN@EXAMPLE.ORG.", "contact <e-mail>."),
+    "an address in a URL": ("?from=ann%40example.org&x", "?from=<e-mail>&x"),
+    "an account at the end": ("not in account 123456789012.", "not in account <account>."),
+    "an account in a host name": (
+        "123456789012.dkr.ecr.us-east-1.amazonaws.com",
+        "<account>.dkr.ecr.us-east-1.amazonaws.com",
+    ),
+    "an account in a bucket": (
+        "s3://aws_logs_123456789012_cafe-123456789012",
+        "s3://aws_logs_<account>_cafe-<account>",
+    ),
+    "an account as the console shows it": ("account 1234-5678-9012 is", "account <account> is"),
+    "a user's second factor": ("arn:aws:iam::1:mfa/ann-phone", "arn:aws:iam::1:mfa/<user>"),
+    "a session named like an instance": (":assumed-role/R/i-abc-ann", ":assumed-role/R/<user>"),
+    "a comment of a public key": (f"ssh-rsa AAAA{'c' * 40}== ann", "ssh-rsa <key>"),
+    "a key in a message": (f"accepts AAAA{'c' * 40} and no other", "accepts <key> and no other"),
+    "a secret key": ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG", "aws_secret_access_key = <secret>"),
+    "credentials as JSON": (
+        '{"SecretAccessKey": "wJalr/x", "Token": "FwoG+/y"}',
+        '{"SecretAccessKey": "<secret>", "Token": "<secret>"}',
+    ),
+    "credentials as XML": ("<SecretAccessKey>wJalr</SecretAccessKey>", "<SecretAccessKey><secret></SecretAccessKey>"),
+    "a header": ("X-Amz-Security-Token: FwoGZXIvYXdzEBY", "X-Amz-Security-Token: <secret>"),
+    "a variable": ("AWS_SESSION_TOKEN='FwoGZX' aws", "AWS_SESSION_TOKEN='<secret>' aws"),
+    "a mirror's password": (
+        "PIP_INDEX_URL=https://ann:s3cret@pypi.example.org/simple",
+        "PIP_INDEX_URL=https://<secret>@pypi.example.org/simple",
+    ),
+    "a mapped address": ("from ::ffff:52.94.236.248 port 22", "from <address> port 22"),
+    "a name of an address": ("248.236.94.52.in-addr.arpa", "<address>.in-addr.arpa"),
 }
 KEPT = (
     "node 10.0.128.7 (i-0123456789abcdef0) at 12:31:50",
@@ -37,6 +67,9 @@ KEPT = (
     "06:1a:2b:3c:4d:5e chacha20-poly1305@openssh.com",
     "vpc 10.0.0.0/16, everyone 0.0.0.0/0, 169.254.169.254, example 203.0.113.7/32",
     "e30a6de6-9d04-4b2a-9d3f-123456789012",
+    "e30a6de6-9d04-4b2a-9d3f-123456789012/e30a6de6-1234-5678-9012-e30a6de69d04",
+    "took 0.123456789012 s at 1766000000123, NextToken: none left, the token has expired",
+    "https://pypi.org:443/simple",
 )
 
 
@@ -48,6 +81,11 @@ def test_what_must_not_be_shown_is_replaced(before, after):
 @pytest.mark.parametrize("message", KEPT)
 def test_what_explains_a_failure_is_kept(message):
     assert redaction.text(message) == message
+
+
+def test_the_users_own_directory_is_not_shown(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert redaction.text("in /home/ann, /home/ann/x and /home/annex") == "in ~, ~/x and /home/annex"
 
 
 def test_parameters_lose_secrets_by_name_and_long_texts():
