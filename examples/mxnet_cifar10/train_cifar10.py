@@ -15,7 +15,7 @@ from resnet import resnet
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", choices=("resnet",), default="resnet")
-    parser.add_argument("--num-layers", type=int, default=20, help="20, 32, 44, 56 or 110 (%(default)s)")
+    parser.add_argument("--num-layers", type=int, default=20, help="20, 32, 44, 50, 56 or 110 (%(default)s)")
     parser.add_argument("--kv-store", default="device", help="local, device, dist_sync, dist_device_sync (%(default)s)")
     # The list that scripts compute for a node without GPUs is empty, and leaves the option without a value.
     parser.add_argument("--gpus", nargs="?", help="such as 0,1 (default: the CPU)")
@@ -25,6 +25,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data-dir", help="CIFAR-10's binary files, *.bin (default: Fashion-MNIST in their shape)")
     parser.add_argument("--images", type=int, help="only so many training images, of all workers together")
     parser.add_argument("--model-prefix", help="write PREFIX-0001.params and so on")
+    parser.add_argument("--disp-batches", type=int, default=20, help="show the speed after so many (%(default)s)")
     parser.add_argument("--at-least", type=float, default=0.0, help="exit with 1 if the test accuracy is lower")
     return parser.parse_args()
 
@@ -57,6 +58,7 @@ def main() -> int:
         optimizer="sgd",
         optimizer_params={"learning_rate": options.lr, "momentum": 0.9, "wd": 1e-4},
         initializer=mx.init.Xavier(rnd_type="gaussian", factor_type="in", magnitude=2),
+        batch_end_callback=mx.callback.Speedometer(options.batch_size, options.disp_batches),
         epoch_end_callback=save,
     )
     accuracy = model.score(test, "acc")[0][1]

@@ -8,7 +8,7 @@ import re
 import pytest
 from PIL import Image
 
-from conftest import ONE_THREAD, Terminal
+from conftest import EXAMPLES, ONE_THREAD, Terminal
 
 pytestmark = pytest.mark.cluster
 
@@ -48,6 +48,17 @@ def test_mxnets_documented_command_trains_dist_sync_to_0_95(mnist):
     assert "No such file" in mnist.phalanx("ssh", "deeplearning-worker4", "--", "ls /tmp/mxnet", check=False).stderr
 
 
+def test_one_machine_trains_alone_and_with_a_parameter_server_of_its_own(mnist):
+    training = ("python", "train_mnist.py", "--num-epochs", "1", "--at-least", "0.9")
+    alone = ("run", "--recipe", "mxnet", "--launcher", "exec", "-n", "1", *ONE_THREAD)
+    assert len(accuracies(mnist.phalanx(*alone, "--", *training, timeout_s=TRAINED_WITHIN_S).stdout)) == 1
+    local = ("launch", "--launcher", "local", "--recipe", "mxnet", "-n", "2", "-s", "1", *ONE_THREAD_EACH)
+    served = ("sh", "-c", f"hostname; exec {' '.join(training)} --kv-store dist_sync")
+    job = mnist.phalanx(*local, *served, timeout_s=TRAINED_WITHIN_S)
+    assert len(accuracies(job.stdout)) == 2
+    assert set(re.findall(r"\bip-[\d-]+", job.stdout)) == {mnist.on("head", "hostname").strip()}
+
+
 def test_dist_async_reaches_it_too(mnist):
     arguments = ("--recipe", "mxnet", "--launcher", "dmlc", "-n", "3", "--servers", "1", *ONE_THREAD)
     job = mnist.phalanx(
@@ -84,6 +95,54 @@ def test_a_worker_that_dies_ends_the_job_and_nothing_is_left(mnist):
     status = next(job for job in json.loads(mnist.phalanx("jobs", "--json").stdout) if job["name"] == "dies")
     assert status["state"] == "failed"
     assert status["verified"]
+
+
+# What MXNet's tools/launch.py does, with the tracker that MXNet's wheel contains; `repaired` is its change of 2022.
+LAUNCH = """
+import sys, threading
+from dmlc_tracker import opts, ssh
+
+if sys.argv.pop(1) == "repaired":
+    threading.Thread.isAlive = threading.Thread.is_alive
+ssh.submit(opts.get_opts(["--cluster", "ssh", *sys.argv[1:]]))
+"""
+SUM = """
+import mxnet as mx
+
+store = mx.kvstore.create("dist_sync")
+store.init("x", mx.nd.zeros((1,)))
+store.push("x", mx.nd.ones((1,)) * (store.rank + 1))
+found = mx.nd.zeros((1,))
+store.pull("x", out=found)
+print("worker", store.rank, "has", int(found.asscalar()), flush=True)
+"""
+
+
+def test_mxnets_own_launcher_fails_as_the_page_of_older_tutorials_says_and_works_as_it_says(mnist, tmp_path):
+    (tmp_path / "launch.py").write_text(LAUNCH)
+    (tmp_path / "sum.py").write_text(SUM)
+    for file in ("launch.py", "sum.py"):
+        mnist.phalanx("put", str(tmp_path / file))
+    page = (EXAMPLES.parent / "docs/older-tutorials.md").read_text()
+    (addresses,) = re.findall(r"^(getent hosts .*) > hosts$", page, re.MULTILINE)
+    mnist.on("head", f"cd /efs; head -2 $DEEPLEARNING_WORKERS_PATH > names; {addresses} | head -2 > hosts")
+    python = mnist.on("head", "ls -d /efs/.phalanx/environments/mxnet-*/bin/python").strip()
+
+    def typed(version: str, hosts: str) -> str:
+        """Return what it says; processes that it leaves must not hold the connection, and none may stay."""
+        launch = (
+            f"{python} launch.py {version} --num-workers 2 --num-servers 1 --host-file {hosts} {python} /efs/sum.py"
+        )
+        until = "grep -q -e isAlive -e 'bind failed' out && break; kill -0 $pid 2>&1 || break; sleep 0.2"
+        watched = f"for i in $(seq 900); do {until}; done; kill $pid 2>&1; cat out"
+        said = mnist.on("head", f"cd /efs; {launch} > out 2>&1 < /dev/null & pid=$!; cd /efs; {watched}")
+        mnist.phalanx("exec", "pkill -f 'sum.p[y]'; true")
+        return said
+
+    assert "AttributeError: 'Thread' object has no attribute 'isAlive'" in typed("original", "hosts")
+    assert "bind failed" in typed("repaired", "names")
+    works = typed("repaired", "hosts")
+    assert sorted(re.findall(r"worker \d has \d", works)) == ["worker 0 has 3", "worker 1 has 3"], works
 
 
 def test_a_hosts_file_with_mistakes_starts_nothing(mnist):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,18 +123,95 @@ def test_other_commands_of_older_tutorials_run_as_they_were_typed(cluster):
     assert cluster.on("head", "echo --gpus $(seq -s , 0 1 $(($DEEPLEARNING_WORKER_GPU_COUNT - 1)))") == "--gpus\n"
 
 
-def test_pkill_on_all_nodes_ends_the_job_whole_and_the_next_one_runs(cluster, tmp_path):
+# As AWS's tutorial of 2017 clones its examples.
+CLONE = """
+git clone -q http://deeplearning-worker2:8126/examples $EFS_MOUNT/examples && \\
+cd $EFS_MOUNT/examples && \\
+git submodule -q update --init $EFS_MOUNT/examples/mxnet
+"""
+PUBLISH = """
+set -e
+mkdir /tmp/published /tmp/written
+cd /tmp/published
+nohup python3 -m http.server 8126 >/dev/null 2>&1 & echo $! > /tmp/written/pid
+until python3 -c 'import socket; socket.create_connection(("127.0.0.1", 8126))' 2>/dev/null; do sleep 0.1; done
+for name in mxnet examples; do
+    git init -q /tmp/written/$name
+    cd /tmp/written/$name
+    echo "print('$name')" > train.py
+    [ $name = mxnet ] || git submodule --quiet add http://deeplearning-worker2:8126/mxnet
+    git add .
+    git -c user.name=me -c user.email=me@example.com commit -qm first
+    git clone -q --bare . /tmp/published/$name
+    git -C /tmp/published/$name update-server-info
+done
+"""
+
+
+def test_a_repository_with_submodules_is_cloned_onto_the_shared_directory(cluster):
+    """Another node serves it, for the web may be out of reach."""
+    cluster.on("worker2", PUBLISH)
+    try:
+        cluster.on("head", CLONE)
+        assert cluster.on("worker3", "cat $EFS_MOUNT/examples/train.py") == "print('examples')\n"
+        assert cluster.on("worker3", "python3 $EFS_MOUNT/examples/mxnet/train.py") == "mxnet\n"
+    finally:
+        cluster.on("worker2", "kill $(cat /tmp/written/pid); rm -rf /tmp/written /tmp/published; rm -rf /efs/examples")
+
+
+def test_code_and_data_are_fetched_on_the_head_as_they_were_typed(cluster, tmp_path):
+    source = tmp_path / "source"
+    (source / "cifar-10-batches-bin").mkdir(parents=True)
+    (source / "cifar-10-batches-bin" / "test_batch.bin").write_bytes(bytes(3073))
+    (source / "train.py").write_text("print('trained')\n")
+    cluster.phalanx("put", str(source), "then/")
+    shown = cluster.on("head", f"bash -c {shlex.quote(FETCHED_ON_THE_HEAD)}")
+    assert shown.split() == ["trained", "trained", "3073", "trained"]
+
+
+# The addresses are the test's, and Python plays the program that downloads, which a minimal system lacks.
+FETCHED_ON_THE_HEAD = """
+set -e
+cd /efs/then/source
+tar -czf cifar-10-binary.tar.gz cifar-10-batches-bin
+python3 -m http.server 8123 > /dev/null 2>&1 &
+trap 'kill $!' EXIT
+url=http://deeplearning-master:8123
+listens="import socket; socket.create_connection(('deeplearning-master', 8123))"
+until python3 -c "$listens" 2>/dev/null; do sleep 0.1; done
+fetched() { python3 -c 'import sys, urllib.request as web; web.urlretrieve(*sys.argv[1:])' "$@"; }
+fetched $url/train.py /efs/train.py
+python3 /efs/train.py
+mkdir logs && python3 train.py > logs/worker1
+tail -f $EFS_MOUNT/then/source/logs/* | grep -m 1 trained
+mkdir $EFS_MOUNT/cifar10_data && \\
+fetched $url/cifar-10-binary.tar.gz $EFS_MOUNT/cifar10_data/cifar-10-binary.tar.gz && \\
+tar -xzf $EFS_MOUNT/cifar10_data/cifar-10-binary.tar.gz -C $EFS_MOUNT/cifar10_data
+stat -c %s $EFS_MOUNT/cifar10_data/cifar-10-batches-bin/test_batch.bin
+sed -i.bak "s!trained!trained!" /efs/train.py && python3 /efs/train.py
+"""
+
+# The loop of 2018, and the line of MXNet's guide. The brackets spare the shell that runs it, whose command line a
+# terminal does not have.
+KILLS = {
+    "pkill": 'while read -u 10 host; do ssh -o "StrictHostKeyChecking no" $host "pkill -f [p]ython"; '
+    "done 10<$DEEPLEARNING_WORKERS_PATH",
+    "xargs": "cat $DEEPLEARNING_WORKERS_PATH | "
+    "xargs -I{} ssh -o StrictHostKeyChecking=no {} 'uname -a; pgrep python | xargs kill -9'",
+}
+
+
+@pytest.mark.parametrize("kill", KILLS)
+def test_killing_python_on_all_nodes_ends_the_job_whole_and_the_next_one_runs(cluster, tmp_path, kill):
     run = ("run", "--directory", str(tmp_path), "--launcher", "exec")
     program = ("python3", "-uc", "import time; print('began'); time.sleep(4711)")
-    cluster.phalanx(*run, "--name", "killed", "--detach", "--", *program)
-    cluster.wait_until_printed("killed", "began", times=4)
-    # The loop of 2018. The brackets spare the shell that runs it, whose command line a terminal does not have.
-    pkill = 'ssh -o "StrictHostKeyChecking no" $host "pkill -f [p]ython"'
-    cluster.on("head", f"while read -u 10 host; do {pkill}; done 10<$DEEPLEARNING_WORKERS_PATH", check=False)
-    ended = cluster.phalanx("logs", "-f", "killed", check=False).stderr
+    cluster.phalanx(*run, "--name", kill, "--detach", "--", *program)
+    cluster.wait_until_printed(kill, "began", times=4)
+    cluster.on("head", KILLS[kill], check=False)
+    ended = cluster.phalanx("logs", "-f", kill, check=False).stderr
     assert "no process of it is left on 4 nodes" in ended
     assert "killing pid" not in ended
-    (job,) = (one for one in json.loads(cluster.phalanx("jobs", "--json").stdout) if one["name"] == "killed")
+    (job,) = (one for one in json.loads(cluster.phalanx("jobs", "--json").stdout) if one["name"] == kill)
     assert (job["state"], job["verified"]) == ("lost", True)
     assert cluster.phalanx(*run, "--", "python3", "-c", "print('hello')").stdout.count("hello") == 4
 

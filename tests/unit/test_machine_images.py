@@ -32,8 +32,18 @@ def with_gpus(facts, gpus=1):
 @pytest.mark.parametrize(
     ("facts", "fields", "printed", "hint"),
     [
-        (X86, {"type": "p3.2xlarge"}, "dlami-pytorch has no driver for the GPUs of p3.2xlarge", "proprietary driver"),
-        (X86, {"type": "p3.2xlarge", "image": "dlami-base"}, "no driver for the GPUs of p3.2xlarge", "g4dn.xlarge"),
+        (
+            X86,
+            {"type": "p3dn.24xlarge"},
+            "dlami-pytorch has no driver for the GPUs of p3dn.24xlarge",
+            "proprietary driver",
+        ),
+        (
+            X86,
+            {"type": "p3dn.24xlarge", "image": "dlami-base"},
+            "no driver for the GPUs of p3dn.24xlarge",
+            "g4dn.xlarge",
+        ),
         (
             X86,
             {"type": "g5.xlarge", "image": "ubuntu-24.04"},
@@ -56,7 +66,7 @@ def test_an_image_for_another_processor_is_refused():
 
 
 def test_the_local_cloud_takes_every_image():
-    make_plan(replace(aws_spec(type="p3.2xlarge"), cloud="local"), with_gpus(FACTS))
+    make_plan(replace(aws_spec(type="p3dn.24xlarge"), cloud="local"), with_gpus(FACTS))
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,9 @@ class BuildLine:
 
     text: str
 
+    def __str__(self) -> str:
+        return self.text
+
 
 class Making:
     """A build that is followed. Iterate `steps()`, which raises StackFailed with the reason and the end of the log."""
