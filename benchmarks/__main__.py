@@ -23,7 +23,7 @@ ONLY_BY_NAME = ("many_nodes", "membership", "calm", "send", "against", "environm
 def machine() -> dict[str, object]:
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     return {
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "commit": commit.strip(),
