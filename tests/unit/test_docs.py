@@ -104,6 +104,15 @@ def test_targets_of_make_exist() -> None:
     assert named - targets == set()
 
 
+def test_the_tests_that_documents_name_exist() -> None:
+    """The security page refers to those of tests/attacks by their file's name alone."""
+    text = "".join(path.read_text() for path in DOCUMENTS)
+    named = set(re.findall(r"`((?:tests/\w+/)?test_\w+\.py)`", text))
+    there = {str(path.relative_to(ROOT)) for path in ROOT.glob("tests/*/test_*.py")}
+    assert len(named) > 20
+    assert {name for name in named if name not in there and f"tests/attacks/{name}" not in there} == set()
+
+
 def test_the_image_of_the_page_is_what_make_full_os_builds() -> None:
     (name,) = re.findall(r"```sh\nphalanx local image build (.*?) *#", (ROOT / "docs/images.md").read_text())
     assert f"image=${{IMAGE:-{name}}}\n" in (ROOT / "scripts/full-os").read_text()
