@@ -26,6 +26,23 @@ def test_trust_is_renewed_from_the_table(tmp_path, monkeypatch):
     assert "newhead" in (cluster.directory / "known_hosts").read_text()
 
 
+@pytest.mark.parametrize(("address", "reached"), [("54.0.0.1", "54.0.0.1"), ("i-0old", "i-1")])
+def test_how_ssh_reaches_the_head_is_written_again_as_this_version_does(tmp_path, monkeypatch, address, reached):
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
+    cloud = FakeCloud()
+    monkeypatch.setattr(clouds, "get", lambda name, region: cloud)
+    stack_id = cloud.put("demo", "CREATE_COMPLETE")
+    cluster = Cluster("demo", "aws", "us-east-1", stack_id, table="table", head_address=address).save()
+    earlier = "Host deeplearning-master\n    HostName 54.0.0.1\n"
+    cluster.ssh_config.write_text(earlier)
+    lost = ConnectionLost("can't log in to deeplearning-worker1: its name is unknown")
+    assert repair(cluster, lost)
+    assert f"Host deeplearning-worker1\n    HostName {reached}\n" in cluster.ssh_config.read_text()
+    now = Cluster.load("demo")
+    assert now.head_address == reached
+    assert not repair(now, lost)
+
+
 def test_a_cluster_that_was_deleted_here_is_gone(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
     with pytest.raises(ClusterGone, match="cluster demo was deleted"):

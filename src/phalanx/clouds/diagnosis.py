@@ -33,7 +33,7 @@ def repair(cluster: Cluster, error: ClusterError) -> bool:
     if isinstance(error, ConnectionLost):
         require_stack(cluster)
         require_running(cluster)
-        return cluster.by_session and _follow_head(cluster)
+        return _follow_head(cluster)
     return False
 
 

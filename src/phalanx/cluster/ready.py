@@ -44,14 +44,20 @@ def record_ready(cloud: Cloud, state: StackState, settings: Mapping[str, Any]) -
 
 
 def follow_head(cloud: Cloud, cluster: Cluster) -> bool:
-    """Let ssh reach a head without a public address by the id of its present instance; return False if it did."""
-    roster = read_roster(cloud, cluster.table)
-    if roster is None or roster.head.instance_id == cluster.head_address:
-        return False
-    moved = replace(cluster, head_address=roster.head.instance_id)
-    _write_ssh_files(cloud, moved, cloud.ssh_route(by_session=True))
-    moved.save()
-    return True
+    """Write again how ssh reaches the head; return False if that was so.
+
+    A head without a public address is reached by the id of its present instance. Another version of phalanx, or one
+    in another environment, may have written the ssh_config.
+    """
+    before, address = cluster.ssh_config.read_text(), cluster.head_address
+    if cluster.by_session:
+        roster = read_roster(cloud, cluster.table)
+        address = roster.head.instance_id if roster else address
+    moved = replace(cluster, head_address=address)
+    _write_ssh_files(cloud, moved, cloud.ssh_route(by_session=cluster.by_session))
+    if moved != cluster:
+        moved.save()
+    return cluster.ssh_config.read_text() != before
 
 
 def _write_ssh_files(cloud: Cloud, cluster: Cluster, route: SshRoute) -> None:
