@@ -257,6 +257,23 @@ def test_an_agent_of_another_version_is_not_mixed_with_the_head_s():
     assert cloud.reviewed == []
 
 
+def test_a_setting_that_an_earlier_version_did_not_have_is_a_change():
+    cloud, shown = FakeCloud(changes=[GROUP]), []
+    up(cloud)
+    cluster = Cluster.load("demo")
+    replace(cluster, spec={key: cluster.spec[key] for key in cluster.spec if key not in ("idle_s", "tags")}).save()
+    changed(cloud, shown.append, idle_s=1800)
+    assert shown == [Proposal("demo", {"idle_s": (None, 1800)}, (GROUP,))]
+
+
+def test_what_the_parameters_of_an_adopted_stack_do_not_show_is_not_compared():
+    cloud = FakeCloud(changes=[GROUP])
+    up(cloud)
+    cluster = Cluster.load("demo")
+    replace(cluster, spec={key: cluster.spec[key] for key in ("name", "cloud", "region", "type", "nodes")}).save()
+    assert changed(cloud, None, idle_s=1800).changed == {}
+
+
 def test_an_interrupted_update_is_followed_by_the_next_up():
     cloud = FakeCloud(changes=[GROUP])
     up(cloud)

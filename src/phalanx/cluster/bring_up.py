@@ -38,6 +38,8 @@ _LOGIN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 # needed, and the limits, which count from the next start of the nodes.
 _FREE = frozenset({"keep", "min", "lease_s", "budget", "other_types"})
 _LIMITS = ("lease_s", "budget")
+# Each record that `up` wrote has this setting. One that `adopt` wrote has only what the stack's parameters show.
+_OF_UP = "boot"
 _WAIT = "Wait until its status changes, or remove it with `phalanx down`."
 _UNDO = "`aws cloudformation continue-update-rollback --stack-name {}` takes it back; or remove it with `phalanx down`."
 _NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
@@ -334,10 +336,13 @@ class BringUp:
             return {}
         if cluster.spec.get("type") in self.spec.types:
             self._chosen = replace(self.spec, type=cluster.spec["type"])
-        wanted = self._settings()
+        wanted, recorded = self._settings(), cluster.spec
+        if _OF_UP in recorded:
+            # An earlier version did not have all of today's settings.
+            recorded = {key: getattr(ClusterSpec, key, None) for key in wanted} | {**recorded}
         changes = {
             key: (before, wanted[key])
-            for key, before in cluster.spec.items()
+            for key, before in recorded.items()
             if key in wanted and key not in _FREE and before != wanted[key]
         }
         if "nodes" in changes and self._requested_nodes(cluster) == self.spec.nodes:
