@@ -15,8 +15,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from phalanx.clouds import endpoint
-from phalanx.errors import LocalCloudError
+from phalanx.clouds import endpoint, local_code
+from phalanx.clouds.aws_api import ApiCloud
+from phalanx.clouds.local import LocalCloud
+from phalanx.errors import CloudError, LocalCloudError
 
 STATUS = {"mode": "range", "stacks": [{"name": "demo", "status": "CREATE_COMPLETE"}], "nodes": [], "pids": []}
 
@@ -147,7 +149,7 @@ def test_an_unknown_mode_is_reported_before_anything_is_started(monkeypatch):
 
 
 def test_it_is_started_and_awaited(monkeypatch):
-    monkeypatch.setattr(endpoint, "_command_line", lambda pid: [b"phalanx.localcloud"] if pid == os.getpid() else [])
+    monkeypatch.setattr(local_code, "command_line", lambda pid: [b"phalanx.localcloud"] if pid == os.getpid() else [])
     record = {"url": "u", "pid": os.getpid(), "mode": "range", "access_key_id": "a", "secret_access_key": "s"}
     record |= {"dial": "d", "state": "s"}
     path = endpoint.state() / "endpoint.json"
@@ -203,6 +205,31 @@ def test_a_full_disk_is_named(monkeypatch):
     with pytest.raises(LocalCloudError, match=f"the disk of {endpoint.state()} is full") as caught:
         endpoint.wait()
     assert "PHALANX_STATE_DIR" in caught.value.hint
+
+
+def refused(monkeypatch, hint=""):
+    """Return the error of a call that the local cloud refuses."""
+
+    def refuse(self, service, operation, **arguments):
+        raise CloudError(f"{service}:{operation} was refused (UnsupportedOperation)", hint)
+
+    monkeypatch.setattr(ApiCloud, "call", refuse)
+    with pytest.raises(CloudError) as caught:
+        LocalCloud("us-east-1", "local").call("fsx", "describe_file_systems")
+    return caught.value
+
+
+def test_a_refusal_by_one_that_another_version_started_says_so(served, daemon, monkeypatch):
+    error = refused(monkeypatch)
+    assert f"local cloud (process {daemon.pid}) was started by another version of phalanx" in error.hint
+    assert "`phalanx local stop --force`" in error.hint
+    assert refused(monkeypatch, "Look there.").hint == "Look there."
+
+
+def test_a_refusal_by_one_that_this_version_started_is_left_as_it_is(served, monkeypatch):
+    argv = [os.fsencode(argument) for argument in endpoint._serve_argv()]
+    monkeypatch.setattr(local_code, "command_line", lambda pid: argv)
+    assert refused(monkeypatch).hint == ""
 
 
 def test_what_it_is_started_with_makes_this_interpreter_visible_in_nodes():

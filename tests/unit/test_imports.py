@@ -63,7 +63,7 @@ LINUX_ROOMS = ("phalanx.localcloud", "phalanx.drill", "phalanx.runner", "phalanx
 LINUX_ELSEWHERE = {
     "phalanx.ssh.bounded": {"memfd_create"},
     "phalanx.ssh.remote": {"prctl"},
-    "phalanx.clouds.endpoint": {"/proc/"},
+    "phalanx.clouds.local_code": {"/proc/"},
     # It runs in jobs on nodes, too; where there is no /proc, it looks at no threads.
     "phalanx.torch": {"/proc/"},
 }

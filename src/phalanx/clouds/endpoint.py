@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import phalanx
-from phalanx.clouds import images
+from phalanx.clouds import images, local_code
 from phalanx.cluster.cluster_record import state_directory
 from phalanx.data import location
 from phalanx.errors import LocalCloudError
@@ -312,21 +312,14 @@ def _recorded(directory: Path) -> Endpoint | None:
 
 def _alive(pid: int) -> bool:
     """Whether this process is a local cloud: its id may belong to another program by now. (A zombie has no argv.)"""
-    return _PROGRAM in _command_line(pid)
-
-
-def _command_line(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
+    return _PROGRAM in local_code.command_line(pid)
 
 
 def _processes() -> list[int]:
     """Return the processes of the local cloud of this state directory, found by their command line."""
     place = os.fsencode(state().absolute())
     pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in pids if _PROGRAM in (argv := _command_line(pid)) and place in argv]
+    return [pid for pid in pids if _PROGRAM in (argv := local_code.command_line(pid)) and place in argv]
 
 
 def _is_locked() -> bool:
@@ -361,7 +354,7 @@ def _serve_argv() -> list[str]:
     binds = [argument for path in _visible_in_nodes() for argument in ("--bind", str(path))]
     serve = [sys.executable, "-m", "phalanx.localcloud", "serve", "--state", str(state().absolute())]
     files = ["--images", str(images.directory()), "--prices", str(location("instance_types"))]
-    return [*serve, *binds, "--path", f"{sys.prefix}/bin", *files, *_mode()]
+    return [*serve, *binds, "--path", f"{sys.prefix}/bin", *files, "--code", local_code.identity(), *_mode()]
 
 
 def _mode() -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from boto3.session import Session
 from botocore.exceptions import ConnectionError, HTTPClientError
 
-from phalanx.clouds import endpoint, file_systems, images, local_shell, sessions
+from phalanx.clouds import endpoint, file_systems, images, local_code, local_shell, sessions
 from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.protocol import SshRoute
 from phalanx.cluster.cluster_record import known, state_directory
@@ -69,6 +69,7 @@ class LocalCloud(ApiCloud):
         except CloudError as error:
             if isinstance(error.__cause__, (HTTPClientError, ConnectionError)):
                 endpoint.require_alive(self.endpoint)
+            error.hint = error.hint or local_code.remedy(self.endpoint.pid)
             raise
 
     def ssh_route(self, by_session: bool = False) -> SshRoute:

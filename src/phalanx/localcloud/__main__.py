@@ -38,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--path", default="", metavar="DIRS", help="directories put first in the nodes' PATH")
     serve.add_argument("--images", type=Path, metavar="DIR", help="where `image build` puts images")
     serve.add_argument("--prices", type=Path, metavar="FILE", help="what AWS's price list says of instance types")
+    serve.add_argument("--code", metavar="ID", help="which code this is, for those who read the command line")
     serve.add_argument("--mode", choices=("auto", "range", "single", "root"), default="auto")
     stop = commands.add_parser("stop", help="stop it if it has no stacks")
     stop.add_argument("--force", action="store_true", help="stop even with stacks, whose nodes end at once")
