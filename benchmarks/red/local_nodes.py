@@ -6,6 +6,7 @@ from benchmarks.red.defence import defence
 
 # Where root runs the local cloud, nodes with ids of their own reach little of it even where another defence is missing.
 _IDS = ("localcloud/userns.py", "return _NODES_ROOT if shifted else 0", "return 0")
+_CROWDING = "test_crowding_the_local_cloud.py::test_a_job_takes_little_of_the_local_cloud_and_nobody_else_s_place"
 
 DEFENCES = (
     defence(
@@ -72,6 +73,26 @@ DEFENCES = (
             '_set("kernel/shmall", machine.memory_mib * _MIB // 2 // os.sysconf("SC_PAGE_SIZE"))',
             "pass",
         ),
+    ),
+    defence(
+        "a node's connections to the local cloud have a limit",
+        f"{_CROWDING} -k headers",
+        ("localcloud/admission.py", "if before + count > self.most(peer):", "if False:"),
+    ),
+    defence(
+        "requests to the local cloud have a deadline",
+        f"{_CROWDING} -k headers",
+        ("localcloud/admission.py", "settimeout(max(0.001, self._end - time.monotonic()))", "settimeout(75)"),
+    ),
+    defence(
+        "large bodies of a node's requests wait for each other",
+        f"{_CROWDING} -k bodies",
+        ("localcloud/http.py", "elif not memory.take(peer, held, _ROOM_WITHIN_S):", "elif False:"),
+    ),
+    defence(
+        "a node's documents count with what they take once they are parsed",
+        f"{_CROWDING} -k documents",
+        ("localcloud/http.py", "(1 if self._is_content() else _PARSED)", "1"),
     ),
     defence(
         "every request of the local cloud has a signature",

@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -195,3 +196,12 @@ def test_a_client_that_hangs_up_leaves_no_traceback(service: Service, capfd: pyt
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.02)
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_client_with_all_the_connections_that_it_may_have_gets_no_more(service: Service):
+    with ExitStack() as held:
+        for _ in range(32):
+            held.enter_context(socket.create_connection(("127.0.0.1", service.port)))
+        assert service.ask("GET", "/latest/meta-data/")[0] == 503
+    statuses = iter(lambda: service.ask("GET", "/latest/meta-data/")[0], 401)
+    assert set(statuses) <= {503}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import secrets
@@ -9,19 +10,21 @@ import socket
 import sys
 import threading
 import time
-from _thread import start_new_thread
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
-from phalanx.localcloud import identity
+from phalanx.localcloud import admission, identity
+from phalanx.localcloud.admission import Incoming, Share
 from phalanx.localcloud.nodes.machine import mac_of
 
 _MAX_TTL_S = 21600
 _IDLE_TIMEOUT_S = 10
+_MOST_CONNECTIONS = 32
 _TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
 _TOKEN_HEADER = "X-aws-ec2-metadata-token"
 _VERSION = re.compile(r"/(latest|\d{4}-\d{2}-\d{2})(/.*)?$")
@@ -234,6 +237,7 @@ class _Server(ThreadingHTTPServer):
         self.socket = listener
         self.tokens = tokens
         self.lookup = lookup
+        self._connections = Share(_MOST_CONNECTIONS, _MOST_CONNECTIONS, 0)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Report an error of the service, and none of a client that hangs up: a node that ends does."""
@@ -241,15 +245,26 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin to serve a connection without waiting, as Thread.start() does, until its thread runs."""
-        start_new_thread(self.process_request_thread, (request, client_address))
+        """Begin to serve a connection, of which a node may have some; each VPC has a server of its own."""
+        peer = "", client_address[0]
+        serve = partial(self.process_request_thread, request, client_address)
+        admission.admit(self._connections, peer, serve, partial(admission.turn_away, request))
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "EC2ws"
     sys_version = ""
-    timeout = _IDLE_TIMEOUT_S
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self._incoming = Incoming(self.connection)
+        self.rfile = io.BufferedReader(self._incoming)
+
+    def handle_one_request(self) -> None:
+        self._incoming.expect(admission.HEADER_BYTES, _IDLE_TIMEOUT_S)
+        super().handle_one_request()
 
     def do_PUT(self) -> None:
         facts = self._caller()

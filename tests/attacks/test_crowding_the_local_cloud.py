@@ -1,0 +1,72 @@
+"""A job crowds the local cloud's API, whose process serves all clusters of this machine's user."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from local_clouds import api, endpoint
+from processes import descendants
+
+from conftest import Terminal, read_until
+from phalanx.localcloud.nodes.machine import API_ADDRESS, API_PORT
+
+pytestmark = pytest.mark.cluster
+
+PROGRAM = shlex.quote((Path(__file__).parent / "hold_connections.py").read_text())
+ATTACKER, OTHER = "worker2", "worker3"
+MOST_MEMORY_KIB = 256 << 10
+MOST_FILES, MOST_FILES_AFTERWARDS = 200, 20
+# Without a signature the answer is a refusal; what counts is that there is one.
+CALL = f"c = http.client.HTTPConnection('{API_ADDRESS}', {API_PORT}, timeout=30); c.request('GET', '/')"
+ASK = f'python3 -c "import http.client; {CALL}; print(c.getresponse().status)"'
+
+
+class Server:
+    """The process that serves the API."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        there = endpoint(terminal)
+        port = int(there["url"].rpartition(":")[2])
+        lines = Path("/proc/net/tcp").read_text().splitlines()
+        (inode,) = (line.split()[9] for line in lines if f":{port:04X} 00000000:0000 0A" in line)
+        # The processes that it has forked closed theirs.
+        (self._proc,) = (
+            Path(f"/proc/{pid}") for pid in descendants(there["pid"]) if f"socket:[{inode}]" in _files(pid)
+        )
+
+    def forget_peak(self) -> None:
+        (self._proc / "clear_refs").write_text("5")
+
+    def memory_kib(self, name: str) -> int:
+        """VmRSS, or VmHWM: the most since `forget_peak`."""
+        found = re.search(rf"^{name}:\s+(\d+) kB$", (self._proc / "status").read_text(), re.MULTILINE)
+        assert found
+        return int(found[1])
+
+    def files(self) -> int:
+        return len(_files(int(self._proc.name)))
+
+
+def _files(pid: int) -> list[str]:
+    return [str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir()]
+
+
+@pytest.mark.parametrize("kind", ["headers", "bodies", "documents"])
+def test_a_job_takes_little_of_the_local_cloud_and_nobody_else_s_place(cluster, kind):
+    server = Server(cluster)
+    memory_kib, files = server.memory_kib("VmRSS"), server.files()
+    server.forget_peak()
+    with cluster.start("ssh", ATTACKER, "--", f"python3 -c {PROGRAM} {API_ADDRESS}:{API_PORT} {kind}") as job:
+        read_until(job, "holding")
+        assert cluster.phalanx("status", timeout_s=60).stdout
+        assert OTHER in cluster.phalanx("nodes", timeout_s=60).stdout
+        assert api(cluster, "sts").get_caller_identity()["Account"]
+        assert cluster.on(OTHER, ASK) == "403\n"
+        # By now it has accepted all that wanted to connect.
+        assert server.files() - files < MOST_FILES
+        assert read_until(job, "given up") == "the server has given up all but 0\n"
+    assert server.files() - files < MOST_FILES_AFTERWARDS
+    assert server.memory_kib("VmHWM") - memory_kib < MOST_MEMORY_KIB
