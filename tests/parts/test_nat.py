@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from phalanx.localcloud import pip_settings
-from phalanx.localcloud.nat import routes
+from phalanx.localcloud.nat import gateway, routes
 from phalanx.localcloud.nat.names import Names
 
 
@@ -145,3 +146,86 @@ def test_pips_settings_go_along_with_what_they_name(tmp_path: Path):
     assert f"find-links = {tmp_path}/wheels\n" in settings.text
     assert "cache" not in settings.text
     assert {tmp_path / "mirror", tmp_path / "wheels"} <= set(settings.paths)
+
+
+@pytest.fixture
+def outside(monkeypatch):
+    """What the gateway connects to, as the ends of connections there."""
+    ends: list[socket.socket] = []
+
+    def connect(_host: str, _port: int) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        ends.append(ours)
+        return theirs
+
+    monkeypatch.setattr(routes, "connect", connect)
+    yield ends
+    for end in ends:
+        end.close()
+
+
+@pytest.fixture
+def a_gateway(monkeypatch):
+    """A gateway through which a node may have three connections."""
+    monkeypatch.setattr(gateway, "_MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(gateway, "_MOST_QUERIES", 3)
+    channel, other = socket.socketpair()
+    with channel, other:
+        yield gateway.Gateway(channel)
+
+
+def through(a_gateway, listener, node) -> socket.socket:
+    """Connect from a node."""
+    connection = socket.create_connection(listener.getsockname(), timeout=60, source_address=(node, 0))
+    a_gateway._serve("vpc-1", listener)
+    return connection
+
+
+def test_a_node_has_some_connections_to_the_outside_and_gets_a_reset_beyond(a_gateway, outside):
+    with ExitStack() as held, socket.create_server(("127.0.0.1", 0)) as listener:
+        for _ in range(3):
+            held.enter_context(through(a_gateway, listener, "127.0.0.2"))
+        with through(a_gateway, listener, "127.0.0.2") as refused, pytest.raises(ConnectionResetError):
+            refused.recv(1)
+        held.enter_context(through(a_gateway, listener, "127.0.0.3"))
+        while len(outside) < 4:
+            pass
+
+
+def test_a_connection_ends_with_its_other_end_and_counts_no_longer(a_gateway, outside):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for number in range(4):
+            with through(a_gateway, listener, "127.0.0.2") as node:
+                node.sendall(b"hello")
+                while len(outside) == number:
+                    pass
+                assert outside[number].recv(5) == b"hello"
+                outside[number].close()
+                assert node.recv(1) == b""
+                # The node has not closed its end.
+                while a_gateway._connections._taken:
+                    pass
+
+
+def test_names_that_a_node_asks_for_too_fast_get_no_answer(a_gateway, monkeypatch):
+    asked, go_on = threading.Semaphore(0), threading.Event()
+
+    def answer(_query: bytes) -> bytes:
+        asked.release()
+        go_on.wait(60)
+        return b"answer"
+
+    monkeypatch.setattr(a_gateway._names, "answer", answer)
+    with socket.socket(type=socket.SOCK_DGRAM) as door, socket.socket(type=socket.SOCK_DGRAM) as node:
+        door.bind(("127.0.0.1", 0))
+        node.settimeout(60)
+        for _ in range(5):
+            node.sendto(b"query", door.getsockname())
+            a_gateway._serve("vpc-1", door)
+        for _ in range(3):
+            asked.acquire()
+        go_on.set()
+        assert [node.recv(10) for _ in range(3)] == [b"answer"] * 3
+        while a_gateway._queries._taken:
+            pass
+        assert not asked.acquire(blocking=False)

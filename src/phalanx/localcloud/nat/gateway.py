@@ -14,9 +14,10 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from phalanx.localcloud import kernel
+from phalanx.localcloud import admission, kernel
 from phalanx.localcloud.nat import routes
 from phalanx.localcloud.nat.names import Names
 from phalanx.localcloud.nodes import wire
@@ -24,6 +25,8 @@ from phalanx.localcloud.nodes import wire
 log = logging.getLogger(__name__)
 _READ_BYTES = 1 << 16
 _QUERY_BYTES = 4096
+# uv has 50 downloads at once.
+_OWN, _MOST_QUERIES, _MOST_CONNECTIONS = 8, 64, 256
 
 
 def start() -> tuple[socket.socket, int]:
@@ -52,6 +55,8 @@ class Gateway:
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
         self._sockets: dict[int, tuple[str, socket.socket]] = {}
+        self._queries = admission.connections(_OWN, _MOST_QUERIES)
+        self._connections = admission.connections(_OWN, _MOST_CONNECTIONS)
 
     def run(self) -> None:
         """Serve until the other end of the channel is closed."""
@@ -61,7 +66,7 @@ class Gateway:
                     if not self._receive():
                         return
                 elif fd in self._sockets:
-                    self._serve(self._sockets[fd][1])
+                    self._serve(*self._sockets[fd])
 
     def _receive(self) -> bool:
         received = wire.receive(self._channel)
@@ -82,14 +87,17 @@ class Gateway:
                 del self._sockets[fd]
                 listener.close()
 
-    def _serve(self, listener: socket.socket) -> None:
+    def _serve(self, vpc: str, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             if listener.type == socket.SOCK_DGRAM:
-                query, sender = listener.recvfrom(_QUERY_BYTES)
-                _spawn(self._answer, listener, query, sender)
+                query, (address, port) = listener.recvfrom(_QUERY_BYTES)
+                answer = partial(_quietly, self._answer, listener, query, (address, port))
+                # One that is dropped is sent again.
+                admission.admit(self._queries, (vpc, address), answer, lambda: None)
             else:
-                connection, _ = listener.accept()
-                _spawn(self._relay, connection)
+                connection, (address, _) = listener.accept()
+                relay = partial(_quietly, self._relay, connection)
+                admission.admit(self._connections, (vpc, address), relay, partial(_reset, connection))
 
     def _answer(self, listener: socket.socket, query: bytes, sender: tuple[str, int]) -> None:
         answer = self._names.answer(query)
@@ -110,6 +118,8 @@ class Gateway:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             _spawn(_copy, node, outside)
             _copy(outside, node)
+            # Or that thread would wait for a node that neither sends nor ends.
+            node.shutdown(socket.SHUT_RDWR)
 
 
 def _spawn(call: Callable[..., None], *arguments: Any) -> None:
