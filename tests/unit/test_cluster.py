@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -130,3 +131,11 @@ def test_an_adopted_cluster_keeps_the_users_own_file_system():
     cloud = a_cloud(FileSystemId="fs-mine")
     assert adopt._settings(cloud, cloud.describe_stack("demo"))["file_system"] == "fs-mine"
     assert "file_system" not in adopt._settings(a_cloud(), a_cloud().describe_stack("demo"))
+
+
+def test_a_stack_of_an_earlier_version_is_adopted_without_a_parameter_that_it_lacks():
+    cloud = a_cloud()
+    state = cloud.describe_stack("demo")
+    earlier = replace(state, parameters={key: state.parameters[key] for key in ADOPTED if key != "Workers"})
+    assert adopt._settings(cloud, state)["nodes"] == 4
+    assert "nodes" not in adopt._settings(cloud, earlier)
