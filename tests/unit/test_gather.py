@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -67,6 +68,14 @@ def test_the_command_shows_each_node_s_output_under_its_verdict(asked, capfd):
     assert "deeplearning-worker2: status 3 after" in err
     assert "no such thing" in err
     assert {command for _, _, command in asked} == {"ls -l"}
+
+
+def test_the_time_stands_before_the_reason_that_a_node_did_not_answer(asked, capfd):
+    assert cli.execute(["exec", "--", "gone"]) == 1
+    line = capfd.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(
+        r"deeplearning-worker3: failed after \S+ s: can't log in to deeplearning-worker3: it does not answer", line
+    )
 
 
 def test_the_command_has_json_and_ends_well_when_all_did(asked, capsys):

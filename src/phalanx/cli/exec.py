@@ -69,10 +69,11 @@ def command(
 def _print(verdict: Verdict) -> None:
     """Print the result to stderr, so that a pipe gets only the output."""
     word = click.style("ok", fg="green") if verdict.ok else click.style(_failure(verdict), fg="red")
-    note(f"{click.style(verdict.node, bold=True)}: {word} after {duration(verdict.took_s)}")
+    reason = f": {verdict.error}" if verdict.error else ""
+    note(f"{click.style(verdict.node, bold=True)}: {word} after {duration(verdict.took_s)}{reason}")
     for stream, data in ((sys.stdout, verdict.stdout), (sys.stderr, verdict.stderr)):
         write(stream, data if data.endswith(b"\n") or not data else data + b"\n")
 
 
 def _failure(verdict: Verdict) -> str:
-    return f"status {verdict.status}" if verdict.status is not None else verdict.error
+    return f"status {verdict.status}" if verdict.status is not None else "failed"
