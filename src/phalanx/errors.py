@@ -90,6 +90,10 @@ class LocalCloudError(PhalanxError):
     exit_code = 5
 
 
+class NotRunning(LocalCloudError):  # noqa: N818 - a state, not a fault
+    """The local cloud is not running, so none of its clusters exists any more."""
+
+
 class ClusterError(PhalanxError):
     """No such cluster is known, or its head can't be reached."""
 

@@ -22,7 +22,7 @@ import phalanx
 from phalanx.clouds import images, local_code
 from phalanx.cluster.cluster_record import state_directory
 from phalanx.data import location
-from phalanx.errors import LocalCloudError
+from phalanx.errors import LocalCloudError, NotRunning
 from phalanx.waits import waiting
 
 # Hundreds of nodes that boot on few cores keep it busy: with 480 nodes on two, an answer took longer than 5 s.
@@ -35,10 +35,6 @@ _ENDS_WITHIN_S = 3.0
 _LEAST_FREE_BYTES = 1 << 20
 _PROGRAM = b"phalanx.localcloud"
 _MODES = ("range", "single", "root")
-
-
-class NotRunning(LocalCloudError):  # noqa: N818 - a state, not a fault
-    """The local cloud is not running, so none of its clusters exists any more."""
 
 
 class StacksLeft(LocalCloudError):  # noqa: N818 - a state, not a fault

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from phalanx.clouds.protocol import Cloud, StackState
-from phalanx.cluster import boot_logs, causes, forgotten, shortage
+from phalanx.cluster import boot_logs, causes, forgotten, rivals, shortage
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.deletion import Deletion, file_systems_of
@@ -16,14 +16,7 @@ from phalanx.cluster.evidence import collect, keep
 from phalanx.cluster.ready import record_ready
 from phalanx.cluster.resume import Resumption, require_living
 from phalanx.cluster.spending import limits_now
-from phalanx.cluster.stack import (
-    Creation,
-    Progress,
-    Stack,
-    deploy,
-    read_roster,
-    require_ours,
-)
+from phalanx.cluster.stack import Creation, Progress, Stack, deploy, read_roster, require_ours
 from phalanx.cluster.update import Approve, Proposal, Settings, Update, described, follow, refuse_fixed
 from phalanx.cluster.why import Diagnosis, Evidence, diagnose
 from phalanx.errors import CloudError, ClusterError, NoCapacity, PhalanxError, StackFailed
@@ -87,11 +80,13 @@ class BringUp:
         self._chosen = spec
         self.result: Up | None = None
         self.stack: Stack | None = None
+        self._was_there = False
 
     def steps(self) -> Iterator[Step]:
         """Yield progress. Raises StackFailed when the creation failed and was undone, CloudError when refused."""
-        yield from self._bring_up()
-        yield from self._log_in()
+        with rivals.reported(self.cloud, self.spec.name, lambda: self._was_there):
+            yield from self._bring_up()
+            yield from self._log_in()
 
     def _bring_up(self) -> Iterator[Step]:
         yield from self._clear_the_name()
@@ -104,6 +99,7 @@ class BringUp:
                 f"cluster {found.name} is the adopted EMR cluster {found.emr_cluster}, which no file describes",
                 "`phalanx run` uses it, and `phalanx down` gives it back. Choose another `name` for a new cluster.",
             )
+        self._was_there = True
         self._require_key(found)
         if found.creating:
             self._refuse_changes(found)
@@ -119,7 +115,7 @@ class BringUp:
             yield Note(f"stack {found.name} is being updated already; following it")
             yield from follow(self.cloud, found)
         self.cloud.forget_reviews(found.stack_id)
-        changes = self._changes(found)
+        changes = self.changes(found)
         if not changes:
             return found
         refuse_fixed(found, changes)
@@ -258,6 +254,7 @@ class BringUp:
         try:
             yield from _connect_with_retries(self.result.cluster.remote())
         except ClusterError as error:
+            rivals.require_undisturbed(self.cloud, self.spec.name, was_there=True)
             yield Note(f"warning: {error.message}. {error.hint}")
 
     def _deploy(self, plan: Plan) -> Stack:
@@ -273,10 +270,13 @@ class BringUp:
             return Stack(self.cloud, found.name, found.stack_id)
 
     def _follow(self, stack: Stack) -> Iterator[Step]:
-        self.stack = stack
+        self.stack, self._was_there = stack, True
         cluster = self._record(stack.stack_id).save()
         creation = Creation(stack)
         yield from creation.steps()
+        if creation.was_deleted:
+            cluster.forget()
+            raise rivals.deleted(self.spec.name)
         if creation.state is None or not creation.ready:
             yield from self._clean_up_failure(cluster, creation)
         else:
@@ -321,14 +321,14 @@ class BringUp:
 
     def _refuse_changes(self, found: StackState) -> None:
         """Raise ClusterError unless an existing stack has the requested settings."""
-        changes = self._changes(found)
+        changes = self.changes(found)
         if changes:
             hint = "`phalanx up` shows what would change, and asks."
             if changes.keys() == {"nodes"}:
                 hint = f"Run `phalanx scale {self.spec.nodes}` to change the number of nodes."
             raise ClusterError(f"cluster {found.name} exists with other settings: {described(changes)}", hint)
 
-    def _changes(self, found: StackState) -> dict[str, tuple[object, object]]:
+    def changes(self, found: StackState) -> dict[str, tuple[object, object]]:
         """Return the settings that differ between the cluster and the file: (before, now) by key."""
         try:
             cluster = Cluster.load(found.name)

@@ -175,6 +175,12 @@ class Creation:
     def ready(self) -> bool:
         return self.state is not None and self.state.ready
 
+    @property
+    def was_deleted(self) -> bool:
+        """Whether another command has deleted the stack, of which nothing had failed."""
+        is_gone = self.state is None or self.state.status == "DELETE_COMPLETE"
+        return is_gone and self._cause() is None
+
     def steps(self) -> Iterator[Progress]:
         """Yield events and nodes until the stack is complete, rolled back, or can't succeed."""
         for events in self._follower.polls():
@@ -188,12 +194,15 @@ class Creation:
         """Return why the stack was not created: the first resource that failed by itself."""
         if self._verdict:
             return self._verdict
-        cause = next((event for event in self._follower.seen if event.is_cause), None)
+        cause = self._cause()
         if cause is not None:
             return describe_cause(cause)
         if self.state is None:
             return f"stack {self.stack.name} was deleted while it was being created"
         return f"stack {self.stack.name} ended as {self.state.status} {self.state.reason}".rstrip()
+
+    def _cause(self) -> StackEvent | None:
+        return next((event for event in self._follower.seen if event.is_cause), None)
 
     def boot_logs(self) -> dict[str, str]:
         """Return the logs by stream. A rollback retains the log group, and `Deletion` removes it."""

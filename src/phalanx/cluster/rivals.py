@@ -1,0 +1,46 @@
+"""Another command that deletes the cluster while `up` brings it up: report that, and not the errors that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from phalanx.clouds.protocol import Cloud
+from phalanx.errors import CloudError, ClusterError, NotRunning, PhalanxError, StackFailed
+
+_SUCH_AS = "such as `phalanx down` in another terminal"
+_AGAIN = "`phalanx up` creates it again."
+
+
+@contextmanager
+def reported(cloud: Cloud, name: str, was_there: Callable[[], bool]) -> Iterator[None]:
+    """Raise ClusterError in place of an error that the deletion of the cluster explains."""
+    try:
+        yield
+    except StackFailed:
+        raise
+    except (CloudError, ClusterError, NotRunning) as error:
+        try:
+            require_undisturbed(cloud, name, was_there())
+        except ClusterError as other:
+            raise other from error
+        raise
+
+
+def require_undisturbed(cloud: Cloud, name: str, was_there: bool) -> None:
+    """Raise ClusterError if the stack is being deleted, is gone though it `was_there`, or has lost its cloud."""
+    try:
+        found = cloud.describe_stack(name)
+    except NotRunning:
+        stopped = f"another command has stopped the local cloud, {_SUCH_AS}, and cluster {name} with it"
+        raise ClusterError(stopped, _AGAIN) from None
+    except PhalanxError:
+        return
+    if found is None and was_there:
+        raise deleted(name)
+    if found is not None and found.status == "DELETE_IN_PROGRESS":
+        raise ClusterError(f"another command is deleting cluster {name}, {_SUCH_AS}", f"When it has ended, {_AGAIN}")
+
+
+def deleted(name: str) -> ClusterError:
+    return ClusterError(f"another command has deleted cluster {name}, {_SUCH_AS}", _AGAIN)
