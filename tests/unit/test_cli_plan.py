@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_cloud import roster
 
 from phalanx import clouds, template
+from phalanx.clouds.protocol import Running
 from phalanx.errors import CloudUnreachable, SpecError
 from phalanx.template import request
 
@@ -104,8 +106,6 @@ def test_all_mistakes_of_a_spec_are_reported(phalanx, tmp_path):
 def test_plan_after_scale_says_what_is_asked_for_now(phalanx, cloud):
     cloud.roster = roster(3)
     phalanx("up")
-    assert phalanx("plan") == 0
-    assert "up already" not in phalanx.out
     cloud.roster = roster(5)
     assert phalanx("plan") == 0
     assert "Cluster demo is up already; `phalanx scale` requested 5 nodes, which `up` keeps." in phalanx.out
@@ -113,6 +113,27 @@ def test_plan_after_scale_says_what_is_asked_for_now(phalanx, cloud):
     assert json.loads(phalanx.out)["requested"] == 5
     phalanx("plan", "--offline", "--json")
     assert json.loads(phalanx.out)["requested"] is None
+
+
+def test_plan_says_what_up_does_with_a_cluster_of_that_name(phalanx, cloud, tmp_path):
+    def shown() -> str:
+        assert phalanx("plan") == 0
+        return phalanx.out.splitlines()[-1]
+
+    assert "Cluster demo" not in shown()
+    cloud.roster = roster(3)
+    phalanx("up")
+    assert shown() == "Cluster demo is up already as the file describes it; `up` would create nothing."
+    cloud.running_now = Running(0, True, None)
+    assert shown() == "Cluster demo is there, and its nodes are stopped; `up` starts them."
+    (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 4\nmin: 1\n")
+    told = "Cluster demo is there with other settings (nodes: 3 → 4); `up` shows what would change, and asks."
+    assert shown() == told
+    (stack,) = cloud.stacks.values()
+    stack.state = replace(stack.state, status="UPDATE_ROLLBACK_FAILED")
+    assert shown() == "Cluster demo is there as UPDATE_ROLLBACK_FAILED; `phalanx why` names the cause."
+    stack.state = replace(stack.state, status="CREATE_IN_PROGRESS")
+    assert shown() == "Cluster demo is being created; `up` follows that."
 
 
 @pytest.mark.parametrize("why", ["no AWS credentials were found", "AWS in eu-west-1 does not answer"])

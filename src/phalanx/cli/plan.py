@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from phalanx import clouds
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.options import debug_option, file_option, json_option
 from phalanx.cli.planning import offline_option, planned, unsuited_recipes, unsuited_text
 from phalanx.errors import PhalanxError
 
 if TYPE_CHECKING:
+    from phalanx.clouds.protocol import StackState
+    from phalanx.cluster.update import Settings
     from phalanx.plan.plan import Plan
+    from phalanx.spec.spec import ClusterSpec
 
 
 @click.command("plan")
@@ -44,19 +48,17 @@ def command(file: Path, as_json: bool, offline: bool, egress: bool) -> None:
     with with_location(file):
         request(plan)
     asked = not (offline or plan.facts.not_asked)
-    requested = _requested_nodes(plan) if asked else None
+    standing = _standing(plan) if asked else None
     recipes = unsuited_recipes(plan)
     if as_json:
+        requested = standing.requested if standing else None
         print_json({**plan_text.as_dict(plan), "unsuited_recipes": recipes, "requested": requested})
     else:
         say("\n".join(plan_text.explain(plan)))
         if recipes:
             say(unsuited_text(recipes))
-        if requested not in (None, plan.spec.nodes):
-            say(
-                f"Cluster {plan.spec.name} is up already; `phalanx scale` requested {requested} nodes, "
-                "which `up` keeps."
-            )
+        if standing:
+            say(_standing_text(plan.spec, standing))
 
 
 def _show_egress(plan: Plan, as_json: bool) -> None:
@@ -71,14 +73,49 @@ def _show_egress(plan: Plan, as_json: bool) -> None:
         print_table(("HOST", "PORT", "WHAT", "NEEDED FOR"), rows)
 
 
-def _requested_nodes(plan: Plan) -> int | None:
-    """Return the requested number of nodes of the cluster with this name; None if it is not up or can't be reached."""
+@dataclass(frozen=True)
+class _Standing:
+    """A cluster that has the file's name: its stack, the settings that differ, and how many nodes were requested."""
+
+    state: StackState
+    changes: Settings
+    requested: int | None
+    stopped: bool
+
+
+def _standing(plan: Plan) -> _Standing | None:
+    """Return how the cluster with this name stands; None if this machine made none, or it is gone or not reached."""
     from phalanx.cli.status import read_state
+    from phalanx.cluster.bring_up import BringUp
     from phalanx.cluster.cluster_record import Cluster
 
+    cloud = clouds.get(plan.spec.cloud, plan.spec.region)
     try:
         cluster = Cluster.load(plan.spec.name)
-        roster = read_state(cluster)[1] if cluster.ready else None
+        if not cluster.stack_id:
+            return None
+        state, roster = read_state(cluster)
+        running = cloud.running(cluster.name)
+        changes = BringUp(cloud, plan.spec).changes(state)
     except PhalanxError:
         return None
-    return roster.requested if roster else None
+    return _Standing(state, changes, roster.requested if roster else None, running is not None and running.stopped)
+
+
+def _standing_text(spec: ClusterSpec, standing: _Standing) -> str:
+    """Say what `up` does with a cluster that is there."""
+    from phalanx.cluster.update import described
+
+    if standing.state.creating:
+        return f"Cluster {spec.name} is being created; `up` follows that."
+    if not standing.state.ready:
+        return f"Cluster {spec.name} is there as {standing.state.status}; `phalanx why` names the cause."
+    if standing.changes:
+        settings = described(standing.changes)
+        return f"Cluster {spec.name} is there with other settings ({settings}); `up` shows what would change, and asks."
+    if standing.stopped:
+        return f"Cluster {spec.name} is there, and its nodes are stopped; `up` starts them."
+    if standing.requested not in (None, spec.nodes):
+        nodes = f"`phalanx scale` requested {standing.requested} nodes, which `up` keeps"
+        return f"Cluster {spec.name} is up already; {nodes}."
+    return f"Cluster {spec.name} is up already as the file describes it; `up` would create nothing."
