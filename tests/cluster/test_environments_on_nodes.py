@@ -122,7 +122,7 @@ def test_a_requirement_that_is_not_there_starts_nothing_and_shows_pips_words(whe
     done = run(wheels, code_with(tmp_path, "tiny\nno-such-package\n"), "touch", "/efs/it-ran")
     assert done.returncode == 1
     assert "environment requirements can't be made: pip ended with exit code 1" in done.stderr
-    assert "  | ERROR: No matching distribution found for no-such-package" in done.stderr
+    assert "ERROR: No matching distribution found for no-such-package" in done.stderr
     assert "no process of it is left" in done.stderr
     assert wheels.on("head", "ls /efs/it-ran", check=False) == ""
 

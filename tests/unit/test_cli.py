@@ -206,3 +206,25 @@ def test_a_table_in_a_pipe_has_a_line_for_each_row_and_all_columns(capfd, monkey
         "日本  -     python train.py --epochs 50",
         "b     -     x",
     ]
+
+
+@pytest.mark.parametrize(("later", "times"), [(0, 1), (30, 2)])
+def test_the_tail_of_a_failed_job_is_shown_unless_it_is_still_on_the_screen(capfd, later, times):
+    class Failed:
+        id = "261121-095500-abcd"
+
+        def follow(self, **_):
+            for process, data in (("1", b"rank 1"), ("1", b"KeyError: 'x'"), *[("0", b"a line")] * later):
+                yield OutputLine(process, "deeplearning-worker1", "stderr", 0.0, data)
+            yield JobStatus.from_record(
+                {
+                    **initial(
+                        {"id": self.id, "name": "", "launcher": "exec", "command": [], "submitted_at": 1.0}, False
+                    ),
+                    "state": "failed",
+                    "tail": ["rank 1", "KeyError: 'x'"],
+                }
+            )
+
+    following.follow(Failed())
+    assert capfd.readouterr().err.count("KeyError: 'x'") == times

@@ -8,7 +8,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from phalanx.jobs.job import Job, JobStatus, OutputLine
 
 _ELAPSED = re.compile(r" \(\d+ s\)$")
+_SCREEN_LINES = 24
 _COLORS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
 
 
@@ -50,10 +52,11 @@ def follow(
     stop_on_interrupt: bool = False,
 ) -> int:
     """Print output until the job ends (without `wait`: what there is now), and return the exit code."""
+    printer = _Printer()
     try:
         drafts = sys.stdout.isatty() or sys.stderr.isatty()
         events = job.follow(wait=wait, process=process, attempt=attempt, tail=tail, drafts=drafts)
-        status = _print_all(job, events)
+        status = _print_all(job, events, printer)
     except Terminated:
         note(f"job {job.id} continues: `phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it")
         return Terminated.exit_code
@@ -69,7 +72,7 @@ def follow(
             return 130
     if status is None or not status.state.final:
         return 0
-    _report_end(status)
+    _report_end(status, with_tail=not printer.has_just_shown(status.tail))
     return status.process_exit_code
 
 
@@ -82,11 +85,10 @@ def report_stopped(status: JobStatus) -> int:
     return 0 if status.verified else 1
 
 
-def _print_all(job: Job, events: Iterable[OutputLine | JobStatus]) -> JobStatus | None:
+def _print_all(job: Job, events: Iterable[OutputLine | JobStatus], printer: _Printer) -> JobStatus | None:
     from phalanx.jobs.job import OutputLine
 
     status: JobStatus | None = None
-    printer = _Printer()
     try:
         for event in events:
             if isinstance(event, OutputLine):
@@ -126,8 +128,21 @@ class _Printer:
     def __init__(self) -> None:
         self._colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         self._draft_on: TextIO | None = None
+        self._latest: deque[tuple[str, str]] = deque(maxlen=_SCREEN_LINES)
+
+    def has_just_shown(self, tail: Sequence[str]) -> bool:
+        """Return whether a process ended with these lines, and they are still on a small screen."""
+        by_process: dict[str, list[str]] = {}
+        for process, text in self._latest:
+            by_process.setdefault(process, []).append(text)
+        return any(lines[-len(tail) :] == list(tail) for lines in by_process.values())
 
     def show(self, line: OutputLine) -> None:
+        # What went into a file is not on the screen.
+        if not line.is_draft and (line.stream == "stderr" or sys.stdout.isatty()):
+            self._latest.extend(
+                (line.process, text) for text in line.data.decode(errors="replace").splitlines() or [""]
+            )
         stream = sys.stderr if line.stream == "stderr" else sys.stdout
         if not stream.isatty():
             if not line.is_draft:
@@ -173,12 +188,12 @@ def _stop(job: Job) -> JobStatus | None:
         return None
 
 
-def _report_end(status: JobStatus) -> None:
+def _report_end(status: JobStatus, with_tail: bool = True) -> None:
     took = f" after {duration(status.duration_s(time.time()))}" if status.started_at else ""
     color = "green" if status.state.value == "succeeded" else "red"
     message = f": {status.message}" if status.message else ""
     note(f"job {status.id} {click.style(status.state.value, fg=color)}{took}{message}")
-    if status.tail and status.state.value in ("failed", "lost"):
+    if with_tail and status.tail and status.state.value in ("failed", "lost"):
         note("\n".join(f"  | {line}" for line in status.tail))
     note(_verdict(status))
 
