@@ -9,8 +9,9 @@ import os
 import random
 from collections.abc import Generator
 
-import fuzzing
 import pytest
+
+from fuzz import fuzzing
 
 _EACH_S = 4.0
 _SEED = os.environ.get("PHALANX_FUZZ_SEED") or str(random.SystemRandom().getrandbits(32))

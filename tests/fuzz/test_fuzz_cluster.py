@@ -13,10 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fuzzing import changed_bytes, changed_text, changed_value, fuzz
 from hypothesis import strategies as st
-from samples import PROCESS, STATE
 
+from fuzz.fuzzing import changed_bytes, changed_text, changed_value, fuzz
+from fuzz.samples import PROCESS, STATE
 from phalanx.errors import JobError, PhalanxError
 from phalanx.jobs.job_model import JobStatus
 from phalanx.jobs.job_output import FollowDecoder, OutputLine

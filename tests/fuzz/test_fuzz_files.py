@@ -6,9 +6,9 @@ import contextlib
 import re
 from pathlib import Path
 
-from fuzzing import changed_bytes, changed_text, fuzz
 from hypothesis import strategies as st
 
+from fuzz.fuzzing import changed_bytes, changed_text, fuzz
 from phalanx.code import ignore_pattern
 from phalanx.code.ignore_rules import IgnoreRules
 from phalanx.errors import SpecError

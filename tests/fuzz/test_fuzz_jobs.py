@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from fake_nodes import roster
-from fuzzing import changed_bytes, changed_value, fuzz
 from hypothesis import strategies as st
-from samples import PROCESS, STATE
 
+from fuzz.fuzzing import changed_bytes, changed_value, fuzz
+from fuzz.samples import PROCESS, STATE
 from phalanx.code import code_tree
 from phalanx.code.upload import Upload
 from phalanx.jobs.job_model import JobStatus

@@ -58,6 +58,19 @@ def test_a_plan_that_this_machine_has_no_room_for_names_the_limit_and_the_comman
     assert status == 0 and "warning: this machine has room for 178 nodes: `ulimit -Hn`" in said
 
 
+def test_the_module_is_the_program():
+    done = subprocess.run([sys.executable, "-m", "phalanx", "up", "--help"], capture_output=True, timeout=120)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, b"Usage: phalanx up [OPTIONS]")
+
+
+def test_any_directories_of_tests_can_be_named_together():
+    paths = ("tests/cluster/test_smoke.py", "tests/fuzz")
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *paths]
+    for order in (command, [*command[:-2], *reversed(paths)]):
+        done = subprocess.run(order, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout
+
+
 def test_ctrl_c_during_the_imports_shows_no_traceback(tmp_path):
     # Simulates a slow import, which is interrupted while phalanx.cli runs it.
     (tmp_path / "click.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
