@@ -94,6 +94,36 @@ def test_ctrl_c_during_up_shows_how_to_go_on(phalanx, cloud, monkeypatch):
     assert cloud.describe_stack("demo") is not None
 
 
+@pytest.mark.parametrize("moment", ["phalanx.clouds.get", "fake_cloud.FakeCloud.describe_stack"])
+def test_ctrl_c_before_anything_was_requested_says_so(phalanx, cloud, monkeypatch, moment):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(moment, interrupt)
+    assert phalanx("up") == 130
+    assert phalanx.err == "interrupted; nothing was requested. `phalanx up` starts again.\n"
+    assert not cloud.stacks
+
+
+def test_a_no_to_a_question_says_that_nothing_was_changed(phalanx, cloud, monkeypatch):
+    monkeypatch.setattr("phalanx.jobs.job.list_jobs", lambda cluster: [])
+    phalanx("up")
+    typed(monkeypatch, "n")
+    assert phalanx("down") == 130
+    assert phalanx.err.endswith("cancelled; nothing was changed\n")
+    assert cloud.describe_stack("demo").ready
+
+
+@pytest.mark.parametrize("separated", [True, False])
+def test_status_says_where_jobs_run_as_root(phalanx, cloud, monkeypatch, separated):
+    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
+    monkeypatch.setattr(cloud, "accounts_separated", lambda: separated)
+    assert phalanx("up") == 0
+    assert ("jobs run as root on these nodes" in phalanx.out) is not separated
+    assert phalanx("status") == 0
+    assert ("jobs run as root on these nodes" in phalanx.out) is not separated
+
+
 def test_status_shows_missing_nodes_and_the_head(phalanx, cloud, monkeypatch):
     counts = {"jobs_running": 1, "jobs_damaged": 0}
     monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda cluster: counts)

@@ -81,7 +81,7 @@ def test_single_comes_with_a_warning_and_the_way_out(monkeypatch: pytest.MonkeyP
     _modes(monkeypatch, {"range": Missing("newuidmap is not installed.", "sudo apt-get install -y uidmap")})
     verdict = probe.find_mode()
     assert (verdict.ok, verdict.mode) == (True, "single")
-    assert "not separated" in verdict.missing[0].what
+    assert "so jobs run as root" in verdict.missing[0].what
     assert verdict.missing[0].fix == "sudo apt-get install -y uidmap"
 
 

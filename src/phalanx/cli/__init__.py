@@ -123,7 +123,11 @@ def execute(arguments: list[str]) -> int:
         return error.exit_code
     except click.ClickException as error:
         return _report_misuse(error)
-    except (click.Abort, KeyboardInterrupt):
+    except click.Abort:
+        # No, or Ctrl-C, at a question: all commands ask before they do anything.
+        click.echo("cancelled; nothing was changed", err=True)
+        return 130
+    except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         return 130
     except BrokenPipeError:

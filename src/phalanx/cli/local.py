@@ -166,9 +166,9 @@ command.add_command(weather)
 
 
 def _print(answer: dict[str, Any]) -> None:
-    separated = "accounts separated" if answer["accounts_separated"] else "accounts NOT separated: every user is uid 0"
+    jobs = "a user without root's rights, as on AWS" if answer["accounts_separated"] else "root, unlike on AWS"
     say(f"running   {answer['url']}, process {answer['pid']}")
-    say(f"mode      {answer.get('mode', '?')} ({separated})")
+    say(f"mode      {answer.get('mode', '?')} (jobs run as {jobs})")
     for warning in answer["warnings"]:
         say(f"warning   {warning}")
     for stack in answer.get("stacks", []):

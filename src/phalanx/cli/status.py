@@ -164,7 +164,8 @@ def _print(facts: dict[str, Any]) -> None:
         say(f"gpus      {gpus}")
     say(f"head      {facts['head_address'] or 'not yet known'}")
     say(f"shared    {facts['shared'] or 'not yet known'}")
-    say(f"accounts  {_accounts(facts)}")
+    if not facts["accounts_separated"]:
+        say("accounts  jobs run as root on these nodes, which they don't on AWS; `phalanx local status` shows why")
     say(f"jobs      {_jobs(facts['jobs_running'], facts['jobs_damaged'])}")
     if facts["lease_left_s"] is not None:
         say(f"lease     ends in {duration(facts['lease_left_s'])}: then all nodes stop; `phalanx extend` moves it")
@@ -211,7 +212,3 @@ def _jobs(running: int | str | None, damaged: int | None) -> str:
         return running
     beside = f", {damaged} with a damaged record" if damaged else ""
     return f"{'-' if running is None else running} running{beside}"
-
-
-def _accounts(facts: dict[str, Any]) -> str:
-    return "separated" if facts["accounts_separated"] else "NOT separated: every user of a node is uid 0 (single mode)"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,9 @@ from phalanx.cluster.cluster_record import HEAD
 
 if TYPE_CHECKING:
     from phalanx.cluster.bring_up import BringUp, Up
+
+
+_NOTHING = "interrupted; nothing was requested. `phalanx up` starts again."
 
 
 @click.command("up")
@@ -36,18 +41,20 @@ def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
       phalanx up -f big.yaml
     """
     started_s = time.monotonic()
-    from phalanx.spec.spec_load import load, with_location
+    with _before_the_request():
+        from phalanx.spec.spec_load import load, with_location
 
-    spec = load(file)
-    # The local cloud starts while this process imports its client.
-    clouds.begin(spec.cloud)
-    from phalanx.cli.changes import Asking
-    from phalanx.cli.progress import Watch
-    from phalanx.cluster.bring_up import BringUp
+        spec = load(file)
+        # The local cloud starts while this process imports its client.
+        clouds.begin(spec.cloud)
+        from phalanx.cli.changes import Asking
+        from phalanx.cli.progress import Watch
+        from phalanx.cluster.bring_up import BringUp
 
+        cloud = clouds.get(spec.cloud, spec.region)
     with Watch(f"creating cluster {spec.name}", started_s, verbose) as watch, with_location(file):
         asking = Asking(yes, watch.paused)
-        bring_up = BringUp(clouds.get(spec.cloud, spec.region), spec, asking)
+        bring_up = BringUp(cloud, spec, asking)
         try:
             watch.follow(bring_up.steps())
         except KeyboardInterrupt:
@@ -67,6 +74,16 @@ def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
     return 0
 
 
+@contextmanager
+def _before_the_request() -> Iterator[None]:
+    """Say of Ctrl-C that nothing was requested."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(_NOTHING)
+        raise click.exceptions.Exit(130) from None
+
+
 def _stop_if_idle(bring_up: BringUp) -> None:
     """Stop a local cloud that runs no cluster."""
     if bring_up.result is None:
@@ -81,7 +98,7 @@ def _stop_if_idle(bring_up: BringUp) -> None:
 def _interrupted(bring_up: BringUp) -> int:
     name = bring_up.spec.name
     if bring_up.stack is None:
-        note("interrupted; no stack was requested")
+        note(_NOTHING)
     else:
         note(f"interrupted; CloudFormation continues with stack {name}")
         note("`phalanx up` follows it again, `phalanx down` removes it.")
@@ -108,7 +125,7 @@ def _report(up: Up, took_s: float, open_networks: str) -> None:
         say(f"  old      {', '.join(up.outdated)}: launched with earlier settings; machines keep those to their end")
         say(f"  note     {_renewal(up)}")
     if not cluster.accounts_separated:
-        say("  note     accounts are not separated on these nodes: every user is uid 0 (local cloud, single mode)")
+        say("  note     jobs run as root on these nodes, which they don't on AWS; `phalanx local status` shows why")
     for line in open_networks.splitlines():
         say(f"  note     {line}")
     say("Next: `phalanx run -- python train.py`, `phalanx ssh`, `phalanx status`, `phalanx down`.")

@@ -84,7 +84,7 @@ def find_mode(wanted: str = "auto") -> Verdict:
 
 
 def _unseparated(no_range: Missing) -> Missing:
-    return Missing(f"Accounts on nodes are not separated (every user is uid 0 there): {no_range.what}", no_range.fix)
+    return Missing(f"All users of a node are one there, with uid 0, so jobs run as root: {no_range.what}", no_range.fix)
 
 
 def _missing_basics() -> tuple[Missing, ...]:
