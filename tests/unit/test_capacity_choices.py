@@ -85,7 +85,7 @@ def test_a_capacity_block_has_a_market_of_its_own():
         (replace(BLOCK, state="scheduled", begins="Monday"), {}, "cr-0123abcd is scheduled; it begins Monday"),
         (replace(HELD, instance_type="c5.xlarge"), {}, r"holds c5\.xlarge, and type is c5\.large"),
         (HELD, {"zones": ["us-east-1a"]}, "is in us-east-1b, and zones has us-east-1a"),
-        (replace(HELD, free=1), {}, "has 1 instances free, and at least 2 are needed"),
+        (replace(HELD, free=1), {}, "has 1 instance free, and at least 2 are needed"),
         (HELD, {"placement": "cluster"}, "was not made in a placement group of this cluster"),
         (BLOCK, {"placement": "mine"}, "is a Capacity Block, which no placement group can be used with"),
     ],

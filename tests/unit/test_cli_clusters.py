@@ -222,7 +222,7 @@ def test_a_smaller_scale_names_the_jobs_that_it_would_end_and_min(phalanx, cloud
     assert "261121-1 would lose deeplearning-worker2" in phalanx.err
     assert phalanx("scale", "1", "--force") == 130
     question = (
-        "Scale cluster demo from 2 to 1 nodes? That is fewer than `min: 2` in phalanx.yaml. Job 261121-1 ends. [y/N]"
+        "Scale cluster demo from 2 to 1 node? That is fewer than `min: 2` in phalanx.yaml. Job 261121-1 ends. [y/N]"
     )
     assert question in phalanx.err
 

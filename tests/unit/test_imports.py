@@ -17,7 +17,20 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 # The rooms, from the ground up: a module may import what stands on its own line or on one before it.
 ORDER = (
-    ("errors", "version", "waits", "data", "datasets", "netcheck", "node", "objects", "packing", "shards", "torch"),
+    (
+        "counts",
+        "errors",
+        "version",
+        "waits",
+        "data",
+        "datasets",
+        "netcheck",
+        "node",
+        "objects",
+        "packing",
+        "shards",
+        "torch",
+    ),
     ("runner",),
     ("code", "spec", "ssh"),
     ("plan",),
@@ -28,6 +41,7 @@ ORDER = (
     ("plugins",),
     ("api", "drill"),
     ("cli",),
+    ("__main__",),
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 PLUGINS = ("clouds", "launchers", "schedulers")
@@ -175,7 +189,7 @@ def modules() -> list[Module]:
 
 
 def core() -> list[Module]:
-    above = ("api", "cli", "drill", "plugins", "localcloud")
+    above = ("__main__", "api", "cli", "drill", "plugins", "localcloud")
     return [module for module in modules() if module.part not in above]
 
 

@@ -175,7 +175,7 @@ def test_run_counts_the_mounted_prefixes_that_its_command_names(monkeypatch, com
     said = list(scattered(cluster, command))
     assert asked == names
     assert [one.split()[1] for one in said] == names
-    assert all("has 60,000 objects, 58.6 KiB of 1 bytes on average" in one for one in said)
+    assert all("has 60,000 objects, 58.6 KiB of 1 byte on average" in one for one in said)
 
 
 def test_jobs_can_t_put_another_directory_in_the_place_of_a_cache(tmp_path):

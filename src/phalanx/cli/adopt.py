@@ -11,6 +11,7 @@ import click
 from phalanx import clouds
 from phalanx.cli.console import confirm, note, require_terminal, say
 from phalanx.cli.options import debug_option
+from phalanx.counts import counted
 from phalanx.errors import SpecError
 from phalanx.spec.cloud_names import is_emr
 from phalanx.spec.spec_checks import WrongError
@@ -87,7 +88,7 @@ def command(
         cluster, roster = adopt(clouds.get(cloud or "aws", region), name, identity)
     else:
         raise SpecError("which cluster?", "Write its name, or --emr with the id of an EMR cluster.")
-    say(f"Cluster {cluster.name} is known here now: {len(roster.nodes)} of {roster.requested} nodes.")
+    say(f"Cluster {cluster.name} is known here now: {len(roster.nodes)} of {counted(roster.requested, 'node')}.")
     say("Next: `phalanx status`, `phalanx run -- python train.py`, `phalanx ssh`, `phalanx down`.")
 
 
@@ -125,7 +126,8 @@ def _terms(adoption: EmrAdoption) -> list[str]:
     """Say what adoption adds."""
     found, terms = adoption.found, adoption.terms
     lines = [
-        f"EMR cluster {found.cluster_id} ({found.name}), {len(found.instances)} nodes, becomes cluster {terms.name}:",
+        f"EMR cluster {found.cluster_id} ({found.name}), {counted(len(found.instances), 'node')}, becomes cluster "
+        f"{terms.name}:",
         f"  stack    {terms.name}: a queue, a table, a log group and a role for jobs; no machine",
         f"  policy   on the role {found.role}, for these: every cluster with this role has it",
         "  nodes    the user phalanx, the agent, and its settings of ssh, by ssh as hadoop",

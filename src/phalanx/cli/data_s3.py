@@ -11,6 +11,7 @@ import click
 
 from phalanx.cli.console import confirm, note, print_json, print_table, require_terminal, say
 from phalanx.cli.options import DEFAULT_FILE, cluster_option, debug_option, json_option
+from phalanx.counts import counted
 
 if TYPE_CHECKING:
     from phalanx.objects.download import Progress
@@ -79,7 +80,9 @@ def ls(name: str | None, file: Path | None, as_json: bool, url: str) -> None:
         return
     print_table(("KEY", "SIZE"), [(one.key, size_text(one.size)) for one in found[:_SHOWN]])
     total = size_text(sum(one.size for one in found))
-    note(f"{_counted(len(found))}, {total}" + (f"; the first {_SHOWN} are shown" if len(found) > _SHOWN else ""))
+    note(
+        f"{counted(len(found), 'object')}, {total}" + (f"; the first {_SHOWN} are shown" if len(found) > _SHOWN else "")
+    )
 
 
 @click.command("rm")
@@ -103,13 +106,9 @@ def rm(name: str | None, file: Path | None, yes: bool, url: str) -> None:
     if not yes:
         require_terminal()
         first = "" if len(found) == 1 else ", the first of them"
-        confirm(f"Delete {_counted(len(found))}{first} {found[0].key}?")
+        confirm(f"Delete {counted(len(found), 'object')}{first} {found[0].key}?")
     store.remove(found)
-    say(f"deleted {_counted(len(found))}")
-
-
-def _counted(objects: int) -> str:
-    return "1 object" if objects == 1 else f"{objects} objects"
+    say(f"deleted {counted(len(found), 'object')}")
 
 
 def _store(name: str | None, file: Path | None, url: str, make: bool = False) -> Store:
@@ -148,7 +147,7 @@ def _report(copied: Copied, as_json: bool) -> None:
         print_json(asdict(copied))
         return
     say(copied.place)
-    note(f"{_counted(copied.objects)}, {size_text(copied.bytes)}")
+    note(f"{counted(copied.objects, 'object')}, {size_text(copied.bytes)}")
     for one in copied.left_out[:5]:
         note(f"left out: {one} (a link, or a special file)")
     if len(copied.left_out) > 5:

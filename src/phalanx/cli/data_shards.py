@@ -11,6 +11,7 @@ import click
 
 from phalanx.cli.console import note, print_json, say
 from phalanx.cli.options import debug_option, json_option
+from phalanx.counts import counted
 
 _SHARD_MIB = 256
 
@@ -64,9 +65,11 @@ def shard(
 
     say(str(directory))
     classes = f" of {len(packed.classes)} classes" if packed.classes else ""
-    note(f"{packed.samples} samples{classes} in {_counted(packed.shards)}, {size_text(packed.bytes)}")
+    note(
+        f"{counted(packed.samples, 'sample')}{classes} in {counted(packed.shards, 'shard')}, {size_text(packed.bytes)}"
+    )
     if packed.left_out:
-        note(f"left out: {packed.left_out} files in no sub-folder")
+        note(f"left out: {counted(packed.left_out, 'file')} in no sub-folder")
 
 
 @click.command("verify")
@@ -93,12 +96,9 @@ def verify(as_json: bool, directory: Path) -> int:
         for problem in wrong:
             say(problem)
     else:
-        say(f"{_counted(len(shards))} with {sum(one.samples for one in shards)} samples: as they were packed")
+        samples = counted(sum(one.samples for one in shards), "sample")
+        say(f"{counted(len(shards), 'shard')} with {samples}: as they were packed")
     return 1 if wrong else 0
-
-
-def _counted(shards: int) -> str:
-    return "1 shard" if shards == 1 else f"{shards} shards"
 
 
 def _meter() -> Callable[[int, int], None]:

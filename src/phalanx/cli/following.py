@@ -16,6 +16,7 @@ import click
 
 from phalanx.cli.console import drop_output, duration, note
 from phalanx.cli.terminal import CLEAR_LINE, plain, write
+from phalanx.counts import counted
 from phalanx.errors import JobError
 from phalanx.jobs.job_output import last_state
 
@@ -209,8 +210,4 @@ def _verdict(status: JobStatus) -> str:
     if unclean:
         return f"not verified on {', '.join(unclean)}"
     killed = f"; {status.killed} had to be killed" if status.killed else ""
-    return f"no process of it is left on {_count(len(status.nodes), 'node')}{killed}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
+    return f"no process of it is left on {counted(len(status.nodes), 'node')}{killed}"

@@ -12,6 +12,7 @@ from phalanx import clouds
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.options import debug_option, file_option, json_option
 from phalanx.cli.planning import offline_option, planned, unsuited_recipes, unsuited_text
+from phalanx.counts import counted
 from phalanx.errors import PhalanxError
 
 if TYPE_CHECKING:
@@ -116,6 +117,6 @@ def _standing_text(spec: ClusterSpec, standing: _Standing) -> str:
     if standing.stopped:
         return f"Cluster {spec.name} is there, and its nodes are stopped; `up` starts them."
     if standing.requested not in (None, spec.nodes):
-        nodes = f"`phalanx scale` requested {standing.requested} nodes, which `up` keeps"
+        nodes = f"`phalanx scale` requested {counted(standing.requested, 'node')}, which `up` keeps"
         return f"Cluster {spec.name} is up already; {nodes}."
     return f"Cluster {spec.name} is up already as the file describes it; `up` would create nothing."

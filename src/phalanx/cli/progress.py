@@ -15,6 +15,7 @@ from phalanx.cli.console import note
 from phalanx.cli.terminal import visible
 from phalanx.clouds.protocol import StackEvent
 from phalanx.cluster.stack import NodeAnswered, NodeMissing
+from phalanx.counts import counted
 from phalanx.waits import waiting
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Watch:
         if isinstance(step, StackEvent):
             self._show_event(step)
         elif isinstance(step, NodeAnswered):
-            self._nodes = f"{step.answered} of {step.requested} nodes"
+            self._nodes = f"{step.answered} of {counted(step.requested, 'node')}"
             self._detail(_text(step))
         else:
             self._line(_text(step))
@@ -123,7 +124,7 @@ class Watch:
         return f"{self._in_progress()}; so far {', '.join(self._done())}" if self._busy else "the cloud"
 
     def _done(self) -> Iterator[str]:
-        yield f"{self._finished} resources"
+        yield counted(self._finished, "resource")
         if self._nodes:
             yield self._nodes
 

@@ -11,6 +11,7 @@ import click
 
 from phalanx.cli.console import confirm, duration, note, print_json, require_terminal, say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.counts import counted
 
 if TYPE_CHECKING:
     from phalanx.clouds.scaling import Scaling
@@ -64,7 +65,7 @@ def _check(scaling: Scaling, yes: bool, force: bool) -> None:
 def _question(scaling: Scaling, jobs: list[str]) -> str:
     cluster, before = scaling.cluster, scaling.roster.requested
     least = cluster.spec.get("min", 1)
-    sentences = [f"Scale cluster {cluster.name} from {before} to {scaling.nodes} nodes?"]
+    sentences = [f"Scale cluster {cluster.name} from {before} to {counted(scaling.nodes, 'node')}?"]
     sentences += [f"That is fewer than `min: {least}` in phalanx.yaml."] * (scaling.nodes < least)
     sentences += [f"Job {job} ends." for job in jobs]
     return " ".join(sentences)
@@ -77,7 +78,8 @@ def _report(scaling: Scaling, took_s: float, as_json: bool) -> int:
     if as_json:
         print_json({**describe(scaling.cluster, "CREATE_COMPLETE", roster), "took_s": round(took_s, 3)})
         return 0
-    say(f"Cluster {scaling.cluster.name} has {len(roster.nodes)} of {roster.requested} nodes after {duration(took_s)}.")
+    nodes = f"{len(roster.nodes)} of {counted(roster.requested, 'node')}"
+    say(f"Cluster {scaling.cluster.name} has {nodes} after {duration(took_s)}.")
     for what, which in absent(roster):
         say(f"  {what:<7}  {which}")
     return 0

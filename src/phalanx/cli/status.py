@@ -12,6 +12,7 @@ import click
 from phalanx import clouds
 from phalanx.cli.console import duration, moment, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.counts import counted
 from phalanx.errors import PhalanxError
 from phalanx.spec.cloud_names import is_local
 
@@ -150,7 +151,7 @@ def _print(facts: dict[str, Any]) -> None:
     say(f"state     {facts['state']}")
     say(f"nodes     {_nodes(facts)}")
     if None not in (facts["requested"], facts["spec_nodes"]) and facts["requested"] != facts["spec_nodes"]:
-        say(f"scaled    {facts['requested']} nodes are requested now; phalanx.yaml had {facts['spec_nodes']}")
+        say(f"scaled    {counted(facts['requested'], 'node')} requested now; phalanx.yaml had {facts['spec_nodes']}")
     for node in facts["silent"]:
         say(f"silent    {node['name']}: {_SILENT}")
     for missing in facts["missing"]:

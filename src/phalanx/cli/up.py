@@ -14,6 +14,7 @@ from phalanx import clouds
 from phalanx.cli.console import duration, note, print_json, say
 from phalanx.cli.options import debug_option, file_option, verbose_option
 from phalanx.cluster.cluster_record import HEAD
+from phalanx.counts import counted
 
 if TYPE_CHECKING:
     from phalanx.cluster.bring_up import BringUp, Up
@@ -116,7 +117,7 @@ def _report(up: Up, took_s: float, open_networks: str) -> None:
         say(f"Cluster {cluster.name} is up already on {cluster.cloud}; nothing was changed.")
     else:
         say(f"Cluster {cluster.name} is ready after {duration(took_s)}.")
-    say(f"  nodes    {len(roster.nodes)} of {roster.requested}, {cluster.slots} slots each")
+    say(f"  nodes    {len(roster.nodes)} of {roster.requested}, {counted(cluster.slots, 'slot')} each")
     say(f"  shared   {cluster.shared}")
     for what, which in absent(roster):
         say(f"  {what:<7}  {which}")

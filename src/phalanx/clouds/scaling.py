@@ -17,6 +17,7 @@ from phalanx.clouds.diagnosis import require_running
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.spending import limits_now
 from phalanx.cluster.stack import are_proven, read_roster
+from phalanx.counts import counted
 from phalanx.errors import ClusterError
 from phalanx.jobs.job import JOBS, list_jobs
 from phalanx.node import validate
@@ -69,7 +70,7 @@ class Scaling:
         if self._adopted:
             yield from self._adopted.resize(self.nodes, leaving, members)
         for roster in self.follow(_DEADLINE_S):
-            yield f"generation {roster.generation}: {len(roster.nodes)} of {roster.requested} nodes"
+            yield f"generation {roster.generation}: {len(roster.nodes)} of {counted(roster.requested, 'node')}"
         replace(self.cluster, nodes=len(self.roster.nodes), control=None).save()
 
     def _adopted_group(self) -> CoreGroup | None:
@@ -85,7 +86,7 @@ class Scaling:
         end_s = self.end_of_budget() if self.cluster.spec.get("budget") and self.nodes > self.roster.requested else None
         if end_s is not None:
             when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(end_s))
-            yield f"the budget of {self.cluster.spec['budget']} pays {self.nodes} nodes until {when}"
+            yield f"the budget of {self.cluster.spec['budget']} pays {counted(self.nodes, 'node')} until {when}"
 
     def request(self) -> None:
         """Allow so many, then write the wish, which the head reads at its next look (10 s at most), and wake it."""
@@ -116,7 +117,7 @@ class Scaling:
     def follow(self, deadline_s: float) -> Iterator[Roster]:
         """Yield each new roster until all nodes are there and accept logins. Raises ClusterError at the deadline."""
         end = time.monotonic() + deadline_s
-        with waiting(f"cluster {self.cluster.name} to have {self.nodes} nodes"):
+        with waiting(f"cluster {self.cluster.name} to have {counted(self.nodes, 'node')}"):
             yield from self._new_rosters(end)
             # Before the head has asked for fewer, a lower maximum would end instances of Auto Scaling's choice.
             while self._running() > self.nodes:
@@ -130,7 +131,7 @@ class Scaling:
         while not (self.settled and are_proven(self.cloud, self.cluster.table, self.roster)):
             if time.monotonic() > end:
                 raise ClusterError(
-                    f"cluster {self.cluster.name} did not reach {self.nodes} nodes in time",
+                    f"cluster {self.cluster.name} did not reach {counted(self.nodes, 'node')} in time",
                     "`phalanx status` shows the progress; the head continues.",
                 )
             if self.roster.generation != known:

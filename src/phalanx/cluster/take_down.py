@@ -13,6 +13,7 @@ from phalanx.cluster.cluster_record import JOB_USER, Cluster
 from phalanx.cluster.deletion import LETS_NODES_IN, Deletion, file_systems_of
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Leftovers, RoleFreed, Stack, require_ours
+from phalanx.counts import counted
 from phalanx.errors import CloudError, CloudUnreachable, ClusterError, PhalanxError
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def _listing(record: Cluster) -> str:
 
 
 def _described(lines: list[str], shared: str) -> str:
-    number = "1 file" if len(lines) == 1 else f"{len(lines)} files"
+    number = counted(len(lines), "file")
     count = number if len(lines) < _MOST_FILES else f"{_MOST_FILES} files or more"
     owners = sorted(
         {owner for owner, tab, _ in (line.partition("\t") for line in lines) if tab and _USER.fullmatch(owner)}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.code.ignore_rules import IgnoreRules, rules_above
+from phalanx.counts import size_text
 from phalanx.errors import JobError
 
 # Never part of the code: other tools' state, and files that are generated from the code.
@@ -96,14 +97,6 @@ def largest(entries: tuple[Entry, ...] | list[Entry]) -> str:
     """Name the three largest files with their sizes."""
     found = sorted(entries, key=lambda entry: entry.bytes, reverse=True)[:3]
     return ", ".join(f"{entry.name!r} ({size_text(entry.bytes)})" for entry in found)
-
-
-def size_text(count: int) -> str:
-    """Format a number of bytes for people."""
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"
 
 
 class _Scanner:

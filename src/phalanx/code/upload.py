@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import IO
 
 from phalanx.code.bundle import SendProgress
-from phalanx.code.code_tree import CodeTree, Entry, largest, size_text, unreadable
+from phalanx.code.code_tree import CodeTree, Entry, largest, unreadable
 from phalanx.code.fingerprints import Fingerprints
+from phalanx.counts import size_text
 from phalanx.ssh.head_answers import InvalidAnswerError
 
 WARN_BYTES = 200 << 20

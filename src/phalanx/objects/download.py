@@ -132,7 +132,7 @@ def size_text(count: float) -> str:
     for unit, unit_bytes in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= unit_bytes:
             return f"{count / unit_bytes:.1f} {unit}"
-    return f"{count:.0f} bytes"
+    return "1 byte" if count == 1 else f"{count:.0f} bytes"
 
 
 def _fetch_range(client: Client, piece: Piece) -> None:

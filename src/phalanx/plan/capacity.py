@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from phalanx.counts import counted
 from phalanx.errors import SpecError
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_limits import OWN_GROUP
@@ -48,7 +49,8 @@ def refuse_impossible(spec: ClusterSpec, reservation: Reservation | None) -> Non
     least = spec.min - 1 if spec.head else spec.min
     if reservation.free < least:
         raise SpecError(
-            f"capacity: {spec.reservation} has {reservation.free} instances free, and at least {least} are needed",
+            f"capacity: {spec.reservation} has {counted(reservation.free, 'instance')} free, and at least {least} are "
+            "needed",
             _nearest(spec, reservation.free),
         )
 
@@ -98,4 +100,4 @@ def described(spec: ClusterSpec, reservation: Reservation | None) -> str:
         return ""
     kind = "Capacity Block" if reservation.is_block else "reservation"
     ends = f", until {reservation.ends}" if reservation.ends else ""
-    return f"{kind} {reservation.reservation_id}: {reservation.free} instances free{ends}"
+    return f"{kind} {reservation.reservation_id}: {counted(reservation.free, 'instance')} free{ends}"

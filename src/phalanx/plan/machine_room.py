@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from phalanx.counts import counted
 from phalanx.errors import SpecError
 from phalanx.spec.spec import ClusterSpec
 
@@ -19,7 +20,7 @@ class Shortage:
     @property
     def warning(self) -> str:
         """What the user should know of a limit that leaves room for some of the nodes."""
-        return f"this machine has room for {self.nodes} nodes: {self.what}. {self.fix}"
+        return f"this machine has room for {counted(self.nodes, 'node')}: {self.what}. {self.fix}"
 
 
 def refuse_without_room(shortages: tuple[Shortage, ...], spec: ClusterSpec) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from phalanx.counts import counted, size_text
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_data import Place, mounted, places
@@ -26,8 +27,8 @@ class Contents:
     is_all: bool = True
 
     def __str__(self) -> str:
-        counted = f"{self.objects:,} object{'' if self.objects == 1 else 's'}"
-        return f"{counted}, {_size(self.bytes)}" if self.is_all else f"more than {counted}"
+        objects = counted(self.objects, "object")
+        return f"{objects}, {size_text(self.bytes)}" if self.is_all else f"more than {objects}"
 
     @property
     def average_bytes(self) -> int:
@@ -64,15 +65,7 @@ def scattered(data: Mapping[str, str] | None, counted: Mapping[str, Contents]) -
         found = counted.get(place.name)
         if found and found.is_scattered:
             yield (
-                f"data: {place.name} has {found} of {_size(found.average_bytes)} on average, and through a mount every "
-                f"file costs requests of its own: `phalanx data stage {place.name}` copies them once, and `phalanx "
-                "data shard` packs them into few large files"
+                f"data: {place.name} has {found} of {size_text(found.average_bytes)} on average, and through a mount "
+                f"every file costs requests of its own: `phalanx data stage {place.name}` copies them once, and "
+                "`phalanx data shard` packs them into few large files"
             )
-
-
-def _size(count: int) -> str:
-    """Format a number of bytes: 12 bytes, 3.4 MiB."""
-    for unit, unit_bytes in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= unit_bytes:
-            return f"{count / unit_bytes:.1f} {unit}"
-    return f"{count} bytes"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from phalanx.counts import counted
 from phalanx.data import table
 from phalanx.plan import capacity, existing_vpc, lustre_storage, money, mounted_data, private_access, quotas
 from phalanx.plan import vpc_endpoints as endpoints
@@ -180,7 +181,7 @@ def _placement(spec: ClusterSpec) -> str:
 
 def _adapters(plan: Plan) -> str:
     number = adapters(plan.facts.cards or ()) if plan.spec.efa == "yes" else 0
-    return f"{_plural(number, 'adapter')} on each node that trains" if number else ""
+    return f"{counted(number, 'adapter')} on each node that trains" if number else ""
 
 
 def _disk(plan: Plan) -> str:
@@ -218,14 +219,14 @@ def _nodes(plan: Plan) -> str:
     return (
         f"1 × {plan.spec.type}: the head"
         if not workers
-        else f"{plan.spec.nodes} × {plan.spec.type}: the head and {_plural(workers, 'worker')}"
+        else f"{plan.spec.nodes} × {plan.spec.type}: the head and {counted(workers, 'worker')}"
     )
 
 
 def _sizes(plan: Plan) -> str:
-    gpus = f", {_plural(plan.gpus, 'GPU')}" if plan.gpus else ""
+    gpus = f", {counted(plan.gpus, 'GPU')}" if plan.gpus else ""
     memory = f", {plan.facts.memory_gib:g} GiB" if plan.facts.memory_gib else ""
-    return f"{_plural(plan.vcpus, 'vCPU')}{gpus}{memory}, {plan.facts.architecture}, {_plural(plan.slots, 'slot')}"
+    return f"{counted(plan.vcpus, 'vCPU')}{gpus}{memory}, {plan.facts.architecture}, {counted(plan.slots, 'slot')}"
 
 
 def _cost(plan: Plan) -> str:
@@ -261,7 +262,7 @@ def _paid_network(plan: Plan) -> str:
     paid = "the head's address" if plan.facts.vpc else "NAT gateway, public addresses"
     if plan.spec.is_private:
         each = table("instance_types")["network_usd_per_hour"]["interface_endpoint"]
-        paid = f"{_plural(len(plan.endpoints), 'endpoint')} at ${each} each"
+        paid = f"{counted(len(plan.endpoints), 'endpoint')} at ${each} each"
     if usd := lustre_storage.usd_per_hour(plan.spec):
         return f"{paid}, Lustre at ${usd:.2f} an hour until `down`"
     return paid
@@ -362,10 +363,10 @@ def _about_sizes(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
 
 
 def _about_stand_ins(instance_type: str, gpus: int, stand_ins: int) -> str:
-    has = f"{instance_type} has {_plural(gpus, 'GPU')} on AWS"
+    has = f"{instance_type} has {counted(gpus, 'GPU')} on AWS"
     if not stand_ins:
         return f"{has} and none in the local cloud: `phalanx local gpus {gpus}` gives its nodes stand-ins"
-    return f"{has} and {_plural(stand_ins, 'stand-in')} in the local cloud, which nothing can compute on"
+    return f"{has} and {counted(stand_ins, 'stand-in')} in the local cloud, which nothing can compute on"
 
 
 def _about_money(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
@@ -382,13 +383,9 @@ def _about_capacity(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
     if spec.capacity == "spot":
         yield "AWS may end spot instances at two minutes' notice (`run --restarts`); the cost shown is that on demand"
     if facts.reservation and facts.reservation.free < spec.nodes - bool(spec.head):
-        yield f"{spec.reservation} has {facts.reservation.free} instances free: not all nodes can start"
+        yield f"{spec.reservation} has {counted(facts.reservation.free, 'instance')} free: not all nodes can start"
     if facts.quotas_unknown:
         yield f"your quotas could not be asked: {facts.quotas_unknown}"
     yield from filter(None, (quotas.warning(quota, spec.region) for quota in facts.quotas))
     if len(facts.zones) == 1 and not facts.not_asked:
         yield f"only {facts.zones[0]} offers {spec.type}: no other zone can replace it if it is full"
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
