@@ -271,9 +271,21 @@ def test_a_node_without_room_for_a_copy_uses_the_shared_directory(wheels: Termin
     wheels.on("worker2", full)
     done = run(wheels, code_with(tmp_path, "large\n"), *WHERE)
     wheels.on("worker2", "rm ~/full")
+    assert wheels.on("head", f"ls {newest_environment(wheels)}.tar.gz")
     places = dict(re.findall(r"^\[(\d)\] (\S+)$", done.stdout, re.MULTILINE))
     assert done.returncode == 0, done.stderr
     assert sorted(path.startswith(f"{ROOT}/") for path in places.values()) == [False, False, False, True]
+
+
+def test_a_head_without_room_for_a_copy_packs_none_and_all_nodes_use_the_shared_directory(
+    wheels: Terminal, tmp_path: Path
+) -> None:
+    wheels.on("head", f"fallocate -l $(($(stat -fc '%S * %a' ~) - 2 * {LARGE_BYTES})) ~/full")
+    done = run(wheels, code_with(tmp_path, "large  # for a head that is full\n"), *WHERE)
+    wheels.on("head", "rm ~/full")
+    made = newest_environment(wheels)
+    assert re.findall(r"^\[\d\] (\S+)$", done.stdout, re.MULTILINE) == [made] * 4, done.stderr
+    assert wheels.on("head", f"ls {made}.tar.gz", check=False) == ""
 
 
 def test_prune_spares_what_a_job_uses(wheels: Terminal, tmp_path: Path) -> None:

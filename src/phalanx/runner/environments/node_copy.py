@@ -1,6 +1,7 @@
 """Unpacks a job's environment on a node's own disk, where its imports cost no round trips to the shared directory.
 
-<shared>/.phalanx/environments/NAME-HASH.tar.gz      what is unpacked; complete if the environment beside it is
+<shared>/.phalanx/environments/NAME-HASH.tar.gz      what is unpacked; complete if the environment beside it is; only
+                                                     where the head had room for a copy
 /var/lib/phalanx/environments/NAME-HASH              its path on every node: a link to the next line's
 /var/lib/phalanx/environments/copies/NAME-HASH/      this node's copy; where there is no room for one, a link to the
                                                      environment on the shared directory: Open MPI resolves its own
@@ -50,6 +51,14 @@ def is_here(kept: str) -> bool:
     path = path_of(kept)
     # Its creation time distinguishes an environment from an earlier one of the same name.
     return path == kept or _read(path) == _read(kept) != b""
+
+
+def has_room(size_bytes: int) -> bool:
+    """Return whether this node has room for its own copy of an environment of that size."""
+    if not os.path.isdir(HOME):
+        return False
+    disk = os.statvfs(HOME)
+    return size_bytes <= _SHARE * disk.f_bavail * disk.f_frsize
 
 
 def is_for_every_node(path: str) -> bool:
@@ -128,8 +137,7 @@ def _unpacked(kept: str, held: int) -> str:
 
     remove(kept)
     copy, complete = _copy_of(kept), _read(kept)
-    disk = os.statvfs(HOME)
-    if json.loads(complete)["bytes"] > _SHARE * disk.f_bavail * disk.f_frsize:
+    if not has_room(json.loads(complete)["bytes"]):
         return ""
     os.makedirs(copy)
     argv = ["sh", "-c", _UNPACK, "sh", archive_of(kept), copy]
