@@ -35,6 +35,8 @@ RESULT = "environment.json"
 _ON_IMAGE = "/usr/local/lib/phalanx/environments"
 _FORMAT = "1"  # a change makes every environment again
 _FILES = "requirements"
+# In the home directory of pip. A wheel that is built is unpacked at once: compressing Spark's took half of pip's time.
+_HOME = {".pydistutils.cfg": "[bdist_wheel]\ncompression = stored\n"}
 _OTHER_PYTHON = "Choose another `image:` in phalanx.yaml, or let its `boot:` script install that Python on every node."
 
 
@@ -206,7 +208,7 @@ class _Installer:
     def install(self) -> None:
         """Make the whole environment. Raises CannotMakeError."""
         self._make_venv()
-        for name, text in self._wanted["files"].items():
+        for name, text in {**self._wanted["files"], **_HOME}.items():
             self._write(name, text)
         for args in self._wanted["steps"]:
             self._run([*self._pip(), *args], "pip" if self._uv is None else "uv")
