@@ -1,4 +1,4 @@
-"""JAX on a real cluster: a data-parallel training over three processes, which find each other without arguments."""
+"""JAX on a real cluster: a data-parallel training over two processes, which find each other without arguments."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ pytestmark = pytest.mark.cluster
 FIRST_USE_S = 900
 
 
-def test_three_processes_train_one_network(engines):
+def test_two_processes_train_one_network(engines):
     example = engines.with_example("jax_fashion_mnist")
     program = ("python", "train.py", "--epochs", "1", "--images", "12000")
-    arguments = ("--name", "jax", "--checkpoint", "jax", "--launcher", "jax", "-n", "3", "-N", "1", "--", *program)
+    arguments = ("--name", "jax", "--checkpoint", "jax", "--launcher", "jax", "-n", "2", "-N", "1", "--", *program)
     trained = example.phalanx("run", "--recipe", "jax", *arguments, timeout_s=FIRST_USE_S)
-    assert sorted(re.findall(r"^\[(\d)\] process (\d) of 3", trained.stdout, re.M)) == [(n, n) for n in "012"]
+    assert sorted(re.findall(r"^\[(\d)\] process (\d) of 2", trained.stdout, re.M)) == [(n, n) for n in "01"]
     assert "no process of it is left on 4 nodes" in trained.stderr
     program = ("python", "evaluate.py", "/efs/jax/weights.npz", "--at-least", "0.8")
     arguments = ("--launcher", "exec", "-n", "1", "--", *program)
