@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from local_clouds import api
+from local_clouds import api, wait_until_stopped
 from needed_rights import not_needed, rights
 
 from conftest import a_terminal, assert_nothing_is_left
@@ -109,16 +109,6 @@ def next_mail(terminal, url: str) -> str:
             if "could not" in message["Body"]:
                 return message["Body"]
     raise AssertionError("no mail came")
-
-
-def wait_until_stopped(terminal) -> None:
-    groups = api(terminal, "autoscaling")
-    deadline = time.monotonic() + REMOVED_S
-    while groups.describe_auto_scaling_groups(AutoScalingGroupNames=["forgotten-head"])["AutoScalingGroups"][0][
-        "DesiredCapacity"
-    ]:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def cluster_stack(terminal) -> dict:

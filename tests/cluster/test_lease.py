@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from local_clouds import api
+from local_clouds import api, wait_until_stopped
 
 from conftest import a_cluster, read_until
 
@@ -32,13 +32,6 @@ def status(terminal) -> dict:
     return json.loads(terminal.phalanx("status", "--json").stdout)
 
 
-def wait_until_stopped(terminal) -> None:
-    deadline = time.monotonic() + STOPPED_S
-    while not status(terminal)["stopped"]:
-        assert time.monotonic() < deadline, status(terminal)
-        time.sleep(1)
-
-
 def test_a_cluster_in_use_goes_on_and_an_unused_one_stops_and_starts_again(terminal):
     """A program on a worker alone, which no job of phalanx knows, keeps it going."""
     program = "echo kept > /efs/kept; touch /efs/.rest; echo begun; until [ -e /efs/.end ]; do sleep 0.2; done"
@@ -49,6 +42,7 @@ def test_a_cluster_in_use_goes_on_and_an_unused_one_stops_and_starts_again(termi
         terminal.on("worker2", "touch /efs/.end")
         used.communicate(timeout=STOPPED_S)
     wait_until_stopped(terminal)
+    assert status(terminal)["stopped"]
     refused = terminal.phalanx("run", "--", "true", check=False)
     assert refused.returncode != 0 and "cluster limited has no nodes" in refused.stderr
     groups = api(terminal, "autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]

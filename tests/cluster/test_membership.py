@@ -9,11 +9,11 @@ import signal
 import time
 
 import pytest
-from local_clouds import api, break_on_purpose
+from local_clouds import api, break_on_purpose, wait_for_roster
 from processes import descendants, identified, process, process_file, wait_until_gone
 
 from conftest import a_cluster
-from phalanx.node import validate
+from phalanx.node.roster import Roster
 
 pytestmark = pytest.mark.cluster
 
@@ -57,27 +57,21 @@ def agent_of(terminal, instance_id: str) -> list[int]:
 
 
 def wait_for(terminal, name: str, state: str) -> dict[str, dict]:
-    deadline = time.monotonic() + REPLACED_S
-    while (found := members(terminal))[name]["state"] != state:
-        assert time.monotonic() < deadline, found
-        time.sleep(1)
-    return found
+    def is_so(roster: Roster) -> bool:
+        return name in {node.name for node in (roster.silent if state == "silent" else roster.nodes)}
+
+    wait_for_roster(terminal, is_so, REPLACED_S)
+    return members(terminal)
 
 
 def wait_for_replacement(terminal, name: str, victim: str) -> dict:
-    """Wait by polling the head's table, because `phalanx nodes` takes half a second of CPU time."""
-    table = api(terminal, "dynamodb")
-    (table_name,) = table.list_tables()["TableNames"]
-    deadline = time.monotonic() + REPLACED_S
-    while time.monotonic() < deadline:
-        item = table.get_item(TableName=table_name, Key={"item": {"S": "roster"}}, ConsistentRead=True)["Item"]
-        node = validate.roster(item["roster"]["B"]).find(name)
-        if node and node.instance_id != victim:
-            found = members(terminal)[name]
-            assert (found["instance_id"], found["state"]) == (node.instance_id, "ready")
-            return found
-        time.sleep(0.2)
-    raise AssertionError(f"{name} ({victim}) was not replaced: {members(terminal)}")
+    def is_so(roster: Roster) -> bool:
+        return (node := roster.find(name)) is not None and node.instance_id != victim
+
+    node = wait_for_roster(terminal, is_so, REPLACED_S).find(name)
+    found = members(terminal)[name]
+    assert node and (found["instance_id"], found["state"]) == (node.instance_id, "ready")
+    return found
 
 
 def test_a_worker_that_thrashes_is_silent_and_then_the_same_node_again(terminal):

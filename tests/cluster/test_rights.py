@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,21 +17,20 @@ import boto3
 import pytest
 from aws_here import AwsHere
 from clusters import aws_spec
-from local_clouds import api, break_on_purpose
+from local_clouds import api, break_on_purpose, wait_for_roster, wait_until_stopped
 from needed_rights import not_needed, used
 from own_vpc import OwnFileSystem, OwnVpc
 
 from conftest import Terminal, a_terminal, read_until
 from phalanx.clouds import lookups
 from phalanx.localcloud.iam.policy import Ask, Statement, statements_of
+from phalanx.node.roster import Roster
 from phalanx.reach.own_code import write_package
 
 pytestmark = pytest.mark.cluster
 
 IDLE_S = 40
 WAIT_S = 600.0
-# Each look takes half a second of CPU time, and a node is awaited for minutes.
-POLL_S = 4.0
 # The boot script fails once where the test wants it: a head that can't serve ends itself.
 SPEC = f"""name: rights
 cloud: local
@@ -108,7 +106,8 @@ class Life:
             read_until(busy, "begun")
             self._change()
             self.terminal.on("head", "touch /efs/.changed")
-        self._wait_until_stopped()
+        wait_until_stopped(self.terminal, WAIT_S)
+        assert json.loads(phalanx("status", "--json").stdout)["stopped"]
         self._keep_policies()
         phalanx("up")
         self._add_by_hand()
@@ -164,10 +163,12 @@ class Life:
         return {node["role"] + node["name"]: node["instance_id"] for node in nodes if node["state"] == "ready"}
 
     def _wait_for_three_without(self, gone: str) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while len(nodes := self._nodes()) < 3 or gone in nodes.values():
-            assert time.monotonic() < deadline, nodes
-            time.sleep(POLL_S)
+        def is_so(roster: Roster) -> bool:
+            return len(roster.nodes) == 3 and gone not in (node.instance_id for node in roster.nodes)
+
+        wait_for_roster(self.terminal, is_so, WAIT_S)
+        nodes = self._nodes()
+        assert len(nodes) == 3 and gone not in nodes.values()
 
     def _lose_a_worker(self) -> None:
         """The head ends a worker that is silent."""
@@ -209,12 +210,6 @@ class Life:
         where = {"SubnetIds": [subnet["SubnetId"]], "SecurityGroupIds": [group]}
         tags = [{"ResourceType": "vpc-endpoint", "Tags": managed}]
         ec2.create_vpc_endpoint(**place, **service, **where, TagSpecifications=tags)
-
-    def _wait_until_stopped(self) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not json.loads(self.terminal.phalanx("status", "--json").stdout)["stopped"]:
-            assert time.monotonic() < deadline
-            time.sleep(POLL_S)
 
     def _keep_policies(self) -> None:
         iam = api(self.terminal, "iam")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import boto3
+
+from phalanx.node import validate
+from phalanx.node.roster import Roster
 
 # Prints the credentials that root on a node gets from the metadata service, like the agent.
 _CREDENTIALS = """import urllib.request as http
@@ -60,6 +64,32 @@ def api_of_node(terminal: Any, node: str, service: str) -> Any:
         aws_secret_access_key=there["SecretAccessKey"],
         aws_session_token=there["Token"],
     )
+
+
+def wait_for_roster(terminal: Any, is_so: Callable[[Roster], object], timeout_s: float = 400) -> Roster:
+    """Wait for a roster in the head's table, because each `phalanx nodes` takes a third of a second of CPU time."""
+    table = api(terminal, "dynamodb")
+    (table_name,) = table.list_tables()["TableNames"]
+    deadline = time.monotonic() + timeout_s
+    while True:
+        item = table.get_item(TableName=table_name, Key={"item": {"S": "roster"}}, ConsistentRead=True)["Item"]
+        if is_so(found := validate.roster(item["roster"]["B"])):
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(1)
+
+
+def wait_until_stopped(terminal: Any, timeout_s: float = 400) -> None:
+    """Wait until the head's group is at 0: each `phalanx status` takes a third of a second of CPU time."""
+    groups = api(terminal, "autoscaling")
+    deadline = time.monotonic() + timeout_s
+    while any(
+        group["DesiredCapacity"]
+        for group in groups.describe_auto_scaling_groups()["AutoScalingGroups"]
+        if group["AutoScalingGroupName"].endswith("-head")
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(1)
 
 
 @contextmanager
