@@ -228,3 +228,21 @@ def test_the_tail_of_a_failed_job_is_shown_unless_it_is_still_on_the_screen(capf
 
     following.follow(Failed())
     assert capfd.readouterr().err.count("KeyError: 'x'") == times
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("status", "demo"), "`phalanx status -c demo` names a cluster."),
+        (("down", "demo"), "`phalanx down -c demo` names a cluster."),
+        (("init", "demo"), "`phalanx init --name demo` names a cluster."),
+        (("up", "demo"), "The cluster's name is in its file, which `-f` names."),
+        (("-c", "demo", "status"), "Options follow the command, as in `phalanx status -c demo`."),
+        (("status", "--nodes"), ""),
+        (("schema", "demo"), ""),
+    ],
+)
+def test_a_cluster_s_name_in_the_wrong_place_is_refused_with_the_right_one(phalanx, arguments, hint):
+    assert phalanx(*arguments) == 2
+    second = phalanx.err.splitlines()[1]
+    assert second.startswith(f"{hint} `phalanx " if hint else "`phalanx ")

@@ -191,8 +191,23 @@ def _report_misuse(error: click.ClickException) -> int:
         return error.exit_code
     _print_error(error.format_message())
     if context is not None:
-        click.echo(f"`{context.command_path} --help` shows how it is used.", err=True)
+        click.echo(
+            f"{_where_it_belongs(error, context)}`{context.command_path} --help` shows how it is used.", err=True
+        )
     return error.exit_code
+
+
+def _where_it_belongs(error: click.ClickException, context: click.Context) -> str:
+    """Return a sentence about a cluster's name that is no argument, or an option before the command; "" for others."""
+    if isinstance(error, click.NoSuchOption) and context.parent is None:
+        return "Options follow the command, as in `phalanx status -c demo`. "
+    extra = error.message.removeprefix("Got unexpected extra argument (").removesuffix(")")
+    if extra == error.message or " " in extra:
+        return ""
+    options = {option for parameter in context.command.params for option in parameter.opts}
+    if by := next((option for option in ("-c", "--name") if option in options), ""):
+        return f"`{context.command_path} {by} {extra}` names a cluster. "
+    return "The cluster's name is in its file, which `-f` names. " if "-f" in options else ""
 
 
 def _print_traceback(error: Exception) -> None:

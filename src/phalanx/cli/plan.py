@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 def command(file: Path, as_json: bool, offline: bool, egress: bool) -> None:
     """Show what `up` would create: machines, zone, image, hourly cost, warnings. Changes nothing.
 
+    If a cluster of that name is there, it says what `up` would do with it.
+
     \b
     Examples:
       phalanx plan
