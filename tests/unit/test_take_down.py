@@ -240,3 +240,17 @@ def test_a_stack_of_somebody_else_is_not_touched():
     with pytest.raises(CloudError, match=r"in use by a stack that phalanx did not make"):
         list(TakeDown(cloud, "demo").steps())
     assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
+
+
+def test_a_cluster_that_another_command_creates_again_meanwhile_ends_the_wait_and_stays(cloud):
+    """Its resources have the same cluster's tag, so the proof would count them until its deadline."""
+
+    def of_the_new_one(cluster, resources):
+        cloud.put("demo", "CREATE_IN_PROGRESS")
+        return ["instance i-1 (running)"]
+
+    cloud.leftovers = of_the_new_one
+    with pytest.raises(ClusterError, match="demo was deleted, and another command is creating it again") as failed:
+        list(TakeDown(cloud, "demo").steps())
+    assert failed.value.hint == "`phalanx down` deletes the new one, too."
+    assert Cluster.load("demo")

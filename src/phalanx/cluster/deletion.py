@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 from phalanx import waits
 from phalanx.clouds.protocol import Resource, StackEvent
-from phalanx.cluster import foreign_resources
+from phalanx.cluster import foreign_resources, rivals
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Deadline, Follower, Leftovers, RoleFreed, Stack
 from phalanx.errors import CloudError
@@ -129,6 +129,7 @@ class Deletion:
         deadline = Deadline.after(self._proof_s, f"all resources of {self.stack.name} to be deleted")
         reported: list[str] = []
         while left := cloud.leftovers(self.stack.name, resources):
+            rivals.require_no_successor(cloud, self.stack.name, self.stack.stack_id)
             if left != reported:
                 yield Leftovers(tuple(left))
                 reported = left

@@ -1,4 +1,4 @@
-"""Another command that deletes the cluster while `up` brings it up: report that, and not the errors that follow."""
+"""Another command that deletes or creates the cluster at the same time: report that, and not the errors that follow."""
 
 from __future__ import annotations
 
@@ -40,6 +40,16 @@ def require_undisturbed(cloud: Cloud, name: str, was_there: bool) -> None:
         raise deleted(name)
     if found is not None and found.status == "DELETE_IN_PROGRESS":
         raise ClusterError(f"another command is deleting cluster {name}, {_SUCH_AS}", f"When it has ended, {_AGAIN}")
+
+
+def require_no_successor(cloud: Cloud, name: str, stack_id: str) -> None:
+    """Raise ClusterError if the name has another stack now: what is found by its name may be of that one."""
+    found = cloud.describe_stack(name)
+    if found is not None and found.stack_id != stack_id:
+        raise ClusterError(
+            f"cluster {name} was deleted, and another command is creating it again, such as `phalanx up`",
+            "`phalanx down` deletes the new one, too.",
+        )
 
 
 def deleted(name: str) -> ClusterError:
