@@ -340,7 +340,7 @@ class BringUp:
         if _OF_UP in recorded:
             # An earlier version did not have all of today's settings.
             recorded = {key: getattr(ClusterSpec, key, None) for key in wanted} | {**recorded}
-        changes = {
+        changes: dict[str, tuple[object, object]] = {
             key: (before, wanted[key])
             for key, before in recorded.items()
             if key in wanted and key not in _FREE and before != wanted[key]
