@@ -38,10 +38,10 @@ def test_fashion_mnist_trains_checkpoints_and_passes_its_evaluation(cluster):
     training = cluster.phalanx(
         *(*code, *ONE_THREAD, "--launcher", "torchrun", "-n", "2", "-N", "1", "--name", "fashion"),
         *("--checkpoint", "fashion_mnist", "--"),
-        *("train.py", "--epochs", "1", "--batch-size", "200", "--exchange", "suggest"),
+        *("train.py", "--epochs", "1", "--images", "20000", "--batch-size", "50", "--exchange", "suggest"),
         timeout_s=900,
     )
-    assert "[0] 2 processes, 55,000 training images" in training.stdout
+    assert "[0] 2 processes, 20,000 training images" in training.stdout
     assert training.stdout.count("suggested: ") == 1
     assert "validation/main/accuracy" in training.stdout
     evaluation = cluster.phalanx(
