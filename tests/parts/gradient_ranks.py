@@ -1,6 +1,7 @@
-"""A rank of a small training with phalanx.torch, for test_torch.py: python gradient_ranks.py RANK RANKS DIRECTORY NAME…
+"""Ranks of small trainings with phalanx.torch, for test_torch.py: python gradient_ranks.py DIRECTORY RANKS:NAME,NAME… …
 
-Each NAME is a function below; the facts that it returns are printed as JSON, one line for each.
+Each NAME is a function below; the facts that it returns are printed as JSON, one line for each. The output of a rank is
+DIRECTORY/NAME/RANK.out, and .err, by the first NAME of its group; its exit code is .code.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # DistributedDataParallel imports it
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -272,7 +275,7 @@ def ends_while_gloo_computes() -> dict[str, bool]:
     return {"begun": has_begun.wait(60)}
 
 
-def main(rank: int, ranks: int, directory: str, names: Iterator[str]) -> None:
+def be_rank(rank: int, ranks: int, directory: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=ranks)
     for name in names:
@@ -282,5 +285,24 @@ def main(rank: int, ranks: int, directory: str, names: Iterator[str]) -> None:
         dist.destroy_process_group()
 
 
+def main(directory: Path, groups: list[str]) -> None:
+    """Run one group after the other; ranks are forks, because to import torch takes more CPU time than all they do."""
+    for group in groups:
+        ranks, _, names = group.partition(":")
+        place = directory / names.partition(",")[0]
+        place.mkdir()
+        children = []
+        for rank in range(int(ranks)):
+            child = os.fork()
+            if child == 0:
+                for number, suffix in ((1, "out"), (2, "err")):
+                    os.dup2(os.open(place / f"{rank}.{suffix}", os.O_WRONLY | os.O_CREAT), number)
+                be_rank(rank, int(ranks), place, names.split(","))
+                return  # to the interpreter's end, which is what one test is about
+            children.append(child)
+        for rank, child in enumerate(children):
+            (place / f"{rank}.code").write_text(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:])
+    main(Path(sys.argv[1]), sys.argv[2:])

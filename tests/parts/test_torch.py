@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,33 @@ WITHIN_S = 600
 NAMES = ("every_choice", "accumulated", "double_buffering", "scaled", "overflowing", "mistakes", "suggested")
 
 
-def started(directory: Path, ranks: int, *names: str) -> list[subprocess.Popen[str]]:
-    command = [sys.executable, str(RANKS)]
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return [
-        subprocess.Popen([*command, str(rank), str(ranks), str(directory), *names], **pipes) for rank in range(ranks)
-    ]
+@dataclass(frozen=True)
+class Rank:
+    code: int
+    facts: list[Any]
+    errors: str
 
 
 @pytest.fixture(scope="module")
-def facts(tmp_path_factory) -> dict[str, list[Any]]:
+def groups(tmp_path_factory) -> dict[str, list[Rank]]:
+    """The ranks of each group, by the first function that the group ran."""
+    directory = tmp_path_factory.mktemp("ranks")
+    wanted = (f"2:{','.join(NAMES)}", "1:alone", "2:dies", "2:ends_while_gloo_computes")
+    subprocess.run([sys.executable, str(RANKS), str(directory), *wanted], check=True, timeout=WITHIN_S)
+    return {place.name: [rank_of(out) for out in sorted(place.glob("*.out"))] for place in directory.iterdir()}
+
+
+def rank_of(out: Path) -> Rank:
+    facts = [json.loads(line) for line in out.read_text().splitlines()]
+    return Rank(int(out.with_suffix(".code").read_text()), facts, out.with_suffix(".err").read_text())
+
+
+@pytest.fixture(scope="module")
+def facts(groups) -> dict[str, list[Any]]:
     """What each rank found, by the name of the function that it ran."""
-    ranks = started(tmp_path_factory.mktemp("store"), 2, *NAMES)
-    outputs = [rank.communicate(timeout=WITHIN_S) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], outputs[0][1][-2000:]
-    lines = [[json.loads(line) for line in out.splitlines()] for out, _ in outputs]
-    return {name: list(each) for name, *each in zip(NAMES, *lines, strict=True)}
+    ranks = groups[NAMES[0]]
+    assert [rank.code for rank in ranks] == [0, 0], ranks[0].errors[-2000:]
+    return {name: list(each) for name, *each in zip(NAMES, *(rank.facts for rank in ranks), strict=True)}
 
 
 def test_with_every_choice_all_ranks_have_the_same_weights(facts):
@@ -105,21 +117,17 @@ def test_what_costs_accuracy_must_be_much_faster(times_s, name, reason):
     assert best_of(measured) == (CHOICES[name], reason)
 
 
-def test_a_world_of_one_is_left_as_it_is(tmp_path):
-    (rank,) = started(tmp_path, 1, "alone")
-    out, errors = rank.communicate(timeout=WITHIN_S)
-    assert json.loads(out) == {"same": True, "reason": "there is one process, so nothing is exchanged"}, errors
+def test_a_world_of_one_is_left_as_it_is(groups):
+    (rank,) = groups["alone"]
+    assert rank.facts == [{"same": True, "reason": "there is one process, so nothing is exchanged"}], rank.errors
 
 
-def test_a_rank_that_dies_ends_the_others_exchange_with_an_error(tmp_path):
-    ranks = started(tmp_path, 2, "dies")
-    out, errors = ranks[0].communicate(timeout=WITHIN_S)
-    assert ranks[1].wait(WITHIN_S) == 9
-    ranks[1].communicate()
-    assert json.loads(out)["error"].startswith("RuntimeError: "), errors
+def test_a_rank_that_dies_ends_the_others_exchange_with_an_error(groups):
+    left, died = groups["dies"]
+    assert died.code == 9
+    assert left.facts[0]["error"].startswith("RuntimeError: "), left.errors
 
 
-def test_an_interpreter_ends_only_after_the_threads_of_gloo_let_go_of_python(tmp_path):
-    ranks = started(tmp_path, 2, "ends_while_gloo_computes")
-    outputs = [rank.communicate(timeout=WITHIN_S) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], outputs
+def test_an_interpreter_ends_only_after_the_threads_of_gloo_let_go_of_python(groups):
+    ranks = groups["ends_while_gloo_computes"]
+    assert [rank.code for rank in ranks] == [0, 0], ranks
