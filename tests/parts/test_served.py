@@ -74,12 +74,15 @@ def test_what_turns_ipv6_off_is_no_request_for_it(cloud: Stacks):
 
 
 def answers(client: Any, given: bool) -> dict[str, tuple[int, str, str]]:
-    """Call every operation, with the least parameters or with none; return each one's status, code and message."""
+    """Call every operation, with the least parameters or without those; return each one's status, code and message."""
     found = {}
     for operation in client.meta.service_model.operation_names:
         shape = client.meta.service_model.operation_model(operation).input_shape
+        needed = least(shape) if shape else {}
+        if not given and not needed:
+            continue  # it is called with the least parameters, which are none
         try:
-            client._make_api_call(operation, least(shape) if given and shape else {})
+            client._make_api_call(operation, needed if given else {})
             found[operation] = (200, "", "")
         except ClientError as error:
             about = error.response["Error"]
@@ -97,7 +100,8 @@ def is_answered(service: str, operation: str) -> bool:
 @pytest.mark.parametrize("service", SERVICES)
 def test_an_operation_answers_as_on_aws_or_says_that_it_is_not_served(cloud, service, given):
     found = answers(cloud.plain_client(service), given)
-    assert found
+    # Without a bucket or a key, no request to S3 can be written.
+    assert found or (service, given) == ("s3", False)
     assert {name: what for name, what in found.items() if what[0] >= 500} == {}
     named = f"The local cloud does not serve {SERVICES[service]}:{{}}."
     unserved = {name: what[1:] for name, what in found.items() if not is_answered(service, name)}
