@@ -112,7 +112,7 @@ class Life:
         nodes: list[dict[str, Any]] = listed(done.stdout) if done.returncode == 0 else []
         return {node["name"]: node["instance_id"] for node in nodes if node["state"] == "ready"}
 
-    def wait_for(self, is_done: Callable[[dict[str, str]], bool], every_s: float = 2.0) -> str:
+    def wait_for(self, is_done: Callable[[dict[str, str]], bool], every_s: float = 5.0) -> str:
         """Wait until the ready nodes are as they should be; each look takes a third of a second of CPU time."""
         deadline = time.monotonic() + self._deadline_s
         while not is_done(ready := self.ready()):
