@@ -254,3 +254,12 @@ def test_a_cluster_that_another_command_creates_again_meanwhile_ends_the_wait_an
         list(TakeDown(cloud, "demo").steps())
     assert failed.value.hint == "`phalanx down` deletes the new one, too."
     assert Cluster.load("demo")
+
+
+def test_the_record_that_another_command_has_written_meanwhile_stays(cloud):
+    """`up` writes it, with its new key, before it requests the stack."""
+    steps = TakeDown(cloud, "demo").steps()
+    next(steps)
+    Cluster("demo", "local", "us-east-1").save()
+    list(steps)
+    assert Cluster.load("demo").stack_id == ""

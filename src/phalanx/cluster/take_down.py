@@ -59,6 +59,7 @@ class TakeDown:
         self.lost = ""
         self._keep, self._wanted, self._loses = keep, wanted, loses
         self._state = self._find()
+        self._stack_ids = {one.stack_id for one in (self._record(), self._state) if one is not None}
         self._doomed = self._decide(self._state) if self._state else ()
 
     @property
@@ -79,8 +80,14 @@ class TakeDown:
             if self._state.ready:
                 self.cloud.forget_reviews(stack.stack_id)
             yield from Deletion(stack, self._doomed).steps()
-        forget(self.name)
+        self._forget()
         self.cloud.stop_if_idle()
+
+    def _forget(self) -> None:
+        """Remove the record, unless it is of another stack: then `up` has written it meanwhile, with its new key."""
+        record = self._record()
+        if record is None or record.stack_id in self._stack_ids:
+            forget(self.name)
 
     def _release(self) -> Iterator[Released]:
         record = self._record()
