@@ -6,6 +6,7 @@ DIRECTORY/NAME/RANK.out, and .err, by the first NAME of its group; its exit code
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import os
@@ -260,10 +261,13 @@ def dies() -> dict[str, str]:
 def ends_while_gloo_computes() -> dict[str, bool]:
     """Leave a callback in Python to a thread of gloo, which a model keeps; the interpreter's end comes before its."""
     KEPT.append(DistributedDataParallel(network()))
-    has_begun = threading.Event()
+    has_begun, ends = threading.Event(), threading.Event()
+    # The handler that was registered last runs first.
+    atexit.register(ends.set)
 
     def compute(_done: object) -> None:
         has_begun.set()
+        ends.wait(60)
         for _ in range(30):
             # This lets other threads run Python, as what gloo's threads do does.
             hashlib.sha256(bytes(1 << 22))
