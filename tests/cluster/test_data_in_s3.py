@@ -214,7 +214,7 @@ def test_checkpoints_in_s3_outlive_the_shared_directory(pets, bucket, tmp_path):
     pets.on("deeplearning-worker1", "rm -r /efs/.phalanx/s3")
     again = pets.phalanx("run", "--resume", "mnist", "--directory", str(tmp_path))
     assert "[0] goes on after 2" in again.stdout and newest(bucket) == "4"
-    assert re.search(r"\[checkpoints\] 1 file, 1 bytes from s3://my-bucket/runs/mnist/, by job \S+", again.stdout)
+    assert re.search(r"\[checkpoints\] 1 file, 1 byte from s3://my-bucket/runs/mnist/, by job \S+", again.stdout)
     listed = bucket.list_objects_v2(Bucket="my-bucket", Prefix="runs/mnist/")["Contents"]
     assert len(listed) == 2
 

@@ -317,7 +317,7 @@ def test_one_that_another_machine_adopted_is_taken_over_by_its_name(others, thei
 def test_when_its_user_ends_an_adopted_cluster_it_is_said_and_down_removes_the_rest(others):
     terminal, made = others.terminal, others.create(1)
     others.reaches(made, "WAITING")
-    assert "1 of 1 nodes" in adopt(others, made, "brief", "--yes").stdout
+    assert "1 of 1 node." in adopt(others, made, "brief", "--yes").stdout
     others.api.terminate_job_flows(JobFlowIds=[made])
     others.reaches(made, "TERMINATED")
     assert "EMR has ended the cluster (Terminated by user request)" in terminal.phalanx("status", check=False).stdout
