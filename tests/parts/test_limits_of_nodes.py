@@ -21,7 +21,7 @@ TIMEOUT_S = 120
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     if not (UML / "linux.uml").exists():
-        pytest.skip("there is no .venv/uml: scripts/uml makes it, with apt-get and a C compiler")
+        pytest.skip("there is no .venv/uml: scripts/uml makes it, from packages of Debian")
     command = [
         *(UML / "linux.uml", "quiet", "mem=512M", "con0=fd:0,fd:1", "con=null"),
         *("root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"),
