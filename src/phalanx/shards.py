@@ -19,7 +19,8 @@ MANIFEST = "shards.json"
 """The list of a directory's shards, which is written when all of them are complete."""
 
 _BLOCK = 512
-_BUFFER_BYTES = 1 << 20
+# A larger buffer takes no less time to read, and puts more of the training out of the processor's cache.
+_BUFFER_BYTES = 1 << 15
 _NAME = re.compile(r"shard-[0-9]{5,}\.(tar|rec|idx|lst)")
 Directory = Union[str, "os.PathLike[str]"]
 Opener = Callable[[str], BinaryIO]
