@@ -134,7 +134,7 @@ def test_mxnets_own_launcher_fails_as_the_page_of_older_tutorials_says_and_works
         )
         until = "grep -q -e isAlive -e 'bind failed' out && break; kill -0 $pid 2>&1 || break; sleep 0.2"
         watched = f"for i in $(seq 900); do {until}; done; kill $pid 2>&1; cat out"
-        said = mnist.on("head", f"cd /efs; {launch} > out 2>&1 < /dev/null & pid=$!; cd /efs; {watched}")
+        said = mnist.on("head", f"cd /efs; : > out; {launch} >> out 2>&1 < /dev/null & pid=$!; {watched}")
         mnist.phalanx("exec", "pkill -f 'sum.p[y]'; true")
         return said
 
