@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 # user data is 16 KiB at most, 22 KiB in base64
 _PACKET_BYTES = 1 << 17
 _MAX_FDS = 1
+# What is larger, such as the states of 512 nodes, is in a file whose descriptor comes with this packet.
+_IN_A_FILE = b"{}"
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -23,7 +26,15 @@ def timeval(seconds: int) -> bytes:
 
 
 def send(channel: socket.socket, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-    socket.send_fds(channel, [json.dumps(message).encode()], list(fds))
+    """Send a message of any size; a large one without descriptors. Raises OSError."""
+    data = json.dumps(message).encode()
+    if len(data) <= _PACKET_BYTES:
+        socket.send_fds(channel, [data], list(fds))
+        return
+    with open(os.memfd_create("message"), "w+b") as file:
+        file.write(data)
+        file.seek(0)
+        socket.send_fds(channel, [_IN_A_FILE], [file.fileno()])
 
 
 def receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
@@ -32,4 +43,7 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         data, fds, _flags, _address = socket.recv_fds(channel, _PACKET_BYTES, _MAX_FDS)
     except ConnectionError:
         return None
+    if data == _IN_A_FILE:
+        with open(fds.pop(), "rb") as file:
+            data = file.read()
     return (json.loads(data), fds) if data else None
