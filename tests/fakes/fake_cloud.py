@@ -18,10 +18,12 @@ from phalanx.clouds.protocol import (
     StackEvent,
     StackState,
 )
+from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.errors import CloudError
 from phalanx.node.roster import Missing, Roster
 from phalanx.plan.money import Prices, Use
 from phalanx.plan.plan import Facts
+from phalanx.spec.spec import ClusterSpec
 
 STACK = "AWS::CloudFormation::Stack"
 AUTHORITY = "ssh-ed25519 AAAAauthority"
@@ -31,6 +33,17 @@ def write_key(private, comment):
     """Write keys as `ssh-keygen` would, without a process; they are never used to log in."""
     private.write_text("a private key\n")
     private.with_suffix(".pub").write_text(f"ssh-ed25519 AAAAC3 {comment}\n")
+
+
+def demo(**values):
+    return ClusterSpec(**{"name": "demo", "nodes": 2, **values})
+
+
+def up(cloud, **values):
+    """Bring the cluster `demo` up; return the result and the notes."""
+    making = BringUp(cloud, demo(**values))
+    steps = list(making.steps())
+    return making.result, [step.text for step in steps if isinstance(step, Note)]
 
 
 def event(number, logical_id, status, kind="AWS::EC2::VPC", reason=""):

@@ -36,14 +36,21 @@ def phalanx(tmp_path, monkeypatch, capsys):
 
 
 @pytest.fixture
-def cloud(monkeypatch, tmp_path):
-    """The cloud of the file phalanx.yaml in that directory; no ssh connects."""
+def in_memory(tmp_path, monkeypatch):
+    """The directory of records, for a `FakeCloud`: no ssh connects, and no keys and no documents are generated."""
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr(Remote, "connect", lambda remote: None)
+    monkeypatch.setattr(store, "_generate", write_key)
+    monkeypatch.setattr(template, "request", lambda plan: ("{}", plan.parameters()))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def cloud(in_memory, monkeypatch, tmp_path):
+    """The cloud of the file phalanx.yaml in that directory."""
     fake = FakeCloud()
     monkeypatch.setattr(clouds, "get", lambda name, region: fake)
     monkeypatch.setattr(clouds, "begin", lambda name: None)
     monkeypatch.setattr(endpoint, "find", lambda: "it runs")
-    monkeypatch.setattr(Remote, "connect", lambda remote: None)
-    monkeypatch.setattr(store, "_generate", write_key)
-    monkeypatch.setattr(template, "request", lambda plan: ("{}", plan.parameters()))
     (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 3\nmin: 1\n")
     return fake

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fake_cloud import FakeCloud, write_key
+from fake_cloud import FakeCloud
 
-from phalanx import template
-from phalanx.cluster import cluster_record as store
 from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.plan.machine_images import Image
 from phalanx.spec.spec import ClusterSpec
-from phalanx.ssh.remote import Remote
 
 TORCH = Image("ami-0123456789abcdef0", "phalanx-torch", "x86_64", "/dev/sda1", 30, "torch@2026.1", "ubuntu-24.04")
 
@@ -33,11 +30,7 @@ TORCH = Image("ami-0123456789abcdef0", "phalanx-torch", "x86_64", "/dev/sda1", 3
         (TORCH, []),
     ],
 )
-def test_up_says_what_a_boot_installs_and_nothing_on_an_image_of_a_recipe(tmp_path, monkeypatch, image, installed):
-    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
-    monkeypatch.setattr(Remote, "connect", lambda remote: None)
-    monkeypatch.setattr(store, "_generate", write_key)
-    monkeypatch.setattr(template, "request", lambda plan: ("{}", plan.parameters()))
+def test_up_says_what_a_boot_installs_and_nothing_on_an_image_of_a_recipe(in_memory, image, installed):
     cloud = FakeCloud()
     known = cloud.facts
     cloud.name = "aws"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from clusters import FACTS, plan
-from fake_cloud import HEAD_FAILED, READY, FakeCloud, write_key
+from fake_cloud import HEAD_FAILED, READY, FakeCloud
 
 from phalanx import template
 from phalanx.cluster import cluster_record as store
@@ -17,7 +17,6 @@ from phalanx.errors import NoCapacity, SpecError, StackFailed
 from phalanx.plan.plan_text import explain
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_load import load
-from phalanx.ssh.remote import Remote
 
 NONE_LEFT = (
     "We currently do not have sufficient p5.48xlarge capacity in the Availability Zone you requested (us-east-1a). Our "
@@ -52,10 +51,7 @@ class Scarce(FakeCloud):
 
 
 @pytest.fixture(autouse=True)
-def state(tmp_path, monkeypatch):
-    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr(Remote, "connect", lambda remote: None)
-    monkeypatch.setattr(store, "_generate", write_key)
+def document(in_memory, monkeypatch):
     monkeypatch.setattr(template, "request", lambda plan: (f"{plan.spec.type} {plan.zone}", plan.parameters()))
 
 

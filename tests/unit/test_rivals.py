@@ -1,0 +1,80 @@
+"""Another command deletes the cluster, or stops its cloud, while `up` brings it up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fake_cloud import FakeCloud, demo, up
+
+from phalanx.clouds.protocol import Running
+from phalanx.cluster.bring_up import BringUp
+from phalanx.errors import CloudError, ClusterError, NotRunning
+from phalanx.ssh.remote import ConnectionLost, Remote
+
+pytestmark = pytest.mark.usefixtures("in_memory")
+
+
+def deleted_at(step, cloud):
+    """Another `down` deletes the stack once `up` has shown so many steps."""
+    making = BringUp(cloud, demo())
+    steps = making.steps()
+    for _ in range(step):
+        next(steps)
+    cloud.delete_stack("arn:stack/demo/1")
+    list(steps)
+
+
+def test_a_creation_that_another_command_deletes_is_reported_in_a_sentence_and_can_be_repeated():
+    cloud = FakeCloud()
+    with pytest.raises(
+        ClusterError, match=r"^another command has deleted cluster demo, such as `phalanx down`"
+    ) as failed:
+        deleted_at(3, cloud)
+    assert failed.value.hint == "`phalanx up` creates it again."
+    result, _ = up(cloud)
+    assert not result.already
+
+
+def test_a_cluster_that_another_command_deletes_is_not_reported_as_ready(monkeypatch):
+    """The other command has removed the record that ssh reads, too."""
+    cloud = FakeCloud()
+
+    def connect(remote):
+        cloud.stacks.clear()
+        raise ConnectionLost("can't log in to deeplearning-worker1: Can't open user config file", "")
+
+    monkeypatch.setattr(Remote, "connect", connect)
+    with pytest.raises(ClusterError, match="another command has deleted cluster demo"):
+        up(cloud)
+
+
+def test_a_cluster_that_is_being_deleted_while_up_starts_its_nodes_is_that(monkeypatch):
+    cloud = FakeCloud()
+    up(cloud)
+    cloud.running_now = Running(2, True, None)
+
+    def refuse(*_):
+        stack = next(iter(cloud.stacks.values()))
+        stack.state = replace(stack.state, status="DELETE_IN_PROGRESS")
+        raise CloudError("the roster of cluster demo is empty", "Run `phalanx down`, then `phalanx up`.")
+
+    monkeypatch.setattr(cloud, "start_nodes", refuse, raising=False)
+    with pytest.raises(ClusterError, match="another command is deleting cluster demo") as failed:
+        up(cloud)
+    assert failed.value.hint == "When it has ended, `phalanx up` creates it again."
+
+
+def test_an_up_whose_local_cloud_another_command_stops_says_so(monkeypatch):
+    cloud = FakeCloud()
+
+    def gone(*_):
+        raise NotRunning("the local cloud is not running", "")
+
+    def stopped(*_):
+        cloud.describe_stack = gone
+        gone()
+
+    monkeypatch.setattr(cloud, "create_stack", stopped)
+    with pytest.raises(ClusterError, match="another command has stopped the local cloud, such as `phalanx down`"):
+        up(cloud)
