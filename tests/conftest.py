@@ -127,6 +127,13 @@ class Terminal:
             assert done.returncode == 0, shown
         return done
 
+    def beside(self, name: str, text: str) -> Terminal:
+        """Return a terminal in the directory of another phalanx.yaml, with the same local cloud."""
+        directory = self.directory.parent / name
+        directory.mkdir(exist_ok=True)
+        (directory / "phalanx.yaml").write_text(text)
+        return Terminal(directory, self.state)
+
     def start(
         self,
         *arguments: str,

@@ -28,10 +28,7 @@ data: {everything: s3://emr-guests rw}
 
 @pytest.fixture(scope="module")
 def emr(cluster: Terminal) -> Iterator[Terminal]:
-    directory = cluster.directory.parent / "emrguests"
-    directory.mkdir()
-    terminal = Terminal(directory, cluster.state)
-    (directory / "phalanx.yaml").write_text(SPEC)
+    terminal = cluster.beside("emrguests", SPEC)
     api(terminal, "s3").create_bucket(Bucket="emr-guests")
     terminal.phalanx("up")
     yield terminal

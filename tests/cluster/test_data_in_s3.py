@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from conftest import Terminal
 
 pytestmark = pytest.mark.cluster
 
+JOBS = Path(__file__).parents[1] / "data" / "jobs_in_s3"
 SPEC = "name: data\ncloud: local\nnodes: 2\nmin: 2\ntype: c5d.large\nshared: /efs\nkeep: ask\nstorage: lustre\n"
 DATA = """data:
   pets: s3://my-bucket/pets
@@ -62,10 +64,7 @@ def bucket(pets) -> Any:
 @pytest.fixture(scope="module")
 def pets(cluster) -> Iterator[Terminal]:
     """A cluster of two nodes in the local cloud that runs, whose bucket is there before it is."""
-    directory = cluster.directory.parent / "pets"
-    directory.mkdir()
-    (directory / "phalanx.yaml").write_text(SPEC + DATA)
-    terminal = type(cluster)(directory, cluster.state)
+    terminal = cluster.beside("pets", SPEC + DATA)
     refused = terminal.phalanx("up", check=False)
     assert "phalanx.yaml:9: data: there is no bucket my-bucket (pets)" in refused.stderr
     s3 = api(terminal, "s3")
@@ -119,30 +118,13 @@ def test_objects_that_can_t_be_files_are_named_before_anything_is_written(pets):
     assert "`data` has no entry 'pet'; did you mean 'pets'?" in unknown.stderr
 
 
-JOB = """
-import os, sys
-sys.path.insert(0, ".")
-from phalanx.objects.job_keys import OfJob
-from phalanx.objects.s3_client import Bucket, Client, S3Error, endpoint_here
-
-client = Client(Bucket("my-bucket", "us-east-1", endpoint_here("")), OfJob())
-client.call("PUT", "runs/result", {}, {}, b"42")
-print(client.call("GET", "pets/large", {}).status)
-for method, key in (("PUT", "pets/large"), ("DELETE", "pets/large"), ("GET", "secret"), ("GET", "")):
-    try:
-        client.call(method, key, {})
-    except S3Error as error:
-        print(method, key, error.status)
-"""
-
-
 def test_a_job_may_do_what_the_file_says_and_nothing_else(pets, bucket, tmp_path):
     from phalanx.reach.own_code import write_package
 
     write_package("objects", tmp_path / "code", "node.sigv4")
-    (tmp_path / "code" / "job.py").write_text(JOB)
+    shutil.copy(JOBS / "rights.py", tmp_path / "code")
     ran = pets.phalanx(
-        *("run", "--directory", str(tmp_path / "code"), "--launcher", "exec", "-n", "1", "--"), "python3", "job.py"
+        *("run", "--directory", str(tmp_path / "code"), "--launcher", "exec", "-n", "1", "--"), "python3", "rights.py"
     )
     shown = [line.removeprefix("[0] ") for line in ran.stdout.splitlines()]
     assert shown == ["200", "PUT pets/large 403", "DELETE pets/large 403", "GET secret 403", "GET  403"]
@@ -178,22 +160,6 @@ def test_this_machine_copies_to_s3_and_back_and_goes_on_with_an_upload(pets, buc
     assert "there is no bucket no-bucket" in refused.stderr
 
 
-# Counts its epochs, and saves each as a library does: a new file that is renamed.
-TRAIN = """
-import os, sys, time
-from pathlib import Path
-
-out = Path(os.environ["PHALANX_CHECKPOINT"])
-done = int((out / "epoch").read_text()) if (out / "epoch").exists() else 0
-print("goes on after", done, flush=True)
-for epoch in range(done + 1, done + 1 + int(sys.argv[1])):
-    (out / "new").write_text(str(epoch))
-    (out / "new").replace(out / "epoch")
-    print("saved", epoch, flush=True)
-time.sleep(float(sys.argv[2]))
-"""
-
-
 def newest(bucket: Any) -> str:
     """Return the file of the newest checkpoint; "" if a newer one has just replaced it."""
     listed = json.loads(bucket.get_object(Bucket="my-bucket", Key="runs/mnist/checkpoint.json")["Body"].read())
@@ -205,7 +171,7 @@ def newest(bucket: Any) -> str:
 
 
 def test_checkpoints_in_s3_outlive_the_shared_directory(pets, bucket, tmp_path):
-    (tmp_path / "train.py").write_text(TRAIN)
+    shutil.copy(JOBS / "train.py", tmp_path)
     job = ("run", "--directory", str(tmp_path), "--launcher", "exec", "-n", "1", "--name", "mnist")
     checkpoint = ("--checkpoint", "s3://my-bucket/runs/mnist")
     first = pets.phalanx(*job, *checkpoint, "--", "python3", "train.py", "2", "0")
@@ -239,21 +205,9 @@ def test_a_job_that_may_not_write_its_checkpoints_begins_nothing(pets, tmp_path)
         assert "began" not in refused.stdout
 
 
-LINKED = """
-import hashlib, os
-print(hashlib.md5(open("/efs/data/sets/large", "rb").read()).hexdigest(), open("/efs/data/out/earlier").read())
-open("/efs/data/out/of-a-job", "w").write("42")
-for name in ("sets/of-a-job", "sets/large"):
-    try:
-        open("/efs/data/" + name, "w")
-    except PermissionError:
-        print("refused")
-"""
-
-
 def test_a_job_reads_the_prefixes_that_lustre_is_linked_to_and_writes_to_s3(pets, bucket, tmp_path):
-    (tmp_path / "job.py").write_text(LINKED)
-    words = ("--directory", str(tmp_path), "--launcher", "exec", "-n", "1", "--", "python3", "job.py")
+    shutil.copy(JOBS / "linked.py", tmp_path)
+    words = ("--directory", str(tmp_path), "--launcher", "exec", "-n", "1", "--", "python3", "linked.py")
     shown = [line.removeprefix("[0] ") for line in pets.phalanx("run", *words).stdout.splitlines()]
     assert shown == [f"{hashlib.md5(LARGE).hexdigest()} earlier", "refused", "refused"]
     bucket.put_object(Bucket="my-bucket", Key="sets/new", Body=b"new")
@@ -268,22 +222,9 @@ def test_what_is_linked_needs_no_staging(pets):
     assert "error: sets: linked to the file system, which imports the objects itself" in refused.stderr
 
 
-MOUNTED = """
-import os, sys
-rank = os.environ["RANK"]
-print(open("/s3/shelf/sub/one").read(), sorted(os.listdir("/s3")))
-os.makedirs("/s3/made/a", exist_ok=True)
-open("/s3/made/a/" + rank, "w").write("of rank " + rank)
-try:
-    open("/s3/shelf/of-a-job", "w")
-except OSError as error:
-    print(error.strerror)
-"""
-
-
 def test_a_job_reads_mounted_prefixes_and_what_it_writes_is_in_s3_when_it_has_ended(pets, bucket, tmp_path):
-    (tmp_path / "job.py").write_text(MOUNTED)
-    words = ("--directory", str(tmp_path), "--launcher", "exec", "-N", "2", "--", "python3", "job.py")
+    shutil.copy(JOBS / "mounted.py", tmp_path)
+    words = ("--directory", str(tmp_path), "--launcher", "exec", "-N", "2", "--", "python3", "mounted.py")
     shown = pets.phalanx("run", *words).stdout.splitlines()
     ranks = {line[: line.index(" ")] for line in shown}
     for rank in ranks:

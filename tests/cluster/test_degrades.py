@@ -16,16 +16,12 @@ ONE_WORKER = 'grep -q \'"role": "worker"\' /opt/phalanx/config.json && mkdir {sh
 @pytest.fixture
 def beside(cluster):
     """Another cluster in the session's local cloud; it is taken down at the end."""
-    directory = cluster.directory.parent / "degrades"
-    directory.mkdir(exist_ok=True)
-    terminal = type(cluster)(directory, cluster.state)
 
     def write(text):
-        (directory / "phalanx.yaml").write_text(f"name: degrades\ncloud: local\nkeep: no\n{text}")
-        return terminal
+        return cluster.beside("degrades", f"name: degrades\ncloud: local\nkeep: no\n{text}")
 
     yield write
-    terminal.phalanx("down", "--yes", "-c", "degrades", check=False)
+    cluster.phalanx("down", "--yes", "-c", "degrades", check=False)
 
 
 def outputs(terminal):

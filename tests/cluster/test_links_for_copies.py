@@ -32,10 +32,7 @@ ROOTS = "find /etc -newer /run/before ! -name known_hosts; cat /etc/hosts | sha2
 
 @pytest.fixture(scope="module")
 def links(cluster: Terminal) -> Iterator[Terminal]:
-    directory = cluster.directory.parent / "links"
-    directory.mkdir()
-    terminal = Terminal(directory, cluster.state)
-    (directory / "phalanx.yaml").write_text(SPEC)
+    terminal = cluster.beside("links", SPEC)
     s3 = api(terminal, "s3")
     s3.create_bucket(Bucket="links-bucket")
     s3.put_object(Bucket="links-bucket", Key="pets/hosts", Body=b"6.6.6.6 deeplearning-master\n")

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,14 +36,7 @@ def terminal():
 @pytest.fixture
 def beside(cluster):
     """Another directory with another phalanx.yaml, in the same local cloud as the running cluster."""
-
-    def make(text):
-        directory = cluster.directory.parent / "beside"
-        directory.mkdir(exist_ok=True)
-        (directory / "phalanx.yaml").write_text(text)
-        return type(cluster)(directory, cluster.state)
-
-    return make
+    return partial(cluster.beside, "beside")
 
 
 def stacks(terminal):
