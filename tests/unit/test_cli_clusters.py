@@ -28,8 +28,11 @@ def test_up_shows_events_nodes_and_what_comes_next(phalanx, cloud):
     assert "phalanx down" in phalanx.out
 
 
-def test_up_says_where_networks_decide_nothing(phalanx, cloud):
+def test_up_and_status_say_where_networks_decide_nothing(phalanx, cloud, monkeypatch):
+    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
     assert phalanx("up") == 0
+    assert "note" not in phalanx.out
+    assert phalanx("status") == 0
     assert "note" not in phalanx.out
     cloud.networks = (
         "Networks are open: security groups decide nothing (nft is not installed).\nsudo apt-get install nftables"
@@ -37,6 +40,11 @@ def test_up_says_where_networks_decide_nothing(phalanx, cloud):
     assert phalanx("up") == 0
     assert phalanx.out.count("note     Networks are open") == 1
     assert "note     sudo apt-get install nftables" in phalanx.out
+    assert phalanx("status") == 0
+    assert phalanx.out.count("note      Networks are open") == 1
+    assert "note      sudo apt-get install nftables" in phalanx.out
+    assert phalanx("status", "--json") == 0
+    assert json.loads(phalanx.out)["open_networks"] == cloud.networks
 
 
 def test_on_a_terminal_the_last_line_shows_what_is_in_progress(phalanx, cloud, monkeypatch):
@@ -122,6 +130,22 @@ def test_status_says_where_jobs_run_as_root(phalanx, cloud, monkeypatch, separat
     assert ("jobs run as root on these nodes" in phalanx.out) is not separated
     assert phalanx("status") == 0
     assert ("jobs run as root on these nodes" in phalanx.out) is not separated
+
+
+@pytest.mark.parametrize(
+    ("kind", "gpus", "shown"),
+    [("g4dn.12xlarge", 0, "none; the type has 4 on AWS"), ("g4dn.12xlarge", 4, "4 on a node"), ("c5.large", 0, "")],
+)
+def test_status_says_how_many_gpus_nodes_have(phalanx, cloud, monkeypatch, tmp_path, kind, gpus, shown):
+    """A local node has none, unless `phalanx local gpus` gave it stand-ins."""
+    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
+    (tmp_path / "phalanx.yaml").write_text(f"name: demo\ncloud: local\nnodes: 2\ntype: {kind}\n")
+    whole = roster(2)
+    cloud.roster = replace(whole, nodes=tuple(replace(node, gpus=gpus) for node in whole.nodes))
+    assert phalanx("up") == 0
+    assert phalanx("status") == 0
+    lines = [line for line in phalanx.out.splitlines() if line.startswith("gpus")]
+    assert [shown in line for line in lines] == ([True] if shown else [])
 
 
 def test_status_shows_missing_nodes_and_the_head(phalanx, cloud, monkeypatch):

@@ -44,6 +44,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     facts["outdated"] = outdated(cluster, roster) if answers and roster else []
     facts.update(cost(cluster, state))
     facts.update(_count_jobs(cluster) if answers else {"jobs_running": None, "jobs_damaged": None})
+    facts["open_networks"] = clouds.get(cluster.cloud, cluster.region).open_networks()
     facts["age_s"] = round(time.time() - state.created_s)
     if as_json:
         print_json(facts)
@@ -167,6 +168,8 @@ def _print(facts: dict[str, Any]) -> None:
     say(f"shared    {facts['shared'] or 'not yet known'}")
     if not facts["accounts_separated"]:
         say("accounts  jobs run as root on these nodes, which they don't on AWS; `phalanx local status` shows why")
+    for line in facts["open_networks"].splitlines():
+        say(f"note      {line}")
     say(f"jobs      {_jobs(facts['jobs_running'], facts['jobs_damaged'])}")
     if facts["lease_left_s"] is not None:
         say(f"lease     ends in {duration(facts['lease_left_s'])}: then all nodes stop; `phalanx extend` moves it")
