@@ -86,6 +86,14 @@ def test_messages_arrive_twice_and_out_of_order(local, monkeypatch):
     assert bodies != sorted(bodies, key=int)
 
 
+def test_a_message_of_more_than_one_mib_is_refused_in_any_weather(local):
+    url, most = local.queue()[0], "x" * (1 << 20)
+    sqs = local.client("sqs")
+    sqs.send_message(QueueUrl=url, MessageBody=most)
+    with pytest.raises(ClientError, match="Message must be shorter than 1048576 bytes"):
+        sqs.send_message(QueueUrl=url, MessageBody=f"{most}x")
+
+
 def test_a_new_policy_takes_effect_later(local):
     begin(local, "permissions")
     url, _ = local.queue()

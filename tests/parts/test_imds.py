@@ -93,6 +93,16 @@ def service(running: Service) -> Service:
     return running
 
 
+def test_a_request_too_many_is_answered_with_429_for_the_token_and_for_documents(service: Service) -> None:
+    busy = iter([False, True, True, False, False])
+    service.who = replace(facts(), must_wait=lambda: next(busy))
+    headers = {TOKEN: service.token()}
+    assert service.ask("GET", "/latest/meta-data/instance-id", headers)[0] == 429
+    assert service.ask("PUT", "/latest/api/token", {TTL: "60"})[0] == 429
+    assert service.ask("GET", "/latest/meta-data/instance-id", headers) == (200, b"i-1")
+    assert service.token()
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
