@@ -160,6 +160,12 @@ class FakeCloud:
         self.stacks[stack_id] = FakeStack(state, list(script))
         return stack_id
 
+    def past(self, *history):
+        """Add a stack that has gone through these events, one list of them after another."""
+        script = [entry for events in history for entry in events]
+        status = next(entry.status for entry in reversed(script) if entry.resource_type == STACK)
+        self.stacks[self.put("demo", status, script)].shown = len(script)
+
     def _find(self, name_or_id):
         if name_or_id in self.stacks:
             return self.stacks[name_or_id]
@@ -195,7 +201,10 @@ class FakeCloud:
 
     def events(self, stack_id, after):
         stack = self.stacks[stack_id]
-        shown = stack.script[: stack.shown]
+        shown = [
+            replace(entry, physical_id=stack_id) if entry.resource_type == STACK else entry
+            for entry in stack.script[: stack.shown]
+        ]
         known = [number for number, entry in enumerate(shown, 1) if entry.event_id == after]
         return shown[known[0] if known else 0 :]
 

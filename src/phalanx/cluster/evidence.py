@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
-from phalanx.clouds.protocol import Cloud, StackState
+from phalanx.clouds.protocol import Cloud, StackEvent, StackState
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.stack import read_roster
 from phalanx.cluster.why import Evidence
@@ -15,6 +16,8 @@ from phalanx.template.network import endpoint_titles
 _FILE = "evidence.json"
 # What a stack that was rolled back still says of its groups, whose names do not depend on it.
 _GROUPS = ("head", "workers")
+# What begins an operation of a stack. A rollback begins none: its cause is that of the operation which it takes back.
+_BEGINS = re.compile(r"(CREATE|UPDATE|IMPORT|DELETE)_IN_PROGRESS")
 # What only a private cluster in its own VPC has, what only a public one has, and what comes after all endpoints.
 _PRIVATE, _PUBLIC, _LAST = "EndpointSecurityGroup", "HeadSecurityGroup", "HeadGroup"
 
@@ -30,7 +33,7 @@ def collect(cloud: Cloud, state: StackState, verdict: str = "", with_logs: bool 
     return Evidence(
         status=state.status,
         verdict=verdict or (running.ended if running else ""),
-        events=tuple(event for event in cloud.events(state.stack_id, None) if event.failed),
+        events=_failures(cloud.events(state.stack_id, None), state),
         activities=tuple(one for role in _GROUPS for one in cloud.activities(f"{state.name}-{role}")),
         missing=tuple(one.reason for one in roster.missing) if roster else (),
         drift=tuple(cloud.drift(resources)) if state.creating or state.ready else (),
@@ -39,6 +42,21 @@ def collect(cloud: Cloud, state: StackState, verdict: str = "", with_logs: bool 
         without_endpoint=_without_endpoint(cloud, state, made),
         stopped=running is not None and running.stopped and not running.ended and state.ready,
     )
+
+
+def _failures(events: Sequence[StackEvent], state: StackState) -> tuple[StackEvent, ...]:
+    """Return what failed in the stack's last operation.
+
+    While a stack is being deleted and nothing of that has failed, the operation before shows why.
+    """
+    operations: list[list[StackEvent]] = [[]]
+    for event in events:
+        if event.physical_id == state.stack_id and _BEGINS.fullmatch(event.status):
+            operations.append([])
+        if event.failed:
+            operations[-1].append(event)
+    is_going = state.status == "DELETE_IN_PROGRESS" and not operations[-1]
+    return tuple(operations[-2:][0] if is_going else operations[-1])
 
 
 def _without_endpoint(cloud: Cloud, state: StackState, made: Mapping[str, str]) -> tuple[str, ...]:

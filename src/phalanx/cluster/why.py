@@ -94,9 +94,7 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
         )
     if evidence.verdict:
         yield Finding("up", evidence.verdict)
-    failed = [event for event in evidence.events if event.is_cause or event.status == "DELETE_FAILED"]
-    for event in failed[:1]:
-        yield Finding("stack", describe_cause(event))
+    yield from (Finding("stack", describe_cause(event)) for event in _failures(evidence))
     yield from (Finding("roster", reason) for reason in dict.fromkeys(evidence.missing))
     if _is_ready(evidence) and not evidence.missing:
         return
@@ -104,6 +102,17 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from _from_logs(evidence.logs or {})
     if evidence.progress and not _is_ready(evidence) and evidence.progress.get("step"):
         yield Finding("head", f"its last step was '{evidence.progress['step']}'")
+
+
+def _failures(evidence: Evidence) -> Sequence[StackEvent]:
+    """Return what failed first in the stack's last operation, and what stopped its rollback.
+
+    Of a good operation, only parts that it no longer needed can have failed.
+    """
+    if evidence.status.startswith(("CREATE_COMPLETE", "UPDATE_COMPLETE")):
+        return ()
+    failed = [event for event in evidence.events if event.is_cause or event.status == "DELETE_FAILED"]
+    return failed if evidence.status.endswith("ROLLBACK_FAILED") else failed[:1]
 
 
 def _stops(activities: Sequence[ScalingActivity]) -> Iterator[Finding]:
