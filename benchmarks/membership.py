@@ -51,6 +51,7 @@ _PUTS_AT_ONCE = 32
 _HEAD_CPUS = 2
 _POLL_2018_S = 30.0
 _LATEST_S = 3600.0
+_NETWORK = "10.0.0.0/16"
 _ROLE = "AROA0123456789ABCDEFG"
 # A worker's calls at boot, beside the membership's: its second stage, its log stream, and the stream's first lines.
 _BOOT_CALLS = 3
@@ -174,7 +175,8 @@ class Member:
             machine=lambda: None,
             root="",
             head_address=cluster.head.address,
-            workers=NODES - 1,
+            settings=SimpleNamespace(networks=_NETWORK),
+            workers=cluster.nodes - 1,
             log=SimpleNamespace(say=lambda _: None),
         )
         self.beats = Beats(cluster, node.address, self._on_change)
@@ -212,7 +214,8 @@ class Member:
 class Cluster:
     """One creation, from the head's start to the last acknowledgement."""
 
-    def __init__(self, certificate_s: float) -> None:
+    def __init__(self, certificate_s: float, nodes: int = NODES) -> None:
+        self.nodes = nodes
         self.clock, self.chance = Clock(), random.Random(1)
         self.aws = Aws(self.clock, self.chance)
         self.ear = SimpleNamespace(heard={}, known=set(), generation=0, announce=self._announce)
@@ -222,12 +225,12 @@ class Cluster:
         self.published_s = 0.0
 
     def run(self) -> None:
-        nodes = [_node(number) for number in range(1, NODES + 1)]
+        nodes = [_node(number) for number in range(1, self.nodes + 1)]
         self.head = nodes[0]
         self.aws.instances = tuple(node.instance_id for node in nodes[1:])
         for _ in nodes[1:]:
             self.aws.send({"Type": "Notification"}, self.chance.uniform(0, BOOT_WITHIN_S))
-        for node in self.chance.sample(nodes[1:], round((NODES - 1) * (1 - NEVER))):
+        for node in self.chance.sample(nodes[1:], round((self.nodes - 1) * (1 - NEVER))):
             self.clock.at(self.chance.uniform(0, BOOT_WITHIN_S), lambda node=node: self._boot(node))
         with self._simulated():
             head = Head(self._agent_of(nodes[0]))  # type: ignore[arg-type]
@@ -250,13 +253,13 @@ class Cluster:
     def _agent_of(self, node: Node) -> SimpleNamespace:
         aws = self.aws
         settings = SimpleNamespace(
-            cluster="demo", workers=NODES - 1, min=NODES // 2, node_timeout_s=NODE_TIMEOUT_S, worker_role=_ROLE,
-            job_user="phalanx", wait_handle="", networks="10.0.0.0/16",
+            cluster="demo", workers=self.nodes - 1, min=self.nodes // 2, node_timeout_s=NODE_TIMEOUT_S,
+            worker_role=_ROLE, job_user="phalanx", wait_handle="", networks=_NETWORK,
         )  # fmt: skip
         table = SimpleNamespace(get=lambda key: aws.items.get(key, {}), put=self._put, epoch="")
         queue = SimpleNamespace(receive=self._receive, delete=lambda _: self._spend(_CALL_S))
         fleet = SimpleNamespace(
-            read=lambda: Reading(NODES - 1, aws.instances, ()),
+            read=lambda: Reading(self.nodes - 1, aws.instances, ()),
             addresses=lambda ids: {one: _ADDRESSES[one] for one in ids},
             ended=lambda _: set(),
             set_desired=lambda _: None,
