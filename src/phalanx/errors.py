@@ -51,8 +51,14 @@ class Mistakes:
         try:
             return look(*arguments)
         except SpecError as mistake:
-            self._found += mistake.mistakes or (mistake,)
+            for one in mistake.mistakes or (mistake,):
+                self.add(one)
             return None
+
+    def add(self, mistake: SpecError) -> None:
+        """Add a mistake that is not known yet."""
+        if str(mistake) not in map(str, self._found):
+            self._found.append(mistake)
 
     def report(self) -> None:
         """Raise SpecError with all mistakes; where there are several, each has its hint below it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
@@ -158,6 +159,40 @@ def test_types_a_file_system_and_an_image_that_are_missing_are_named_at_once(aws
         lookups.facts(aws, aws_spec(type="c5.large", image="recipe:mxnet", key_pair="none-such"), "")
     keys = [line.partition(":")[0] for line in str(refused.value).splitlines() if not line.startswith("  ")]
     assert keys == ["key_pair", "image"]
+
+
+def test_every_type_of_a_list_is_looked_up_and_all_that_are_missing_are_named(aws):
+    """us-east-1e offers no c6i types."""
+    spec = aws_spec(type=["m4.large", "c6i.large"], zones=["us-east-1e", "us-east-1c"])
+    made = make_plan(spec, lookups.facts(aws, spec, ""))
+    (other,) = made.alternatives
+    assert (made.zone, other.zone) == ("us-east-1e", "us-east-1c")
+    assert "us-east-1e" in made.facts.zones and "us-east-1e" not in other.facts.zones
+    with pytest.raises(SpecError) as refused:
+        lookups.facts(aws, aws_spec(type=["c5.large", "c5.tiny", "c6i.tiny"], key_pair="none-such"), "")
+    lines = [line for line in str(refused.value).splitlines() if not line.startswith("  ")]
+    assert [line.rpartition(" ")[2] for line in lines] == ["'none-such'", "'c5.tiny'", "'c6i.tiny'"]
+
+
+class Counting(AwsHere):
+    """AWS, with the operations that were called."""
+
+    def __init__(self, clients) -> None:
+        super().__init__(clients)
+        self.called: list[str] = []
+
+    def call(self, service, operation, **arguments):
+        self.called.append(operation)
+        return super().call(service, operation, **arguments)
+
+
+def test_several_types_are_not_asked_about_the_same_again(local):
+    one, two = Counting(local.client), Counting(local.client)
+    lookups.facts(one, aws_spec(type="c5.large"), "")
+    lookups.facts(two, aws_spec(type=["c5.large", "c5.xlarge"]), "")
+    more = Counter(two.called)
+    more.subtract(one.called)
+    assert {*+more} <= {"describe_instance_types", "describe_instance_type_offerings", "get_products"}
 
 
 def vcpus_of_instances(local: Stacks) -> int:

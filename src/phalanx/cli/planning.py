@@ -75,6 +75,13 @@ def _facts(spec: ClusterSpec) -> Facts:
 
 
 def _offline_facts(spec: ClusterSpec, why: str) -> Facts:
+    from phalanx.plan import each_type
+    from phalanx.plan.plan import make_plan
+
+    return each_type.look_up(spec, lambda one: _from_tables(one, why), make_plan)
+
+
+def _from_tables(spec: ClusterSpec, why: str) -> Facts:
     from phalanx.errors import SpecError
     from phalanx.plan.plan import offline_facts, unknown_type_hint
 

@@ -83,6 +83,12 @@ class LocalCloud(ApiCloud):
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         """Return facts from the table of types if it has the type, so that `plan` needs no running local cloud."""
+        from phalanx.plan import each_type
+        from phalanx.plan.plan import make_plan
+
+        return each_type.look_up(spec, lambda one: self._of_type(one, ssh_public_key), make_plan)
+
+    def _of_type(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         from phalanx.plan.machine_images import is_of_recipe
         from phalanx.plan.plan import offline_facts
 

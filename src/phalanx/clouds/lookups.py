@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from phalanx.clouds import (
+    asked_once,
     buckets,
     emr_checks,
     file_systems,
@@ -19,13 +20,13 @@ from phalanx.clouds import (
 )
 from phalanx.clouds.policies import require_policies
 from phalanx.errors import CloudError, Mistakes, SpecError
-from phalanx.plan import money, network_cards, quotas
+from phalanx.plan import each_type, money, network_cards, quotas
 from phalanx.plan.capacity import SPOT, Reservation
 from phalanx.plan.existing_vpc import ExistingVpc
 from phalanx.plan.lustre_storage import LustreFileSystem
 from phalanx.plan.machine_images import BASE_TAG, OF_RECIPE, RECIPE_TAG, VERSION_TAG, Image, ImageChoice, is_ami
 from phalanx.plan.mount_targets import MountTarget
-from phalanx.plan.plan import Facts, HeadFacts, unknown_type_hint
+from phalanx.plan.plan import Facts, HeadFacts, make_plan, unknown_type_hint
 from phalanx.spec.cloud_names import is_emr, is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import AUTO
@@ -59,10 +60,15 @@ class _Named:
 
 
 def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
-    """Look up the type's sizes and zones, and all that the spec names.
+    """Look up the sizes and zones of each type, and all that the spec names.
 
     Raises SpecError with all that is not there.
     """
+    once = asked_once.AskedOnce(api) if spec.other_types else api
+    return each_type.look_up(spec, lambda one: _of_type(once, one, ssh_public_key), make_plan)
+
+
+def _of_type(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     named = _named(api, spec)
     described, vpc = named.described, named.vpc
     vcpus = described["VCpuInfo"]["DefaultVCpus"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from phalanx.clouds.protocol import Cloud
+from phalanx.plan.each_type import single
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.spec.spec import ClusterSpec
 
@@ -26,11 +27,20 @@ def is_shortage(failure: str) -> bool:
 
 
 def plans(cloud: Cloud, spec: ClusterSpec) -> Iterator[Plan]:
-    """Yield a plan for each of the spec's types in each of its zones that offers the type. Raises SpecError."""
-    for one in spec.types:
-        chosen = replace(spec, type=one, other_types=())
-        plan = make_plan(chosen, cloud.facts(chosen, ""))
-        yield from (replace(plan, zone=zone) for zone in plan.zones)
+    """Yield a plan for each of the spec's types in each of its zones that offers the type.
+
+    Raises SpecError with the mistakes of all types, before the first plan.
+    """
+    whole = make_plan(spec, cloud.facts(spec, ""))
+    first, *others = single(spec)
+    yield from _in_each_zone(replace(whole, spec=first, alternatives=()))
+    for one in others:
+        # Looked up again: the attempts before took minutes.
+        yield from _in_each_zone(make_plan(one, cloud.facts(one, "")))
+
+
+def _in_each_zone(plan: Plan) -> Iterator[Plan]:
+    return (replace(plan, zone=zone) for zone in plan.zones)
 
 
 def plans_after(cloud: Cloud, spec: ClusterSpec, instance_type: str, zone: str) -> Iterator[Plan]:

@@ -110,8 +110,9 @@ class Update:
 
     def _plan(self) -> Plan:
         """Plan the cluster in its present zone."""
-        facts = self._cloud.facts(self._spec, self._found.parameters.get("SshPublicKey", ""))
-        plan = make_plan(self._spec, facts)
+        spec = replace(self._spec, other_types=())
+        facts = self._cloud.facts(spec, self._found.parameters.get("SshPublicKey", ""))
+        plan = make_plan(spec, facts)
         plan = self._with_its_image(plan)
         zone = self._found.parameters.get("Zone", plan.zone)
         if facts.zones and zone not in facts.zones:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import Mistakes, SpecError
 from phalanx.plan import (
     capacity,
+    each_type,
     existing_vpc,
     lustre_storage,
     machine_room,
@@ -21,88 +21,17 @@ from phalanx.plan import (
     subnets,
     vpc_endpoints,
 )
-from phalanx.plan.capacity import Reservation
-from phalanx.plan.existing_vpc import ExistingVpc
-from phalanx.plan.lustre_storage import LustreFileSystem
-from phalanx.plan.machine_images import Image, ImageChoice
+from phalanx.plan.facts import Facts, HeadFacts
+from phalanx.plan.machine_images import ImageChoice
 from phalanx.plan.mount_targets import MountTarget
-from phalanx.plan.mounted_data import Contents
-from phalanx.plan.network_cards import Card
-from phalanx.plan.quotas import Quota, refuse_exceeded
 from phalanx.plan.quotas import of as quotas_of
+from phalanx.plan.quotas import refuse_exceeded
 from phalanx.plan.subnets import NewNetwork
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE, AUTO, EVERYWHERE
 from phalanx.spec.spec_emr import ROOT_GIB
 from phalanx.spec.spec_storage import EFS, LUSTRE
-
-
-@dataclass(frozen=True)
-class HeadFacts:
-    """What a plan needs to know about the type of a separate head."""
-
-    vcpus: int
-    memory_gib: float
-    architecture: str
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a plan needs to know about the cloud, from read-only requests.
-
-    `zones` are the ordinary ones that offer the type, without Local and Wavelength Zones.
-    """
-
-    cloud: str
-    region: str
-    zones: tuple[str, ...]
-    vcpus: int
-    gpus: int = 0
-    """NVIDIA's."""
-    stand_ins: int | None = None
-    """How many stand-ins for GPUs a node of this type has in the local cloud, which has no GPUs; None on AWS."""
-    memory_gib: float = 0
-    architecture: str = "x86_64"
-    """x86_64 or arm64."""
-    image: Image | None = None
-    """What EC2 says about the image; None if it was not asked."""
-    kept_file_system: str = ""
-    """The file system that an earlier `down` of this name kept; the shared directory uses it again."""
-    ssh_public_key: str = ""
-    network_cards: int = 1
-    cards: tuple[Card, ...] | None = None
-    """The type's network cards if it takes Elastic Fabric Adapters, else none; None if EC2 was not asked."""
-    strategies: tuple[str, ...] | None = None
-    """The strategies of placement groups that the type supports; None if EC2 was not asked."""
-    reservation: Reservation | None = None
-    """The reservation that the spec names."""
-    mount_targets: tuple[MountTarget, ...] = ()
-    """Those of the file system that the spec names."""
-    node_role: tuple[str, str] = ("", "")
-    """The ARN and the unique id of the role that the spec names for EMR's nodes."""
-    lustre: LustreFileSystem | None = None
-    """The file system that the spec names, if it is one of FSx for Lustre."""
-    vpc: ExistingVpc | None = None
-    """The VPC of the subnets that the spec names."""
-    own_address: str = ""
-    """This machine's public address, if the spec asks for it."""
-    head: HeadFacts | None = None
-    """The sizes of a head that does not train."""
-    quotas: tuple[Quota, ...] = ()
-    """On AWS those that the cluster takes of, with their limits if they could be asked."""
-    quotas_unknown: str = ""
-    """Why the quotas could not be asked."""
-    shortages: tuple[machine_room.Shortage, ...] = ()
-    """What this machine has not enough of for all nodes of a local cluster."""
-    data: Mapping[str, Contents] = field(default_factory=dict)
-    """What is in the S3 prefixes that are mounted, by name; none if that was not asked."""
-    prices: money.Prices = money.TABLE
-    """What nodes cost, on AWS by its price list if that could be asked."""
-    not_asked: str = ""
-    """Why the cloud was not asked, if everything comes from the tables; zones and image are not checked then."""
-    deployment: int = 1
-    """1 for a new stack, then counted up at each deployment, because a WaitCondition can't be used again."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +46,8 @@ class Plan:
     slots: int
     cost_usd_per_hour: float | None
     limits: money.Limits
+    alternatives: tuple[Plan, ...] = ()
+    """The plans for the spec's other types."""
 
     @property
     def vcpus(self) -> int:
@@ -221,7 +152,14 @@ class Plan:
 
 
 def make_plan(spec: ClusterSpec, facts: Facts) -> Plan:
-    """Decide everything that the spec leaves open. Raises SpecError if the cloud can't provide it."""
+    """Decide all that the spec leaves open. Raises SpecError if the cloud can't provide it with one of the types."""
+    if not facts.others:
+        return _plan_of_type(spec, facts)
+    first, *others = each_type.judged(spec, each_type.pairs(spec, facts), _plan_of_type)
+    return replace(first, spec=spec, facts=facts, alternatives=tuple(others))
+
+
+def _plan_of_type(spec: ClusterSpec, facts: Facts) -> Plan:
     if spec.storage not in (None, EFS):
         facts = replace(facts, kept_file_system="")
     image = image_choice(spec, facts)
@@ -285,6 +223,12 @@ def offline_facts(spec: ClusterSpec, ssh_public_key: str = "", not_asked: str = 
 
     Returns None for an unknown type. The tables are all there is to know of the local cloud.
     """
+    first, *others = (_offline(one, ssh_public_key, not_asked) for one in each_type.single(spec))
+    known = [facts for facts in others if facts]
+    return replace(first, others=tuple(known)) if first and len(known) == len(others) else None
+
+
+def _offline(spec: ClusterSpec, ssh_public_key: str, not_asked: str) -> Facts | None:
     sizes, of_head = known_sizes(spec.type), known_sizes(spec.head["type"]) if spec.head else {}
     if sizes is None or of_head is None:
         return None

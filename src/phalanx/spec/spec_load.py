@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from phalanx.errors import SpecError
+from phalanx.errors import Mistakes, SpecError
 from phalanx.spec import spec_checks as checks
 from phalanx.spec import spec_yaml
 from phalanx.spec.spec import KEYS, ClusterSpec, check
@@ -41,16 +41,33 @@ def load_value(path: Path | str, name: str) -> Any:
 
 @contextmanager
 def with_location(path: Path | str) -> Iterator[None]:
-    """Add the file and line of a key to a SpecError whose message begins with that key, such as "type: …"."""
+    """Add the file and line of a key to each mistake whose message begins with that key, such as "type: …"."""
     try:
         yield
     except SpecError as error:
-        key = error.message.partition(":")[0]
-        if key not in KEYS:
+        found = error.mistakes or (error,)
+        if not any(_key(one) in KEYS for one in found):
             raise
         entries, _ = spec_yaml.read(Path(path))
-        line = f":{entries[key].line}" if key in entries else ""
-        raise SpecError(f"{path}{line}: {error.message}", error.hint) from error
+        mistakes = Mistakes()
+        for one in found:
+            mistakes.add(_located(one, path, entries))
+        try:
+            mistakes.report()
+        except SpecError as located:
+            raise located from error
+
+
+def _key(mistake: SpecError) -> str:
+    return mistake.message.partition(":")[0]
+
+
+def _located(mistake: SpecError, path: Path | str, entries: dict[str, Value]) -> SpecError:
+    key = _key(mistake)
+    if key not in KEYS:
+        return mistake
+    line = f":{entries[key].line}" if key in entries else ""
+    return SpecError(f"{path}{line}: {mistake.message}", mistake.hint)
 
 
 def _values(entries: dict[str, Value]) -> tuple[dict[str, Any], dict[str, WrongError]]:

@@ -1,0 +1,85 @@
+"""What a plan needs to know about the cloud: the answers of read-only requests, or of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from phalanx.plan import machine_room, money
+from phalanx.plan.capacity import Reservation
+from phalanx.plan.existing_vpc import ExistingVpc
+from phalanx.plan.lustre_storage import LustreFileSystem
+from phalanx.plan.machine_images import Image
+from phalanx.plan.mount_targets import MountTarget
+from phalanx.plan.mounted_data import Contents
+from phalanx.plan.network_cards import Card
+from phalanx.plan.quotas import Quota
+
+
+@dataclass(frozen=True)
+class HeadFacts:
+    """What a plan needs to know about the type of a separate head."""
+
+    vcpus: int
+    memory_gib: float
+    architecture: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a plan needs to know about the cloud, from read-only requests.
+
+    `zones` are the ordinary ones that offer the type, without Local and Wavelength Zones.
+    """
+
+    cloud: str
+    region: str
+    zones: tuple[str, ...]
+    vcpus: int
+    gpus: int = 0
+    """NVIDIA's."""
+    stand_ins: int | None = None
+    """How many stand-ins for GPUs a node of this type has in the local cloud, which has no GPUs; None on AWS."""
+    memory_gib: float = 0
+    architecture: str = "x86_64"
+    """x86_64 or arm64."""
+    image: Image | None = None
+    """What EC2 says about the image; None if it was not asked."""
+    kept_file_system: str = ""
+    """The file system that an earlier `down` of this name kept; the shared directory uses it again."""
+    ssh_public_key: str = ""
+    network_cards: int = 1
+    cards: tuple[Card, ...] | None = None
+    """The type's network cards if it takes Elastic Fabric Adapters, else none; None if EC2 was not asked."""
+    strategies: tuple[str, ...] | None = None
+    """The strategies of placement groups that the type supports; None if EC2 was not asked."""
+    reservation: Reservation | None = None
+    """The reservation that the spec names."""
+    mount_targets: tuple[MountTarget, ...] = ()
+    """Those of the file system that the spec names."""
+    node_role: tuple[str, str] = ("", "")
+    """The ARN and the unique id of the role that the spec names for EMR's nodes."""
+    lustre: LustreFileSystem | None = None
+    """The file system that the spec names, if it is one of FSx for Lustre."""
+    vpc: ExistingVpc | None = None
+    """The VPC of the subnets that the spec names."""
+    own_address: str = ""
+    """This machine's public address, if the spec asks for it."""
+    head: HeadFacts | None = None
+    """The sizes of a head that does not train."""
+    quotas: tuple[Quota, ...] = ()
+    """On AWS those that the cluster takes of, with their limits if they could be asked."""
+    quotas_unknown: str = ""
+    """Why the quotas could not be asked."""
+    shortages: tuple[machine_room.Shortage, ...] = ()
+    """What this machine has not enough of for all nodes of a local cluster."""
+    data: Mapping[str, Contents] = field(default_factory=dict)
+    """What is in the S3 prefixes that are mounted, by name; none if that was not asked."""
+    prices: money.Prices = money.TABLE
+    """What nodes cost, on AWS by its price list if that could be asked."""
+    others: tuple[Facts, ...] = ()
+    """Those of the spec's other types."""
+    not_asked: str = ""
+    """Why the cloud was not asked, if everything comes from the tables; zones and image are not checked then."""
+    deployment: int = 1
+    """1 for a new stack, then counted up at each deployment, because a WaitCondition can't be used again."""
