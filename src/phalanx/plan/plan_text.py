@@ -8,7 +8,7 @@ from typing import Any
 
 from phalanx.counts import counted
 from phalanx.data import table
-from phalanx.plan import capacity, existing_vpc, lustre_storage, money, mounted_data, private_access, quotas
+from phalanx.plan import capacity, existing_vpc, lustre_storage, money, mounted_data, private_access, quotas, type_text
 from phalanx.plan import vpc_endpoints as endpoints
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
@@ -40,7 +40,8 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         "cost_usd_per_hour": plan.cost_usd_per_hour,
         "spot_usd_per_hour": _spot_usd_per_hour(plan),
         "prices": None if is_local(plan.spec.cloud) else plan.facts.prices.source,
-        "cost_usd_of_lease": _cost_of_lease(plan),
+        "cost_usd_of_lease": type_text.cost_of_lease(plan),
+        "types": type_text.as_dicts(plan),
         "lease_s": plan.limits.lease_s,
         "idle_s": plan.limits.idle_s,
         "down_after_s": plan.spec.down_after_s,
@@ -55,9 +56,10 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
     spec = plan.spec
     rows = [
         ("cluster", f"{spec.name}, in {_place(plan)}"),
-        ("nodes", f"{_nodes(plan)}, at least {spec.min}"),
-        ("each node", _sizes(plan)),
-        ("if there is none", _otherwise(plan)),
+        ("nodes", f"{type_text.nodes(plan)}, at least {spec.min}"),
+        ("each node", type_text.sizes(plan)),
+        *type_text.offered(plan),
+        ("if there is none", type_text.otherwise(plan)),
         ("bought as", capacity.described(spec, plan.facts.reservation)),
         ("close together", _placement(spec)),
         ("EFA", _adapters(plan)),
@@ -166,12 +168,6 @@ def _sources(plan: Plan) -> str:
     return f"to the head from {networks}"
 
 
-def _otherwise(plan: Plan) -> str:
-    """Describe what `up` tries where AWS has no capacity."""
-    others = [f"the same in {zone}" for zone in plan.zones if zone != plan.zone]
-    return ", then ".join([*others, *plan.spec.other_types])
-
-
 def _placement(spec: ClusterSpec) -> str:
     if not spec.placement:
         return ""
@@ -212,23 +208,6 @@ def _throughput(plan: Plan) -> list[tuple[str, str]]:
     return [("throughput", f"{plan.throughput}: {chosen}"), *others]
 
 
-def _nodes(plan: Plan) -> str:
-    workers = plan.spec.nodes - 1
-    if plan.spec.head:
-        return f"1 × {plan.spec.head['type']}: the head, which does not train; {workers} × {plan.spec.type}: workers"
-    return (
-        f"1 × {plan.spec.type}: the head"
-        if not workers
-        else f"{plan.spec.nodes} × {plan.spec.type}: the head and {counted(workers, 'worker')}"
-    )
-
-
-def _sizes(plan: Plan) -> str:
-    gpus = f", {counted(plan.gpus, 'GPU')}" if plan.gpus else ""
-    memory = f", {plan.facts.memory_gib:g} GiB" if plan.facts.memory_gib else ""
-    return f"{counted(plan.vcpus, 'vCPU')}{gpus}{memory}, {plan.facts.architecture}, {counted(plan.slots, 'slot')}"
-
-
 def _cost(plan: Plan) -> str:
     if is_local(plan.spec.cloud):
         return "nothing"
@@ -237,7 +216,7 @@ def _cost(plan: Plan) -> str:
     if plan.cost_usd_per_hour is None:
         return f"unknown for {plan.spec.type}, {storage}"
     rate = f"about ${plan.cost_usd_per_hour:.2f} an hour (nodes, {_paid_network(plan)}; {plan.facts.prices.source})"
-    whole = _cost_of_lease(plan)
+    whole = type_text.cost_of_lease(plan)
     return f"{rate}, {storage}" if whole is None else f"{rate}, ${whole:.2f} until the lease ends, {storage}"
 
 
@@ -268,13 +247,6 @@ def _paid_network(plan: Plan) -> str:
     return paid
 
 
-def _cost_of_lease(plan: Plan) -> float | None:
-    """Return the cost of all nodes and the network until the lease ends; None without a lease or a price."""
-    if not plan.limits.lease_s or plan.cost_usd_per_hour is None:
-        return None
-    return round(plan.cost_usd_per_hour * plan.limits.lease_s / 3600, 2)
-
-
 def _lease(plan: Plan) -> str:
     limits, spec = plan.limits, plan.spec
     if not limits.lease_s:
@@ -282,7 +254,7 @@ def _lease(plan: Plan) -> str:
     why = f", which a budget of {spec.budget} pays for" if limits.by_budget else ""
     default = "" if limits.by_budget or spec.lease_s is not None else " (the default for types with GPUs)"
     return (
-        f"AWS stops all nodes after {_time(limits.lease_s)}{why}{default}; {spec.shared} stays, "
+        f"AWS stops all nodes after {type_text.time(limits.lease_s)}{why}{default}; {spec.shared} stays, "
         "and `phalanx extend` moves the end"
     )
 
@@ -290,28 +262,21 @@ def _lease(plan: Plan) -> str:
 def _idle(plan: Plan) -> str:
     idle_s = plan.limits.idle_s
     default = "" if plan.spec.idle_s is not None else " (the default for types with GPUs)"
-    return f"the nodes stop after {_time(idle_s)} without programs of users{default}" if idle_s else ""
+    return f"the nodes stop after {type_text.time(idle_s)} without programs of users{default}" if idle_s else ""
 
 
 def _removal(plan: Plan) -> str:
     after_s, kept = plan.spec.down_after_s, "the data in EFS stay" if plan.uses_efs else "its data end with the nodes"
     return (
-        f"AWS deletes the stack {_time(after_s)} after its nodes have stopped, unless `up` came; {kept}"
+        f"AWS deletes the stack {type_text.time(after_s)} after its nodes have stopped, unless `up` came; {kept}"
         if after_s
         else ""
     )
 
 
-def _time(seconds: int) -> str:
-    days = seconds // 86400 if seconds > 48 * 3600 else 0
-    hours, minutes, rest = seconds // 3600 - 24 * days, seconds // 60 % 60, seconds % 60
-    parts = ((days, "d"), (hours, "h"), (minutes, "min"), (rest if seconds < 3600 else 0, "s"))
-    return " ".join(f"{number} {unit}" for number, unit in parts if number)
-
-
 def warnings(plan: Plan) -> list[str]:
     """Return warnings about valid settings that may surprise, one sentence each."""
-    return list(_warnings(plan))
+    return list(dict.fromkeys(text for one in (plan, *plan.alternatives) for text in _warnings(one)))
 
 
 def _warnings(plan: Plan) -> Iterator[str]:
