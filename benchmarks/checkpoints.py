@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.__main__ import machine
 from benchmarks.cluster import bench_cluster
 from benchmarks.drill import read
-from benchmarks.measure import ROOT, todays_result
+from benchmarks.measure import GOES_ON, ROOT, record_to_go_on
 from benchmarks.soak_cluster import NODES, Seen, SoakCluster, is_runner, verb_of
 
 WHOLE = 30  # kills
@@ -216,7 +216,7 @@ def _judge_copy(cluster: SoakCluster, example: Example, job_id: str, result: Res
 
 def soak(kills: int, seed: int, record: Path) -> list[dict[str, Any]]:
     """Run one job after another until so many kills are recorded; what is in the record is over."""
-    results = [one for one in read(record) if one["seed"] == seed]
+    results = of_seed(record, seed)
     begun = len(results)
     if killed(results) >= kills:
         return results
@@ -241,6 +241,11 @@ def soak(kills: int, seed: int, record: Path) -> list[dict[str, Any]]:
     return results
 
 
+def of_seed(record: Path, seed: int) -> list[dict[str, Any]]:
+    """Read the results of earlier jobs of this seed."""
+    return [one for one in read(record) if one["seed"] == seed]
+
+
 def killed(results: Sequence[dict[str, Any]]) -> int:
     return sum(len(one["kills"]) for one in results)
 
@@ -255,12 +260,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=WHOLE, help="of kills")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--record", type=Path, default=todays_result("checkpoints", "jsonl"), help="gets each result")
+    parser.add_argument("--record", type=Path, help=GOES_ON)
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    results = soak(arguments.count, arguments.seed, arguments.record)
+    count, seed = arguments.count, arguments.seed
+    record = arguments.record or record_to_go_on(
+        "checkpoints", count, lambda kept: max(0, count - killed(of_seed(kept, seed)))
+    )
+    results = soak(count, seed, record)
     failed = sum(bool(one["problems"]) for one in results)
-    print(json.dumps({"seed": arguments.seed, "jobs": len(results), "kills": killed(results), "failed": failed}))
+    print(json.dumps({"seed": seed, "jobs": len(results), "kills": killed(results), "failed": failed}))
     raise SystemExit(failed > 0)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.__main__ import machine
-from benchmarks.measure import todays_result
+from benchmarks.measure import GOES_ON, record_to_go_on, todays_result
 from phalanx.drill.faults import possible
 from phalanx.drill.scenarios import Scenario, plan
 from phalanx.drill.trial import Result, run
@@ -31,6 +31,12 @@ def _one(scenario: Scenario, logs: Path | None) -> Result:
 def read(record: Path) -> list[dict[str, Any]]:
     """Read the results of earlier drills."""
     return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+
+
+def missing(planned: Sequence[Scenario], results: Sequence[dict[str, Any]]) -> list[Scenario]:
+    """Return what is planned and not over."""
+    over = {(one["scenario"]["seed"], one["scenario"]["number"]) for one in results}
+    return [one for one in planned if (one.seed, one.number) not in over]
 
 
 def report(results: Sequence[dict[str, Any]]) -> str:
@@ -66,23 +72,22 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=WHOLE, help="number of clusters")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=1, help="number of clusters at a time, which mostly wait")
-    parser.add_argument(
-        "--record", type=Path, default=todays_result("drill", "jsonl"), help="gets each result; what is in it is over"
-    )
+    parser.add_argument("--record", type=Path, help=GOES_ON)
     parser.add_argument("--logs", type=Path, help="a directory for the local cloud's logs of drills that failed")
     arguments = parser.parse_args()
     # In the background of a script SIGINT is ignored, and the command lines started here would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    results = read(arguments.record)
-    done = {(one["scenario"]["seed"], one["scenario"]["number"]) for one in results}
-    left = [one for one in plan(arguments.count, arguments.seed, possible()) if (one.seed, one.number) not in done]
+    planned = plan(arguments.count, arguments.seed, possible())
+    record = arguments.record or record_to_go_on("drill", len(planned), lambda kept: len(missing(planned, read(kept))))
+    results = read(record)
+    left = missing(planned, results)
     pool = ThreadPoolExecutor(arguments.at_once)
     try:
         for ended in as_completed([pool.submit(_one, one, arguments.logs) for one in left]):
             result = ended.result()
             print(f"{result.scenario.number:>4}  {result.scenario}: {result.verdict}", flush=True)
             results.append({**result.to_json(), "commit": str(machine()["commit"])[:12]})
-            with arguments.record.open("a") as file:
+            with record.open("a") as file:
                 file.write(json.dumps(results[-1]) + "\n")
     finally:
         # After Ctrl-C, those that run come to their end, and leave nothing; the others don't begin.

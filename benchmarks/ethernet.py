@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.cluster import BenchCluster, bench_cluster
 from benchmarks.drawing import bars
-from benchmarks.measure import ROOT, todays_result
+from benchmarks.measure import GOES_ON, ROOT, record_to_go_on
 
 STEPS = ROOT / "benchmarks" / "ethernet_job"
 TRAINING = ROOT / "examples" / "fashion_mnist"
@@ -66,14 +66,15 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=5, help="of each case (%(default)s)")
     parser.add_argument("--within", type=float, default=float("inf"), help="begin no sample after so many seconds")
     parser.add_argument("--nodes", type=int, action="append", choices=NODES, help="only with so many nodes")
-    parser.add_argument("--record", type=Path, default=todays_result("ethernet", "jsonl"), help="%(default)s")
+    parser.add_argument("--record", type=Path, help=GOES_ON)
     arguments = parser.parse_args()
     until_s = time.monotonic() + arguments.within
     wanted = list(_wanted(arguments.samples, tuple(arguments.nodes or NODES)))
-    if _complete(arguments.record, wanted, until_s):
-        _report(arguments.record)
+    record = arguments.record or record_to_go_on("ethernet", len(wanted), lambda kept: len(_missing(kept, wanted)))
+    if _complete(record, wanted, until_s):
+        _report(record)
     else:
-        left = len(_missing(arguments.record, wanted))
+        left = len(_missing(record, wanted))
         print(f"{left} of {len(wanted)} samples are missing: run this command again to go on")
 
 

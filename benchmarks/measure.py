@@ -16,11 +16,24 @@ REPEATS = 5
 BIN = Path(sys.executable).parent
 PHALANX = str(BIN / "phalanx")
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+GOES_ON = "it gets each result; default: the newest with some of these, while some are missing, else today's"
 
 
 def todays_result(name: str, ending: str) -> Path:
     """Return where a benchmark keeps what it found today."""
-    return ROOT / "benchmarks" / "results" / f"{name}-{datetime.date.today().isoformat()}.{ending}"
+    return RESULTS / f"{name}-{datetime.date.today().isoformat()}.{ending}"
+
+
+def record_to_go_on(name: str, planned: int, missing: Callable[[Path], int]) -> Path:
+    """Return the newest record with some of what is planned, if the rest is missing there; else today's.
+
+    `missing` counts what is planned and not in a record.
+    """
+    for record in sorted(RESULTS.glob(f"{name}-[0-9]*.jsonl"), reverse=True):
+        if (left := missing(record)) < planned:
+            return record if left else todays_result(name, "jsonl")
+    return todays_result(name, "jsonl")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 A trial is a cluster's whole life under a seed: up, run, a replacement, scale, down. Each step must succeed within its
 deadline, or fail for a true reason, and after `down` nothing may be left. Every second trial has all kinds of weather
-at once, and the others one kind each in turn.
+at once, and the others one kind each in turn; with --alone, all have one kind. A life with `storage` is watched while
+the shared directory is away, for five minutes at speed 1.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+from benchmarks import absence
 from benchmarks.__main__ import machine
-from benchmarks.measure import todays_result
+from benchmarks.absence import Absence
+from benchmarks.measure import GOES_ON, record_to_go_on, todays_result
 from phalanx.clouds import images
 from phalanx.drill.life import Life, outcome
 from phalanx.drill.local_cluster import LocalCluster, local_cluster
@@ -36,8 +40,7 @@ ALL = "all"
 _PACKAGES = "packages"
 _IMAGE = os.environ.get("PHALANX_FULL_IMAGE", "ubuntu-24.04")
 # The shared directory is away only by itself: as long as it is, no job runs, and the other kinds would prove nothing.
-_STORAGE = "storage"
-_CHANGING = [*(kind for kind in KINDS if kind != _PACKAGES), _STORAGE]
+_CHANGING = [*(kind for kind in KINDS if kind != _PACKAGES), absence.KIND]
 _GPUS = "gpus"
 _GPU_TYPE, _GPUS_OF_TYPE = "g4dn.12xlarge", 4
 # A machine that has lost a GPU is missing for good: that is the truth, and ends a life early.
@@ -60,8 +63,8 @@ SPEC = (
 class Trial:
     """A cluster's life in the weather of a seed. `problems` is empty on success; `took_s` maps its steps to seconds.
 
-    `reason`: the true reason that ended it early. `busy`: how many tasks there were for each CPU when it began (1: at
-    most one). `void`: why it proves nothing.
+    `seen`: what was seen of an absence of the shared directory. `reason`: the true reason that ended it early. `busy`:
+    how many tasks there were for each CPU when it began (1: at most one). `void`: why it proves nothing.
     """
 
     number: int
@@ -75,6 +78,7 @@ class Trial:
     busy: float = 1.0
     void: str = ""
     reason: str = ""
+    seen: absence.Seen | None = None
 
     @property
     def deadline_s(self) -> float:
@@ -99,9 +103,10 @@ def changing() -> list[str]:
     return [*_CHANGING, *([_PACKAGES] if any(image.use == f"{_IMAGE}-full" for image in images.built()) else [])]
 
 
-def plan(count: int, seed: int, speed: float, kinds: Sequence[str]) -> list[Trial]:
-    """Return the trials: the same ones for the same seed."""
-    chosen = [ALL if number % 2 == 0 else kinds[number // 2 % len(kinds)] for number in range(count)]
+def plan(count: int, seed: int, speed: float, kinds: Sequence[str], is_alone: bool = False) -> list[Trial]:
+    """Return the trials: the same ones for the same seed. With `is_alone`, none has all kinds."""
+    turns = kinds if is_alone else [turn for kind in kinds for turn in (ALL, kind)]
+    chosen = [turns[number % len(turns)] for number in range(count)]
     return [Trial(number, seed * _SEEDS + number, kind, speed) for number, kind in enumerate(chosen)]
 
 
@@ -110,6 +115,7 @@ class WeatherLife(Life):
 
     def __init__(self, cluster: LocalCluster, trial: Trial) -> None:
         super().__init__(cluster, NODES, trial.deadline_s, trial.speed)
+        self._trial = trial
         if trial.kind == _GPUS:
             cluster.file.write_text(cluster.file.read_text().replace("type: c5.large\n", f"type: {_GPU_TYPE}\n"))
             cluster.phalanx("local", "gpus", str(_GPUS_OF_TYPE))
@@ -119,8 +125,15 @@ class WeatherLife(Life):
         cluster.phalanx("local", "weather", str(trial.seed), "--speed", f"{trial.speed:g}", *only)
 
     def steps(self) -> dict[str, Callable[[], str]]:
-        steps = (self.up, self.run, self.replace, self.scale, self.down)
-        return dict(zip(("up", "run", "replacement", "scale", "down"), steps, strict=True))
+        away = {"absence": self.absence} if self._trial.kind == absence.KIND else {}
+        rest = {"replacement": self.replace, "scale": self.scale, "down": self.down}
+        return {"up": self.up, "run": self.run, **away, **rest}
+
+    def absence(self) -> str:
+        """Watch the cluster while its shared directory is away."""
+        watching = Absence(self.cluster, self._trial.speed, lambda: absence.KIND in self.struck())
+        self._trial.seen = watching.seen
+        return watching.watch()
 
 
 def run_trial(trial: Trial, keep: Path | None) -> Trial:
@@ -157,7 +170,17 @@ def _show(trial: Trial) -> None:
 def read(record: Path) -> list[Trial]:
     """Read the results of earlier trials."""
     lines = record.read_text().splitlines() if record.exists() else []
-    return [Trial(**json.loads(line)) for line in lines]
+    return [_trial(json.loads(line)) for line in lines]
+
+
+def _trial(kept: dict[str, Any]) -> Trial:
+    return Trial(**{**kept, "seen": absence.Seen(**kept["seen"]) if kept.get("seen") else None})
+
+
+def missing(planned: Sequence[Trial], trials: Sequence[Trial]) -> list[Trial]:
+    """Return what is planned and not over."""
+    over = {(trial.seed, trial.kind, trial.speed) for trial in trials}
+    return [trial for trial in planned if (trial.seed, trial.kind, trial.speed) not in over]
 
 
 def report(trials: Sequence[Trial]) -> str:
@@ -170,6 +193,7 @@ def report(trials: Sequence[Trial]) -> str:
         f" {trials[0].speed if trials else 1:g}, {machine()['cores']} cores, commits {commits}",
         f"  {len(failed)} failed, {len(void)} void",
         *(f"  {kind:<18}struck {count} times" for kind, count in sorted(struck.items())),
+        *_absences(trials),
         *(f"  {name:<18}at most {_slowest_s(trials, name):.0f} s" for name in ("up", "replacement", "scale", "down")),
         *(
             f"  trial {trial.seed} ({trial.kind}, commit {trial.commit}): {'; '.join(trial.problems)}"
@@ -178,6 +202,16 @@ def report(trials: Sequence[Trial]) -> str:
         *(f"  trial {trial.seed} ({trial.kind}), void: {trial.void}" for trial in void),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _absences(trials: Sequence[Trial]) -> list[str]:
+    """Describe the absences that struck while jobs ran, a line for each."""
+    seen = [(trial.seed, trial.seen) for trial in trials if trial.seen and trial.seen.away_s]
+    return [
+        f"  trial {seed}: the shared directory was away for {one.away_s:.0f} s, {one.looks} looks meanwhile;"
+        f" the slowest answers: {', '.join(f'{name} {seconds:.1f} s' for name, seconds in one.slowest_s.items())}"
+        for seed, one in seen
+    ]
 
 
 def _slowest_s(trials: Sequence[Trial], step: str) -> float:
@@ -191,28 +225,26 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=10.0, help="divide the weather's delays by this")
     parser.add_argument("--at-once", type=int, default=1, help="number of clusters at a time, which mostly wait")
     parser.add_argument(
-        "--only", choices=(*KINDS, _STORAGE), action="append", help="beside all kinds together, only these"
+        "--only", choices=(*KINDS, absence.KIND), action="append", help="beside all kinds together, only these"
     )
-    parser.add_argument(
-        "--record",
-        type=Path,
-        default=todays_result("weather", "jsonl"),
-        help="it gets each result; what is in it is over",
-    )
+    parser.add_argument("--alone", action="store_true", help="no life with all kinds together")
+    parser.add_argument("--record", type=Path, help=GOES_ON)
     parser.add_argument("--logs", type=Path, help="a directory for the local cloud's logs of trials that failed")
     arguments = parser.parse_args()
     # In the background of a script SIGINT is ignored, and the command lines started here would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    trials = read(arguments.record)
-    done = {(trial.seed, trial.kind, trial.speed) for trial in trials}
-    planned = plan(arguments.count, arguments.seed, arguments.speed, arguments.only or changing())
-    left = [trial for trial in planned if (trial.seed, trial.kind, trial.speed) not in done]
+    planned = plan(arguments.count, arguments.seed, arguments.speed, arguments.only or changing(), arguments.alone)
+    record = arguments.record or record_to_go_on(
+        "weather", len(planned), lambda kept: len(missing(planned, read(kept)))
+    )
+    trials = read(record)
+    left = missing(planned, trials)
     with ThreadPoolExecutor(arguments.at_once) as pool:
         for one in as_completed([pool.submit(run_trial, trial, arguments.logs) for trial in left]):
             trial = one.result()
             _show(trial)
             trials.append(trial)
-            with arguments.record.open("a") as file:
+            with record.open("a") as file:
                 file.write(json.dumps(asdict(trial)) + "\n")
     text = report(trials)
     print("\n" + text, end="")

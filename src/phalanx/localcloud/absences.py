@@ -13,7 +13,7 @@ from phalanx.localcloud.nodes import NodeError
 log = logging.getLogger(__name__)
 
 AWAY_S = 300.0
-_WITHIN_S = 600.0
+WITHIN_S = 600.0
 
 
 class Absences:
@@ -33,7 +33,7 @@ class Absences:
             self._seen.add(vpc_id)
         draw = self._context.weather.draw("storage")
         if draw:
-            self._context.clock.call_later(draw.seconds(0, _WITHIN_S), self._begin, vpc_id)
+            self._context.clock.call_later(draw.seconds(0, WITHIN_S), self._begin, vpc_id)
 
     def _begin(self, vpc_id: str) -> None:
         away_s = self._context.weather.scaled(AWAY_S)
