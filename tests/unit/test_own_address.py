@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import urllib.request
+from dataclasses import replace
 
 import pytest
 
@@ -75,3 +76,41 @@ def test_an_address_that_a_rule_may_contain_is_not_refused(rules):
 def test_the_local_cloud_sees_this_machine_at_two_addresses():
     assert own_address.seen("local") == ("127.0.0.1", USER_ADDRESS)
     assert ssh_access.refusal("demo", own_address.seen("local"), RULES) is None
+
+
+class Group:
+    """A cloud with the head's security group, whose rules for ssh are recorded."""
+
+    def __init__(self, *networks: str) -> None:
+        self.networks = list(networks)
+
+    def call(self, service, operation, **arguments):
+        assert (service, operation) == ("ec2", "describe_security_groups")
+        ranges = [{"CidrIp": network} for network in self.networks]
+        rule = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": ranges}
+        return {"SecurityGroups": [{"IpPermissions": [rule]}]}
+
+    def allow_ssh(self, _group, network):
+        self.networks.append(network)
+        return True
+
+
+@pytest.fixture
+def group(phalanx, cloud, monkeypatch) -> Group:
+    phalanx("up")
+    stack = next(iter(cloud.stacks.values()))
+    stack.state = replace(stack.state, outputs={**stack.state.outputs, "HeadSecurityGroup": "sg-1"})
+    made = Group("0.0.0.0/1")
+    for name in ("call", "allow_ssh"):
+        monkeypatch.setattr(cloud, name, getattr(made, name), raising=False)
+    return made
+
+
+def test_allow_refuses_the_network_that_would_make_the_rules_the_whole_internet(phalanx, group):
+    assert phalanx("allow", "128.0.0.0/1") == 2
+    assert "128.0.0.0/1 beside 0.0.0.0/1, which may already, opens ssh to the whole internet" in phalanx.err
+    assert "`phalanx allow anywhere`" in phalanx.err
+    assert phalanx("allow", "203.0.113.0/24") == 0
+    assert phalanx("allow", "anywhere") == 0
+    assert group.networks == ["0.0.0.0/1", "203.0.113.0/24", "0.0.0.0/0"]
+    assert phalanx("allow", "128.0.0.0/1") == 0, "the world may already"

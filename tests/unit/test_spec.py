@@ -248,6 +248,11 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
         ("ssh_from: 10.0.0.0/33", "ssh_from: '10.0.0.0/33' is not a network; write one such as"),
         ("ssh_from: [auto, auto]", "ssh_from: must have 1 to 50 different entries"),
         ("ssh_from: [auto, home]", "ssh_from: 'home' is not a network;"),
+        (
+            "ssh_from: [0.0.0.0/1, 128.0.0.0/1]",
+            "ssh_from: 0.0.0.0/1, 128.0.0.0/1 together open ssh to the whole internet; write `ssh_from: anywhere`",
+        ),
+        ("ssh_from: [auto, 128.0.0.0/2, 64.0.0.0/2, 0.0.0.0/2, 192.0.0.0/3]", "ssh_from: 128.0.0.0/2, 64.0.0.0/2,"),
         ('ssh_from: "::1"', "ssh_from: '::1' is an IPv6 network"),
         ("ssh_from: home", "ssh_from: 'home' is not a network;"),
         ("node_timeout: 600", "node_timeout: must be a time with its unit, is '600'; such as 600s, 600m or 600h"),
@@ -297,6 +302,11 @@ def test_aws_must_say_who_may_ssh(mistakes, write):
     (found,) = mistakes(GOOD + "cloud: aws\n")
     assert "ssh_from: is missing" in found
     assert load(write(GOOD + "cloud: aws\nssh_from: anywhere\n")).ssh_sources == ("anywhere",)
+
+
+def test_networks_that_leave_a_part_of_the_internet_out_are_allowed(write):
+    for given in ("[0.0.0.0/1, 203.0.113.0/24]", "[10.0.0.0/8, 172.16.0.0/12]", "[anywhere, 0.0.0.0/1, 128.0.0.0/1]"):
+        assert load(write(GOOD + f"cloud: aws\nssh_from: {given}\n")).ssh_sources
 
 
 def test_boot_limit_is_of_the_compressed_script():

@@ -26,14 +26,27 @@ def command(network: str, name: str | None, file: Path | None) -> None:
       phalanx allow                     # after a move to another network
       phalanx allow 203.0.113.0/24
     """
-    from phalanx.clouds.ssh_access import head_group
+    from phalanx.clouds.ssh_access import allowed, head_group
 
     cluster = load_cluster(name, file)
     cloud = clouds.get(cluster.cloud, cluster.region)
     group = head_group(cloud, cluster)
     source = _source(network, cluster.cloud)
+    _refuse_the_internet(source, allowed(cloud, group))
     added = cloud.allow_ssh(group, source)
     say(f"{source} may {'now' if added else 'already'} reach the head of {cluster.name} by ssh.")
+
+
+def _refuse_the_internet(source: str, before: list[str]) -> None:
+    """Raise SpecError if the network makes the rules the whole internet, and does not say so."""
+    from phalanx.spec.spec_checks import EVERYWHERE
+    from phalanx.spec.spec_network import are_the_internet
+
+    if source != EVERYWHERE and are_the_internet([*before, source]) and not are_the_internet(before):
+        raise SpecError(
+            f"NETWORK: {source} beside {', '.join(before)}, which may already, opens ssh to the whole internet",
+            "Run `phalanx allow anywhere` if that is what you want.",
+        )
 
 
 def _source(network: str, cloud: str) -> str:

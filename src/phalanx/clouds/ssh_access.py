@@ -11,7 +11,7 @@ from phalanx import clouds
 from phalanx.clouds import own_address
 from phalanx.clouds.protocol import Cloud
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.errors import ClusterError, PhalanxError
+from phalanx.errors import CloudError, ClusterError, PhalanxError
 
 if TYPE_CHECKING:
     from phalanx.clouds.aws_api import ApiCloud
@@ -51,8 +51,20 @@ def require_allowed(cluster: Cluster) -> None:
 
 def _rules(cluster: Cluster) -> list[dict[str, Any]]:
     api = cast("ApiCloud", clouds.get(cluster.cloud, cluster.region))
-    group = head_group(api, cluster)
+    return _rules_of(api, head_group(api, cluster))
+
+
+def _rules_of(api: ApiCloud, group: str) -> list[dict[str, Any]]:
     return api.call("ec2", "describe_security_groups", GroupIds=[group])["SecurityGroups"][0]["IpPermissions"]
+
+
+def allowed(cloud: Cloud, group: str) -> list[str]:
+    """Return the networks that may reach the head by ssh, in CIDR notation; none if nobody may look."""
+    try:
+        rules = _rules_of(cast("ApiCloud", cloud), group)
+    except CloudError:
+        return []
+    return list(_networks([rule for rule in rules if _is_for_ssh(rule)]))
 
 
 def refusal(cluster: str, addresses: Sequence[str], rules: Sequence[dict[str, Any]]) -> NotAllowed | None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from phalanx.node.validate import NETWORKS
 from phalanx.spec import spec_checks as checks
-from phalanx.spec.spec_checks import PRIVATE, WrongError, cut, is_private
+from phalanx.spec.spec_checks import ANYWHERE, AUTO, EVERYWHERE, PRIVATE, WrongError, cut, is_private
 from phalanx.spec.spec_groups import group
 from phalanx.spec.spec_limits import MOST_NETWORKS
-from phalanx.spec.spec_rules import matching, one_or_more, text, whole, word
+from phalanx.spec.spec_rules import Rule, matching, one_or_more, text, whole, word
 
 # There, names of endpoints' services differ (docs/aws-behaviour.md 2.32).
 _OTHER_NAMES = ("cn-", "eusc-")
 # EC2 allows VPCs from /16 to /28 (docs/aws-behaviour.md 2.50), and this one has to hold two subnets.
 _LARGEST, _SMALLEST = 16, 27
 _CIDR = r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}/[0-9]{1,2}"
+# From these, nobody on the internet comes (RFC 6890): a list of all others is the whole internet.
+_NOT_OF_THE_INTERNET = (
+    *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+    *("192.168.0.0/16", "224.0.0.0/3"),
+)
 _BLOCKS = tuple(ipaddress.IPv4Network(block) for block in NETWORKS.split(","))
 
 
@@ -59,6 +65,28 @@ def in_its_place(value: dict[str, Any], above: Mapping[str, Any]) -> dict[str, A
     return value
 
 
+def are_the_internet(networks: Iterable[str]) -> bool:
+    """Whether these networks, in CIDR notation, together contain every address of the internet."""
+    every = [ipaddress.IPv4Network(one) for one in (*networks, *_NOT_OF_THE_INTERNET)]
+    return [str(one) for one in ipaddress.collapse_addresses(every)] == [EVERYWHERE]
+
+
+def _spelled_out(rule: Rule) -> Rule:
+    """Return the rule, which also refuses networks that are the whole internet, unless one entry says so."""
+
+    def check(value: Any) -> Any:
+        accepted = rule.check(value)
+        networks = [one for one in accepted if one != AUTO] if isinstance(accepted, tuple) else []
+        if ANYWHERE not in networks and are_the_internet(networks):
+            raise WrongError(
+                f"{', '.join(networks)} together open ssh to the whole internet",
+                "write `ssh_from: anywhere` if that is what you want",
+            )
+        return accepted
+
+    return replace(rule, check=check)
+
+
 _SUBNET = matching(
     r"subnet-[0-9a-f]{8}(?:[0-9a-f]{9})?",
     "must be the id of a subnet, is '{}'",
@@ -66,13 +94,15 @@ _SUBNET = matching(
     "the id of a subnet",
 )
 
-SSH_FROM = one_or_more(
-    text(
-        checks.network,
-        lambda: {"pattern": whole(checks.NETWORK)},
-        "an IPv4 network such as 203.0.113.0/24, auto or anywhere",
-    ),
-    MOST_NETWORKS,
+SSH_FROM = _spelled_out(
+    one_or_more(
+        text(
+            checks.network,
+            lambda: {"pattern": whole(checks.NETWORK)},
+            "an IPv4 network such as 203.0.113.0/24, auto or anywhere",
+        ),
+        MOST_NETWORKS,
+    )
 )
 """The rule of `ssh_from`."""
 
