@@ -24,8 +24,8 @@ def event(reason: str, logical_id: str = "HeadGroup", status: str = "CREATE_FAIL
     return StackEvent("e", 1.0, logical_id, "physical", "AWS::AutoScaling::AutoScalingGroup", status, reason)
 
 
-def of_lustre(kind: str, reason: str) -> StackEvent:
-    return StackEvent("e", 1.0, "Lustre", "fs-1", f"AWS::FSx::{kind}", "CREATE_FAILED", reason)
+def of_lustre(kind: str, reason: str, status: str = "CREATE_FAILED") -> StackEvent:
+    return StackEvent("e", 1.0, "Lustre", "fs-1", f"AWS::FSx::{kind}", status, reason)
 
 
 def signalled(text: str) -> StackEvent:
@@ -97,6 +97,30 @@ PLANTED = {
     "no capacity for Lustre": (
         of_stack(of_lustre("FileSystem", "The file system could not be created: insufficient capacity")),
         "for the Lustre file system",
+    ),
+    "a Lustre file system that grew a moment ago": (
+        of_stack(of_lustre("FileSystem", "The storage capacity was increased in the last 6 hours", "UPDATE_FAILED")),
+        "grew less than six hours ago",
+    ),
+    "a Lustre file system that is being changed": (
+        of_stack(
+            of_lustre(
+                "FileSystem",
+                "Unable to perform the storage capacity update. There is an update already in progress. (Service: "
+                "AmazonFSx; Status Code: 400; Error Code: BadRequest; Request ID: 1; Proxy: null)",
+                "UPDATE_FAILED",
+            )
+        ),
+        "still changing the Lustre file system",
+    ),
+    "quota of Lustre": (
+        of_stack(
+            of_lustre(
+                "FileSystem",
+                "… (Service: AmazonFSx; Status Code: 400; Error Code: ServiceLimitExceeded; Request ID: 1)",
+            )
+        ),
+        "quota of Lustre storage",
     ),
     "Lustre's servers that can't reach each other": (
         of_stack(

@@ -1,6 +1,6 @@
 """The known causes of clusters that fail or are stuck: by what AWS or a node says, with a name and what to do about it.
 
-The texts are those of docs/aws-behaviour.md 2.17, 2.33, 3.27, 3.40, 11.6 to 11.12, and of the agent's own messages.
+The texts are those of docs/aws-behaviour.md 2.17, 2.33, 3.27, 3.40, 4.18, 11.6 to 11.12, and the agent's own messages.
 """
 
 from __future__ import annotations
@@ -102,6 +102,23 @@ CAUSES = (
         "the account's quota of VPCs is used up",
         "Delete a VPC that nothing uses, or request more: each cluster makes one.",
         r"VpcLimitExceeded|maximum number of VPCs",
+    ),
+    Cause(
+        "the Lustre file system grew less than six hours ago, and FSx lets it grow once in that time",
+        "Run `phalanx up` again later; until then the cluster has its former size.",
+        r"AWS::FSx::FileSystem\).*\b(6|six) hours",
+    ),
+    Cause(
+        "FSx is still changing the Lustre file system",
+        "`aws fsx describe-file-systems --query 'FileSystems[].AdministrativeActions'` shows the changes. Run "
+        "`phalanx up` again when none is PENDING or IN_PROGRESS.",
+        r"AWS::FSx::FileSystem\).*update already in progress",
+    ),
+    Cause(
+        "the account's quota of Lustre storage is used up",
+        "`phalanx plan` shows the quota and what is in use. Choose a smaller `size_gib`, delete a file system that "
+        "nobody uses, or request more in Service Quotas.",
+        r"AWS::FSx::FileSystem\).*ServiceLimitExceeded",
     ),
     Cause(
         "AWS has no capacity left for the Lustre file system in this zone",
