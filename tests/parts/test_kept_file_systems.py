@@ -28,3 +28,22 @@ def test_a_damaged_record_of_a_kept_file_system_does_not_stop_the_local_cloud(tm
     with pytest.raises(LocalCloudError, match="damaged"):
         kept_file_systems.region_of(tmp_path, made[0])
     assert kept_file_systems.kept_beside(tmp_path, "any", "us-east-1") == ""
+
+
+def test_a_file_system_has_the_size_that_efs_counts(tmp_path):
+    with stacks(tmp_path) as cloud:
+        efs = cloud.client("efs")
+        made = efs.create_file_system(CreationToken=f"{tmp_path.name[-40:]}-sized")["FileSystemId"]
+
+        def size() -> int:
+            (found,) = efs.describe_file_systems(FileSystemId=made)["FileSystems"]
+            return found["SizeInBytes"]["Value"]
+
+        root = tmp_path / "efs" / made
+        assert size() == 6144, "the root directory alone"
+        (root / "jobs" / "1").mkdir(parents=True)
+        assert size() >= 3 * 6144
+        before = size()
+        (root / "jobs" / "1" / "data").write_bytes(bytes(5000))
+        assert size() - before == 2048 + 8192
+        efs.delete_file_system(FileSystemId=made)

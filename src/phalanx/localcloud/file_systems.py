@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,13 +15,37 @@ from phalanx.localcloud import owners
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.nodes.machine import EXPORTS
 
-PATCHED = ("moto.efs.models.EFSBackend.create_file_system", "moto.efs.models.EFSBackend.delete_file_system")
+PATCHED = (
+    "moto.efs.models.EFSBackend.create_file_system",
+    "moto.efs.models.EFSBackend.delete_file_system",
+    "moto.efs.models.FileSystem.size_in_bytes",
+)
+# What EFS counts for each file and directory, and in which steps (docs/aws-behaviour.md 4.19).
+_METADATA_BYTES, _STEP_BYTES = 2048, 4096
+_MOST_COUNTED = 100_000
 _create, _delete = EFSBackend.create_file_system, EFSBackend.delete_file_system
 
 
 def directory(state: Path, file_system_id: str) -> Path:
     """The directory on this machine that holds a file system's data."""
     return state / "efs" / file_system_id
+
+
+def metered_bytes(root: Path) -> int:
+    """Return the size of a file system as EFS counts it; of very many files, that of the first ones."""
+    total, counted, left = _METADATA_BYTES + _STEP_BYTES, 0, [os.fspath(root)]
+    while left and counted < _MOST_COUNTED:
+        with contextlib.suppress(OSError), os.scandir(left.pop()) as entries:
+            for entry in entries:
+                counted += 1
+                total += _metered(entry.stat(follow_symlinks=False))
+                left += [entry.path] if entry.is_dir(follow_symlinks=False) else []
+    return total
+
+
+def _metered(found: os.stat_result) -> int:
+    steps = max(1, -(-found.st_blocks * 512 // _STEP_BYTES))
+    return _METADATA_BYTES + steps * _STEP_BYTES
 
 
 def exports(context: Context, vpc_id: str) -> None:
@@ -71,6 +96,11 @@ def install(context: Context) -> None:
         _record(context.state, file_system_id).unlink(missing_ok=True)
         shutil.rmtree(directory(context.state, file_system_id), ignore_errors=True)
 
+    def size_in_bytes(self: FileSystem) -> dict[str, Any]:
+        size = metered_bytes(directory(context.state, self.file_system_id))
+        return {"Value": size, "ValueInIA": 0, "ValueInStandard": size, "Timestamp": context.clock.now().timestamp()}
+
+    setattr(FileSystem, "size_in_bytes", property(size_in_bytes))  # noqa: B010 (as below)
     setattr(EFSBackend, "create_file_system", create_file_system)  # noqa: B010 (pyright knows the original's type)
     setattr(EFSBackend, "delete_file_system", delete_file_system)  # noqa: B010
     sweep(context.state)
