@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 
 import pytest
+from clusters import FACTS, aws_spec
 from fake_cloud import HEAD_FAILED, READY, STACK, UPDATED, event
+
+from phalanx.clouds.protocol import ScalingActivity
+from phalanx.cluster.cluster_record import Cluster
+from phalanx.errors import CloudUnreachable
+from phalanx.plan import quotas
 
 
 def of_stack(number, *statuses):
@@ -96,3 +103,77 @@ def test_why_shows_what_stopped_a_rollback_beside_what_made_it_necessary(phalanx
     assert phalanx("why") == 0
     assert "the EC2 key pair does not exist" in phalanx.out
     assert "Rate exceeded" in phalanx.out
+
+
+VCPUS = "You have requested more vCPU capacity than your current vCPU limit of 32 allows for the instance bucket …"
+SPEC = "name: demo\ncloud: aws\nnodes: 3\nmin: 1\nssh_from: 203.0.113.0/24\n"
+
+
+@pytest.fixture
+def account(cloud, tmp_path, monkeypatch):
+    """A cluster on AWS that found its quota of vCPUs used up; of each quota others use 20, and 32 is the limit."""
+    cloud.past(HEAD_FAILED)
+    cloud.activities_now["head"] = [ScalingActivity(1.0, 2.0, "Launching a new EC2 instance.", "…", "Failed", VCPUS)]
+    cloud.asked = []
+
+    def facts(spec, key):
+        cloud.asked.append(spec)
+        found = [replace(one, limit=32, used=20) for one in quotas.of(spec, 8, 2 if spec.head else None)]
+        return replace(FACTS, cloud="aws", quotas=tuple(found))
+
+    monkeypatch.setattr(cloud, "facts", facts)
+    (tmp_path / "phalanx.yaml").write_text(SPEC)
+    return cloud
+
+
+def shown(phalanx, *arguments):
+    """What `why` says of quotas."""
+    assert phalanx("why", "--json", *arguments) == 0
+    found = json.loads(phalanx.out)
+    assert "quota of vCPUs" in found["cause"]
+    return [one["text"] for one in found["evidence"] if one["source"] == "Service Quotas"]
+
+
+def test_why_shows_the_scarcest_quota_that_the_cause_can_mean(phalanx, account, tmp_path):
+    (tmp_path / "phalanx.yaml").write_text(f"{SPEC}type: g5.2xlarge\nhead: {{type: c5.large}}\n")
+    (text,) = shown(phalanx)
+    assert "“Running On-Demand G and VT instances” (L-DB2E81BA) leaves 12 of 32 vCPUs in us-east-1 (20 in use" in text
+    assert "and 16 are needed. Request more: `aws service-quotas " in text and text.endswith("--desired-value 36`")
+    assert phalanx("why") == 0
+    assert phalanx.out.splitlines()[2].startswith("  Service Quotas: your quota “Running On-Demand G and VT")
+
+
+def test_why_asks_for_each_of_the_types(phalanx, account, tmp_path):
+    (tmp_path / "phalanx.yaml").write_text(f"{SPEC}type: [c5.large, g5.2xlarge]\nnodes: 1\n".replace("nodes: 3\n", ""))
+    (text,) = shown(phalanx)
+    assert "leaves 12 of 32 vCPUs in us-east-1 (20 in use by others), and 8 are needed" in text
+    assert [spec.types for spec in account.asked] == [("c5.large",), ("g5.2xlarge",)]
+
+
+def test_why_asks_about_the_cluster_of_the_record_where_its_file_is_elsewhere(phalanx, account, tmp_path):
+    (tmp_path / "phalanx.yaml").unlink()
+    (stack_id,) = account.stacks
+    Cluster("demo", "aws", "us-east-1", stack_id, spec=asdict(aws_spec(nodes=2))).save()
+    (text,) = shown(phalanx, "-c", "demo")
+    assert text.endswith(
+        "leaves 12 of 32 vCPUs in us-east-1 (20 in use by others), and 16 are needed. Request more: "
+        "`aws service-quotas request-service-quota-increase --region us-east-1 --service-code ec2 "
+        "--quota-code L-1216C47A --desired-value 36`"
+    )
+
+
+@pytest.mark.parametrize("quiet", ["offline", "not asked", "another record", "local"])
+def test_why_says_nothing_of_quotas_that_it_can_t_ask(phalanx, account, tmp_path, monkeypatch, quiet):
+    def facts(spec, key):
+        if quiet == "offline":
+            raise CloudUnreachable("AWS does not answer", "")
+        assert quiet != "local", "the local cloud would be started for it"
+        return replace(FACTS, quotas=tuple(quotas.of(aws_spec(), 8)), quotas_unknown="denied")
+
+    monkeypatch.setattr(account, "facts", facts)
+    if quiet == "another record":
+        (tmp_path / "phalanx.yaml").unlink()
+        Cluster("demo", "aws", "us-east-1", next(iter(account.stacks)), spec={"adopted": "j-1"}).save()
+    if quiet == "local":
+        (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 3\nmin: 1\n")
+    assert shown(phalanx) == []

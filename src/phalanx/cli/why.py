@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,13 @@ import click
 from phalanx import clouds
 from phalanx.cli.console import print_json, say
 from phalanx.cli.down import where
-from phalanx.cli.options import cluster_option, debug_option, json_option
-from phalanx.errors import ClusterError
+from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debug_option, json_option
+from phalanx.errors import ClusterError, PhalanxError
 from phalanx.spec.cloud_names import is_local
 
 if TYPE_CHECKING:
     from phalanx.cluster.why import Diagnosis
+    from phalanx.spec.spec import ClusterSpec
 
 _LONGEST = 600
 
@@ -41,7 +43,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     if found is None:
         raise ClusterError("this machine knows no cluster", "Run `phalanx init`, then `phalanx up`.")
     wanted, cloud, region = found
-    diagnosis = diagnose(_evidence(wanted, cloud, region))
+    diagnosis = _with_quota(diagnose(_evidence(wanted, cloud, region)), *found, file)
     if as_json:
         print_json(_as_dict(wanted, diagnosis))
     else:
@@ -62,6 +64,35 @@ def _evidence(name: str, cloud: str, region: str) -> Any:
             f"there is no cluster {name}, and no failed creation of it is known", "`phalanx up` makes it."
         )
     return found
+
+
+def _with_quota(diagnosis: Diagnosis, name: str, cloud: str, region: str, file: Path | None) -> Diagnosis:
+    """Add how the quota stands that the cause names; nothing where that can't be asked."""
+    from phalanx.cluster.why import with_quota
+
+    if diagnosis.cause is None or not diagnosis.cause.quota or is_local(cloud):
+        return diagnosis
+    at = clouds.get(cloud, region)
+    try:
+        spec = _spec(name, file)
+        each = (at.facts(replace(spec, type=one, other_types=()), "") for one in spec.types)
+        asked = [quota for facts in each for quota in facts.quotas]
+    except (PhalanxError, TypeError):  # TypeError: an adopted cluster's record has other keys
+        return diagnosis
+    return with_quota(diagnosis, asked, region)
+
+
+def _spec(name: str, file: Path | None) -> ClusterSpec:
+    """Return what the user wants now: the cluster's file, or the record where that file is elsewhere."""
+    from phalanx.cluster.cluster_record import Cluster
+    from phalanx.spec.spec_load import load
+
+    path = file or Path(DEFAULT_FILE)
+    if path.exists() and cluster_name(None, path) == name:
+        return load(path)
+    from phalanx.spec.spec import ClusterSpec
+
+    return ClusterSpec(**Cluster.load(name).spec)
 
 
 def _as_dict(name: str, diagnosis: Diagnosis) -> dict[str, Any]:

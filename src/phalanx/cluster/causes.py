@@ -11,11 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause: its name for people, and what to do. `pattern` recognizes it in a message."""
+    """A cause: its name for people, and what to do. `pattern` recognizes it in a message.
+
+    `quota` recognizes the names of the quotas that may be used up, "" if none is.
+    """
 
     name: str
     advice: str
     pattern: str = "(?!)"
+    quota: str = ""
 
 
 UNKNOWN = Cause("the reason is not among the causes that phalanx knows", "Read the evidence; it is all that AWS said.")
@@ -63,6 +67,7 @@ CAUSES = (
         "A VPC may have 50 interface endpoints, and a region 20 gateway endpoints: delete those that nobody uses, or "
         "request more.",
         r"VpcEndpointLimitExceeded|maximum number of VPC endpoints",
+        "VPC endpoints",
     ),
     Cause(
         "an AWS service has no endpoint in this zone, and private access needs one",
@@ -87,21 +92,25 @@ CAUSES = (
         "`phalanx plan` shows the quota and what is in use; request more with `aws service-quotas "
         "request-service-quota-increase`, or choose fewer nodes or a smaller type.",
         r"current (vCPU|instance) limit|VcpuLimitExceeded",
+        "On-Demand",
     ),
     Cause(
         "the account's quota of Spot instances is used up",
         "Request more in Service Quotas, or use on-demand instances.",
         r"spot instance count exceeded|MaxSpotInstanceCountExceeded",
+        "Spot",
     ),
     Cause(
         "the account's quota of Elastic IPs is used up",
         "Release an address that nothing uses, or request more: a cluster takes two.",
         r"AddressLimitExceeded|maximum number of addresses",
+        "Elastic IPs",
     ),
     Cause(
         "the account's quota of VPCs is used up",
         "Delete a VPC that nothing uses, or request more: each cluster makes one.",
         r"VpcLimitExceeded|maximum number of VPCs",
+        "VPCs per",
     ),
     Cause(
         "the Lustre file system grew less than six hours ago, and FSx lets it grow once in that time",
@@ -119,6 +128,7 @@ CAUSES = (
         "`phalanx plan` shows the quota and what is in use. Choose a smaller `size_gib`, delete a file system that "
         "nobody uses, or request more in Service Quotas.",
         r"AWS::FSx::FileSystem\).*ServiceLimitExceeded",
+        "Lustre",
     ),
     Cause(
         "AWS has no capacity left for the Lustre file system in this zone",

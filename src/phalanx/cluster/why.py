@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from phalanx.clouds.protocol import ScalingActivity, StackEvent
 from phalanx.cluster import causes
 from phalanx.cluster.causes import Cause
 from phalanx.cluster.stack import describe_cause
+from phalanx.plan import quotas
+from phalanx.plan.quotas import Quota
 
 _ADDRESS = re.compile(r"[0-9.]+")
 _TAIL_LINES = 5
@@ -79,6 +81,18 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     known = [pair for pair in named if pair[0] not in (causes.UNKNOWN, causes.MUTE, causes.ENDED)]
     cause, decisive = next(iter(known or [pair for pair in named if pair[0] is not causes.UNKNOWN] or named))
     return Diagnosis(cause, (decisive, *(one for one in found if one is not decisive)))
+
+
+def with_quota(diagnosis: Diagnosis, asked: Iterable[Quota], region: str) -> Diagnosis:
+    """Add how the quota stands that the cause names, after the decisive finding; of several, the scarcest."""
+    named = diagnosis.cause.quota if diagnosis.cause else ""
+    found = [one for one in asked if named and one.limit is not None and re.search(named, one.name)]
+    if not found:
+        return diagnosis
+    scarcest = min(found, key=lambda one: one.free - one.needed)
+    decisive, *others = diagnosis.findings
+    added = Finding("Service Quotas", quotas.state(scarcest, region))
+    return replace(diagnosis, findings=(decisive, added, *others))
 
 
 def _findings(evidence: Evidence) -> Iterator[Finding]:

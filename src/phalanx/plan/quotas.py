@@ -106,13 +106,18 @@ def refuse_exceeded(quotas: tuple[Quota, ...], spec: ClusterSpec) -> None:
     region = spec.region
     for quota in quotas:
         if quota.limit is not None and quota.least > quota.free:
-            wanted = quota.used + quota.needed
             raise SpecError(
                 f"{f'{quota.key}: ' if quota.key else ''}at least {amount(quota.least, quota.unit)} needed, and your "
                 f"quota “{quota.name}” leaves {quota.free} of {quota.limit} in {region} ({quota.used} in use)",
-                f"{_nearest(quota, spec)}Request more: `aws service-quotas request-service-quota-increase "
-                f"--region {region} --service-code {quota.service} --quota-code {quota.code} --desired-value {wanted}`",
+                f"{_nearest(quota, spec)}{_request(quota, region)}",
             )
+
+
+def _request(quota: Quota, region: str) -> str:
+    return (
+        f"Request more: `aws service-quotas request-service-quota-increase --region {region} --service-code "
+        f"{quota.service} --quota-code {quota.code} --desired-value {quota.used + quota.needed}`"
+    )
 
 
 def _nearest(quota: Quota, spec: ClusterSpec) -> str:
@@ -141,10 +146,18 @@ def warning(quota: Quota, region: str) -> str:
         return f"{amount(quota.needed, quota.unit)} {verb} against your quota “{quota.name}” ({quota.code}{usual})"
     if quota.needed <= quota.free:
         return ""
-    return (
-        f"your quota “{quota.name}” ({quota.code}) leaves {quota.free} of {amount(quota.limit, quota.unit)} in "
-        f"{region}, and {quota.needed} are needed: not all nodes can start"
-    )
+    return f"{_left(quota, region)}, and {quota.needed} are needed: not all nodes can start"
+
+
+def state(quota: Quota, region: str) -> str:
+    """Say what is left of an asked quota for the cluster and, if that is too little, how to request more."""
+    text = f"{_left(quota, region)} ({quota.used} in use by others), and {quota.needed} are needed"
+    return text if quota.needed <= quota.free else f"{text}. {_request(quota, region)}"
+
+
+def _left(quota: Quota, region: str) -> str:
+    limit = amount(quota.limit or 0, quota.unit)
+    return f"your quota “{quota.name}” ({quota.code}) leaves {quota.free} of {limit} in {region}"
 
 
 def amount(number: int, unit: str) -> str:
