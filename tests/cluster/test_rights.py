@@ -74,6 +74,8 @@ NOT_HERE = {
     "cloudformation:TagResource": "AWS judges a stack's tags beside CreateStack",
     "lambda:ListTags": "asked about functions that a deletion left",
     "iam:ListRoleTags": "the same of roles",
+    "events:ListTagsForResource": "the same of rules",
+    "rule/": "the rule that looks for forgotten clusters: test_forgotten_cluster.py",
     "role/phalanx/": "the role that removes a forgotten cluster: test_forgotten_cluster.py",
     "sns:SetSubscriptionAttributes": "an update by a later version",
 }

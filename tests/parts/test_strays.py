@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 from aws_here import AwsHere
-from fleet_fakes import IMAGE, name, until
-from plans import default_document
+from clusters import plan
+from fleet_fakes import IMAGE, REGION, name, until
+from moto.ec2.models import ec2_backends
+from moto.events.models import events_backends
 from stack_fakes import Stacks, stacks
 
 from phalanx.clouds import orphans, remains, strays
+from phalanx.localcloud import file_systems
+from phalanx.template.document import build
 
+ACCOUNT = "123456789012"
 TAG = {"Key": "phalanx:cluster", "Value": "demo"}
 LAMBDA = {"Service": "lambda.amazonaws.com"}
 TRUST = json.dumps({"Statement": [{"Effect": "Allow", "Principal": LAMBDA, "Action": "sts:AssumeRole"}]})
@@ -24,6 +29,8 @@ KINDS = {
     "table": "AWS::DynamoDB::Table",
     "topic": "AWS::SNS::Topic",
     "log group": "AWS::Logs::LogGroup",
+    "function": "AWS::Lambda::Function",
+    "rule": "AWS::Events::Rule",
 }
 
 
@@ -39,9 +46,11 @@ def aws(running) -> AwsHere:
 
 
 def test_the_names_are_those_of_the_template():
-    document = default_document()["Resources"]
+    document = build(plan(down_after_s=7 * 86400)).to_dict()["Resources"]
     for kind, made in KINDS.items():
         assert set(strays.LOGICAL_IDS[kind]) == {title for title, one in document.items() if one["Type"] == made}
+    in_a_region = {title for title, one in document.items() if "Path" in one.get("Properties", {})}
+    assert set(strays.LOGICAL_IDS["role"]) == in_a_region
 
 
 def queue(aws: AwsHere, cluster: str) -> Callable[[], Any]:
@@ -80,22 +89,46 @@ def role(aws: AwsHere, cluster: str) -> Callable[[], Any]:
     return lambda: aws.call("iam", "delete_role", RoleName=title)
 
 
-def removal_role(aws: AwsHere, cluster: str) -> Callable[[], Any]:
-    """Make what outlives the stack of a forgotten cluster; another region's has another path."""
+def removal_role(aws: AwsHere, cluster: str, start: str = "") -> Callable[[], Any]:
+    """Make what outlives the stack of a forgotten cluster; another region's has another path.
+
+    `start`: how its name starts, if CloudFormation has shortened the cluster's in it.
+    """
     tags = [{**TAG, "Value": cluster}]
     for region in ("us-east-1", "eu-west-1"):
-        given = {"RoleName": f"{cluster}-RemovalRole-{region}", "Path": f"/phalanx/{region}/", "Tags": tags}
+        given = {"RoleName": _of_region(start or cluster, region), "Path": f"/phalanx/{region}/", "Tags": tags}
         aws.call("iam", "create_role", AssumeRolePolicyDocument=TRUST, **given)
 
     def remove() -> None:
         for region in ("us-east-1", "eu-west-1"):
-            aws.call("iam", "delete_role", RoleName=f"{cluster}-RemovalRole-{region}")
+            aws.call("iam", "delete_role", RoleName=_of_region(start or cluster, region))
 
     return remove
 
 
-def function(aws: AwsHere, cluster: str) -> Callable[[], Any]:
-    title, made = f"{cluster}-Function-0123456789AB", io.BytesIO()
+def _of_region(start: str, region: str) -> str:
+    return f"{start}-RemovalRole-0000{region.replace('-', '')}"
+
+
+def rule(aws: AwsHere, cluster: str, start: str = "", tags: bool = True) -> Callable[[], Any]:
+    """Make a rule in moto's model: the API here makes none, because nothing would run it."""
+    title, backend = f"{start or cluster}-RemovalRule-0123456789AB", events_backends[ACCOUNT][REGION]
+    backend.put_rule(title, scheduled_expression="rate(1 day)", tags=[{**TAG, "Value": cluster}] if tags else [])
+    return lambda: backend.delete_rule(title, None)
+
+
+def untagged_rule(aws: AwsHere, cluster: str) -> Callable[[], Any]:
+    """Make one of a stack from the console, which has no tags."""
+    return rule(aws, cluster, tags=False)
+
+
+def file_system(aws: AwsHere, cluster: str) -> Callable[[], Any]:
+    made = aws.call("efs", "create_file_system", CreationToken=name("token"), Tags=[{**TAG, "Value": cluster}])
+    return lambda: aws.call("efs", "delete_file_system", FileSystemId=made["FileSystemId"])
+
+
+def function(aws: AwsHere, cluster: str, start: str = "") -> Callable[[], Any]:
+    title, made = f"{start or cluster}-Function-0123456789AB", io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         archive.writestr("index.py", "def handler(event, context): pass")
     remove = role(aws, cluster)
@@ -167,8 +200,10 @@ def group_by(title: str, tags: list[dict[str, Any]]) -> Callable[[AwsHere, str],
         (table, "table demo-RosterTable-0123456789AB"),
         (topic, "topic demo-FleetTopic-0123456789AB"),
         (log_group, "log group demo-LogGroup-0123456789AB"),
-        (removal_role, "role demo-RemovalRole-us-east-1"),
+        (removal_role, "role demo-RemovalRole-0000useast1"),
         (function, "function demo-Function-0123456789AB"),
+        (rule, "rule demo-RemovalRule-0123456789AB"),
+        (untagged_rule, "rule demo-RemovalRule-0123456789AB"),
         (launch_template, "launch template lt-"),
         (group_by("{}-workers", []), "Auto Scaling group demo-workers"),
         (group_by("renamed", [TAG]), "Auto Scaling group renamed"),
@@ -188,6 +223,11 @@ def test_a_leftover_is_named_until_it_is_gone(aws, plant, line):
         remove()
 
 
+def volume(aws: AwsHere) -> str:
+    """Make a volume in moto's model: instances here have disks without one, and the API makes none."""
+    return ec2_backends[ACCOUNT][REGION].create_volume(1, "us-east-1a").id
+
+
 IN_VPC: dict[str, Callable[[AwsHere, str, str], str]] = {
     "VPC": lambda aws, *_: aws.call("ec2", "create_vpc", CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"],
     "route table": lambda aws, vpc, _: aws.call("ec2", "create_route_table", VpcId=vpc)["RouteTable"]["RouteTableId"],
@@ -205,6 +245,10 @@ IN_VPC: dict[str, Callable[[AwsHere, str, str], str]] = {
         "ec2", "create_vpc_endpoint", VpcId=vpc, ServiceName="com.amazonaws.us-east-1.s3", RouteTableIds=[]
     )["VpcEndpoint"]["VpcEndpointId"],
     "Elastic IP": lambda aws, *_: aws.call("ec2", "allocate_address", Domain="vpc")["AllocationId"],
+    "placement group": lambda aws, *_: aws.call(
+        "ec2", "create_placement_group", GroupName=name("together"), Strategy="cluster"
+    )["PlacementGroup"]["GroupId"],
+    "volume": lambda aws, *_: volume(aws),
     "instance": lambda aws, _, subnet: aws.call(
         "ec2", "run_instances", ImageId=IMAGE, InstanceType="c5.large", SubnetId=subnet, MinCount=1, MaxCount=1
     )["Instances"][0]["InstanceId"],
@@ -219,8 +263,16 @@ def test_what_has_the_tag_of_a_cluster_is_named_without_its_stack(aws: AwsHere, 
     cluster = name("tagged")
     for value in (f"{cluster}-2", cluster):
         aws.call("ec2", "create_tags", Resources=[found], Tags=[{**TAG, "Value": value}])
-        lines = [f"{kind} {found}"] if value == cluster else []
+        lines = [f"{kind} {_shown(aws, found)}"] if value == cluster else []
         assert [line.removesuffix(" (running)") for line in remains.find(aws, cluster, [])] == lines
+    assert cluster in orphans.clusters(aws)
+
+
+def _shown(aws: AwsHere, resource: str) -> str:
+    """Return what a resource is called: a placement group is deleted by its name."""
+    if not resource.startswith("pg-"):
+        return resource
+    return aws.call("ec2", "describe_placement_groups", GroupIds=[resource])["PlacementGroups"][0]["GroupName"]
 
 
 def test_a_cluster_of_the_same_name_in_another_region_is_not_left_behind(aws: AwsHere) -> None:
@@ -232,7 +284,13 @@ def test_a_cluster_of_the_same_name_in_another_region_is_not_left_behind(aws: Aw
         remove()
 
 
-@pytest.mark.parametrize("plant", [queue, table, topic, log_group, launch_template, group_by("{}-head", [TAG])])
+@pytest.mark.parametrize(
+    "plant",
+    [
+        *(queue, table, topic, log_group, launch_template, group_by("{}-head", [TAG])),
+        *(removal_role, function, rule, untagged_rule, file_system),
+    ],
+)
 def test_clusters_without_a_stack_are_found_whatever_is_left(aws, plant):
     cluster = name("orphan")
     remove = plant(aws, cluster)
@@ -242,3 +300,54 @@ def test_clusters_without_a_stack_are_found_whatever_is_left(aws, plant):
     finally:
         remove()
     until(lambda: cluster not in [one.cluster for one in orphans.find(aws)], f"the end of {cluster}")
+
+
+@pytest.mark.parametrize("plant", [removal_role, function, rule])
+def test_a_cluster_whose_name_is_shortened_in_names_is_found_by_its_tag(aws, plant):
+    cluster = name("a-cluster-with-a-long-name")
+    remove = plant(aws, cluster, start=cluster[:-5])
+    try:
+        assert len(remains.find(aws, cluster, [])) == 1
+        assert cluster in orphans.clusters(aws) and cluster[:-5] not in orphans.clusters(aws)
+    finally:
+        remove()
+
+
+def test_a_file_system_with_data_or_in_use_is_not_left_behind(aws, running):
+    cluster = name("keeps")
+    remove = file_system(aws, cluster)
+    (found,) = [one for one in aws.pages("efs", "describe_file_systems", "FileSystems") if _is_of(one, cluster)]
+    where = file_systems.directory(running.context.state, found["FileSystemId"])
+    try:
+        assert found["SizeInBytes"]["Value"] == 6144
+        (where / "data").touch()
+        assert cluster not in [one.cluster for one in orphans.find(aws)]
+        (where / "data").unlink()
+        assert cluster in [one.cluster for one in orphans.find(aws)]
+        assert remains.find(aws, cluster, []) == [], "`down` decides about it by the stack"
+        vpc = aws.call("ec2", "create_vpc", CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+        subnet = aws.call("ec2", "create_subnet", VpcId=vpc, CidrBlock="10.0.1.0/24")["Subnet"]["SubnetId"]
+        given = {"FileSystemId": found["FileSystemId"], "SubnetId": subnet}
+        target = aws.call("efs", "create_mount_target", **given)["MountTargetId"]
+        assert cluster not in [one.cluster for one in orphans.find(aws)]
+        aws.call("efs", "delete_mount_target", MountTargetId=target)
+    finally:
+        remove()
+
+
+def _is_of(found: dict[str, Any], cluster: str) -> bool:
+    return {**TAG, "Value": cluster} in found["Tags"]
+
+
+def test_a_failed_stack_of_somebody_else_is_no_cluster(aws, running):
+    own = {"Type": "AWS::Logs::LogGroup"}
+    wrong = {
+        "Type": "AWS::EC2::Subnet",
+        "DependsOn": "LogGroup",
+        "Properties": {"VpcId": "vpc-0", "CidrBlock": "10.0.0.0/24"},
+    }
+    stack = running.create({"LogGroup": own, "Wrong": wrong}, OnFailure="DO_NOTHING")
+    assert running.settled(stack) == "CREATE_FAILED"
+    assert running.describe(stack)["StackName"] in orphans.clusters(aws)
+    assert running.describe(stack)["StackName"] not in [one.cluster for one in orphans.find(aws)]
+    running.deleted(stack)

@@ -40,7 +40,7 @@ STACK = {"cloudformation:CreateStack", "cloudformation:TagResource", "ssm:GetPar
 def made_calls() -> set[str]:
     """Return the IAM actions of the calls that the sources name."""
     services = "s3|emr|ec2|autoscaling|efs|fsx|logs|sqs|dynamodb|sns|lambda|iam|ssm|service-quotas|cloudformation"
-    services += "|pricing"
+    services += "|pricing|events"
     pattern = rf'"({services})",\s*"([a-z_]+)"'
     clouds = [file for file in (SOURCES / "clouds").glob("*.py") if file.name != "local.py"]
     files = [*clouds, *(SOURCES / "cluster").glob("*.py")]

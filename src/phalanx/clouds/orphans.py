@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from phalanx.clouds import lustre_file_systems, remains, strays
 from phalanx.clouds.aws_api import ApiCloud
@@ -12,8 +13,10 @@ from phalanx.clouds.protocol import CLUSTER_TAG
 from phalanx.spec.cloud_names import is_emr
 
 _LIVES = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
-_NAMES = "|".join(name for names in strays.LOGICAL_IDS.values() for name in names)
-_MADE = re.compile(rf"(?P<cluster>.+)-(?:{_NAMES})-[A-Za-z0-9]{{8,}}")
+# A stack from the console that failed has neither a tag nor outputs, and a name that others' resources may have, too.
+_OURS = "RosterTable"
+# The root directory of an EFS file system without data counts as one object (docs/aws-behaviour.md 4.19).
+_EMPTY_BYTES = 6144
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,9 @@ class Orphans:
 
 def find(api: ApiCloud) -> list[Orphans]:
     """Return what is left of each cluster that has no living stack, by name. Raises CloudError."""
-    return [found for cluster in sorted(clusters(api)) if (found := _of(api, cluster))]
+    empty = _empty_file_systems(api)
+    named = clusters(api) | empty.keys()
+    return [found for cluster in sorted(named) if (found := _of(api, cluster, empty.get(cluster, ())))]
 
 
 def clusters(api: ApiCloud) -> set[str]:
@@ -37,6 +42,7 @@ def clusters(api: ApiCloud) -> set[str]:
         *(tag["Value"] for tag in api.pages("ec2", "describe_tags", "Tags", Filters=by_key)),
         *(tag["Value"] for tag in api.pages("autoscaling", "describe_tags", "Tags", Filters=by_key)),
         *_in_names(_names(api)),
+        *(one.cluster() for one in strays.listed(api) if strays.FORM.fullmatch(one.name)),
         *_of_emr(api),
         *(cluster for _, cluster in lustre_file_systems.tagged(api)),
     }
@@ -58,12 +64,32 @@ def _names(api: ApiCloud) -> Iterator[str]:
 
 def _in_names(names: Iterable[str]) -> set[str]:
     """Return the clusters whose stacks made these names: NAME-LOGICALID-RANDOM."""
-    return {found["cluster"] for found in map(_MADE.fullmatch, names) if found}
+    return {found["cluster"] for found in map(strays.FORM.fullmatch, names) if found}
 
 
-def _of(api: ApiCloud, cluster: str) -> Orphans | None:
+def _empty_file_systems(api: ApiCloud) -> Mapping[str, list[str]]:
+    """Return the EFS file systems that nobody uses and that have no data, which `down` would not have kept."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for one in api.pages("efs", "describe_file_systems", "FileSystems"):
+        cluster = next((tag["Value"] for tag in one.get("Tags", []) if tag["Key"] == CLUSTER_TAG), "")
+        if cluster and _is_empty(one):
+            found[cluster].append(f"file system {one['FileSystemId']} (EFS has counted no data in it)")
+    return found
+
+
+def _is_empty(found: Mapping[str, Any]) -> bool:
+    is_free = found["LifeCycleState"] == "available" and not found["NumberOfMountTargets"]
+    return is_free and found["SizeInBytes"]["Value"] <= _EMPTY_BYTES
+
+
+def _of(api: ApiCloud, cluster: str, empty: Iterable[str]) -> Orphans | None:
+    """Return what is left of a cluster; `empty` are its file systems without data."""
     state = api.describe_stack(cluster)
     if state is not None and (state.status in _LIVES or state.in_progress):
         return None
-    lines = remains.find(api, cluster, api.resources(state.stack_id) if state else ())
-    return Orphans(cluster, state.status if state else "", tuple(lines)) if lines or state else None
+    if state is not None:
+        made = api.resources(state.stack_id)
+        is_ours = state.ours or any(one.logical_id == _OURS for one in made)
+        return Orphans(cluster, state.status, tuple(remains.find(api, cluster, made))) if is_ours else None
+    lines = (*remains.find(api, cluster, ()), *empty)
+    return Orphans(cluster, "", lines) if lines else None

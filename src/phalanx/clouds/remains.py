@@ -30,6 +30,7 @@ _BY_ID: Mapping[str, Call] = {
     "AWS::SNS::Topic": ("sns", "get_topic_attributes", "TopicArn"),
     "AWS::Lambda::Function": ("lambda", "get_function", "FunctionName"),
     "AWS::IAM::Role": ("iam", "get_role", "RoleName"),
+    "AWS::Events::Rule": ("events", "describe_rule", "Name"),
     "AWS::EC2::LaunchTemplate": ("ec2", "describe_launch_template_versions", "LaunchTemplateId"),
     "AWS::IAM::InstanceProfile": ("iam", "get_instance_profile", "InstanceProfileName"),
 }
@@ -47,7 +48,7 @@ _BY_TAG: Mapping[str, Call] = {
     "describe_placement_groups": ("PlacementGroups", "GroupName", "placement group"),
     "describe_volumes": ("Volumes", "VolumeId", "volume"),
 }
-SERVICES = ("ec2", "autoscaling", "efs", "fsx", "logs", "sqs", "dynamodb", "sns", "lambda", "iam")
+SERVICES = ("ec2", "autoscaling", "efs", "fsx", "logs", "sqs", "dynamodb", "sns", "lambda", "iam", "events")
 """The services that `find` queries."""
 
 _ACTIVE = ("STARTING", "BOOTSTRAPPING", "RUNNING", "WAITING", "TERMINATING")

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from phalanx.clouds import lustre_file_systems
 from phalanx.clouds.protocol import CLUSTER_TAG
 
-# CloudFormation shortens a stack's name in longer names of functions, but never this much.
+# CloudFormation shortens a stack's name in longer names (docs/aws-behaviour.md 3.30), but never this much.
 _PREFIX = 20
 LOGICAL_IDS = {
     "queue": ("HeadQueue",),
     "table": ("RosterTable",),
     "topic": ("FleetTopic",),
     "log group": ("LogGroup",),
+    "function": ("Function",),
+    "rule": ("RemovalRule",),
+    "role": ("RemovalRole",),
 }
-"""The template's logical ids, by kind: CloudFormation makes names of the form NAME-LOGICALID-RANDOM of them."""
+"""The template's logical ids, by kind: CloudFormation makes names of the form NAME-LOGICALID-RANDOM of them.
+
+Of the roles, it has the one whose path says its region.
+"""
+_ALL = "|".join(logical_id for logical_ids in LOGICAL_IDS.values() for logical_id in logical_ids)
+FORM = re.compile(rf"(?P<cluster>.+)-(?:{_ALL})-[A-Za-z0-9]{{8,}}")
+"""The form of these names; `cluster` may be shortened."""
 
 
 class Api(Protocol):
@@ -27,13 +38,36 @@ class Api(Protocol):
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
 
 
+@dataclass(frozen=True)
+class Listed:
+    """A resource as its service lists it: without its tags, which are read when somebody wants to know."""
+
+    kind: str
+    name: str
+    read_tags: Callable[[], Mapping[str, str] | None]
+
+    def cluster(self) -> str:
+        """Return whose it is by its tag or else, as one of a stack without tags, by its name; "" if it is gone."""
+        tags = self.read_tags()
+        if tags is None:
+            return ""
+        made = FORM.fullmatch(self.name)
+        return tags.get(CLUSTER_TAG) or (made["cluster"] if made else "")
+
+
+def listed(api: Api, start: str = "") -> Iterator[Listed]:
+    """Yield functions, rules and this region's own roles whose names start like this."""
+    for look in (_functions, _rules, _roles):
+        yield from (one for one in look(api, start) if one.name.startswith(start))
+
+
 def find(api: Api, cluster: str) -> Iterator[str]:
     """Yield a readable line for each resource that has the cluster's tag, or a name that its stack made.
 
     Roles and instance profiles belong to no region: another region's cluster of this name may own those with its name.
     Only the role that outlives a removed stack has its region in its path.
     """
-    for look in (_groups, _launch_templates, _functions, _named, _roles, _lustre):
+    for look in (_groups, _launch_templates, _listed_ones, _named, _lustre):
         yield from look(api, cluster)
 
 
@@ -53,21 +87,43 @@ def _launch_templates(api: Api, cluster: str) -> Iterator[str]:
         yield f"launch template {template['LaunchTemplateId']}"
 
 
-def _functions(api: Api, cluster: str) -> Iterator[str]:
-    for function in api.pages("lambda", "list_functions", "Functions"):
-        if function["FunctionName"].startswith(cluster[:_PREFIX]):
-            # A list may still have a function that was deleted a moment ago.
-            found = api.exists("lambda", "list_tags", Resource=function["FunctionArn"]) or {"Tags": {}}
-            if found["Tags"].get(CLUSTER_TAG) == cluster:
-                yield f"function {function['FunctionName']}"
+def _listed_ones(api: Api, cluster: str) -> Iterator[str]:
+    for one in listed(api, cluster[:_PREFIX]):
+        if one.cluster() == cluster:
+            yield f"{one.kind} {one.name}"
 
 
-def _roles(api: Api, cluster: str) -> Iterator[str]:
-    for role in api.pages("iam", "list_roles", "Roles", PathPrefix=f"/phalanx/{api.region}/"):
-        if role["RoleName"].startswith(cluster[:_PREFIX]):
-            found = api.exists("iam", "list_role_tags", RoleName=role["RoleName"]) or {"Tags": []}
-            if {"Key": CLUSTER_TAG, "Value": cluster} in found["Tags"]:
-                yield f"role {role['RoleName']}"
+def _functions(api: Api, _start: str) -> Iterator[Listed]:
+    for found in api.pages("lambda", "list_functions", "Functions"):
+        yield Listed("function", found["FunctionName"], partial(_tags_of_function, api, found["FunctionArn"]))
+
+
+def _tags_of_function(api: Api, arn: str) -> Mapping[str, str] | None:
+    """Return its tags; None without it: a list may still have a function that was deleted a moment ago."""
+    found = api.exists("lambda", "list_tags", Resource=arn)
+    return found and found.get("Tags", {})
+
+
+def _rules(api: Api, start: str) -> Iterator[Listed]:
+    for found in api.pages("events", "list_rules", "Rules", **({"NamePrefix": start} if start else {})):
+        yield Listed("rule", found["Name"], partial(_tags_of_rule, api, found["Arn"]))
+
+
+def _tags_of_rule(api: Api, arn: str) -> Mapping[str, str] | None:
+    return _as_mapping(api.exists("events", "list_tags_for_resource", ResourceARN=arn))
+
+
+def _roles(api: Api, _start: str) -> Iterator[Listed]:
+    for found in api.pages("iam", "list_roles", "Roles", PathPrefix=f"/phalanx/{api.region}/"):
+        yield Listed("role", found["RoleName"], partial(_tags_of_role, api, found["RoleName"]))
+
+
+def _tags_of_role(api: Api, name: str) -> Mapping[str, str] | None:
+    return _as_mapping(api.exists("iam", "list_role_tags", RoleName=name))
+
+
+def _as_mapping(answer: Mapping[str, Any] | None) -> Mapping[str, str] | None:
+    return answer and {tag["Key"]: tag["Value"] for tag in answer.get("Tags", [])}
 
 
 def _named(api: Api, cluster: str) -> Iterator[str]:

@@ -19,8 +19,8 @@ _OWN = """
     autoscaling:DescribeAutoScalingGroups dynamodb:ListTables ec2:DescribeAddresses ec2:DescribeInstances
     ec2:DescribeInternetGateways ec2:DescribeLaunchTemplates ec2:DescribeNatGateways ec2:DescribeNetworkInterfaces
     ec2:DescribePlacementGroups ec2:DescribeRouteTables ec2:DescribeSecurityGroups ec2:DescribeSubnets
-    ec2:DescribeVolumes ec2:DescribeVpcEndpoints ec2:DescribeVpcs fsx:DescribeFileSystems iam:GetInstanceProfile
-    iam:GetRole iam:ListRoles lambda:ListFunctions sns:ListTopics sqs:ListQueues
+    ec2:DescribeVolumes ec2:DescribeVpcEndpoints ec2:DescribeVpcs events:ListRules fsx:DescribeFileSystems
+    iam:GetInstanceProfile iam:GetRole iam:ListRoles lambda:ListFunctions sns:ListTopics sqs:ListQueues
 """
 # The names of Image Builder's resources, and of the log groups of builds (docs/aws-behaviour.md 9.10).
 _NAMED: Mapping[str, tuple[str, ...]] = {

@@ -17,10 +17,16 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Instance
 from moto.ec2.responses import EC2Response
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, EC2_RESOURCE_TO_PREFIX
 
 from phalanx.localcloud.context import Context
 
-PATCHED = ("moto.ec2.responses.EC2Response",)
+PATCHED = (
+    "moto.ec2.responses.EC2Response",
+    "moto.ec2.utils.EC2_PREFIX_TO_RESOURCE",
+    "moto.ec2.utils.EC2_RESOURCE_TO_PREFIX",
+)
+_TYPE, _PREFIX = "placement-group", "pg"
 STRATEGIES = ("cluster", "partition", "spread")
 
 
@@ -30,8 +36,8 @@ class PlacementGroup:
 
     name: str
     strategy: str
-    tags: Mapping[str, str]
-    group_id: str = field(default_factory=lambda: f"pg-{secrets.token_hex(8)}1")
+    tags: dict[str, str]
+    group_id: str = field(default_factory=lambda: f"{_PREFIX}-{secrets.token_hex(8)}1")
 
     def describe(self) -> dict[str, Any]:
         tags = [{"Key": key, "Value": value} for key, value in self.tags.items()]
@@ -48,8 +54,12 @@ _groups: dict[tuple[str, str], PlacementGroup] = {}
 
 
 def install(_context: Context) -> None:
-    """Forget the groups of an earlier local cloud in this process, and add the operations to moto's EC2."""
+    """Forget the groups of an earlier local cloud in this process, and add the operations to moto's EC2.
+
+    With the prefix of their ids, the operations on tags know groups, too.
+    """
     _groups.clear()
+    EC2_RESOURCE_TO_PREFIX[_TYPE], EC2_PREFIX_TO_RESOURCE[_PREFIX] = _PREFIX, _TYPE
     for name, operation in (
         ("create_placement_group", _create),
         ("describe_placement_groups", _describe),
@@ -65,6 +75,8 @@ def create(backend: EC2Backend, name: str, strategy: str, tags: Mapping[str, str
     if strategy not in STRATEGIES:
         raise EC2ClientError("InvalidParameterValue", f"Value ({strategy}) for parameter strategy is invalid.")
     made = _groups[backend.region_name, name] = PlacementGroup(name, strategy, dict(tags))
+    # The same mapping: CreateTags and DeleteTags change it.
+    backend.tags[made.group_id] = made.tags
     return made
 
 
@@ -74,13 +86,14 @@ def exists(backend: EC2Backend, name: str) -> bool:
 
 def delete(backend: EC2Backend, name: str) -> None:
     """Delete a group. Raises EC2ClientError while instances are in it, or if there is none."""
-    find(backend.region_name, name)
+    group = find(backend.region_name, name)
     instances = [instance for reservation in backend.reservations.values() for instance in reservation.instances]
     if any(_group_of(instance) == name for instance in instances if instance.state != "terminated"):
         raise EC2ClientError(
             "InvalidPlacementGroup.InUse", f"The placement group {name} is in use and may not be deleted."
         )
     del _groups[backend.region_name, name]
+    backend.tags.pop(group.group_id, None)
 
 
 def put(instance: Instance, name: str) -> None:

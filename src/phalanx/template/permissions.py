@@ -125,7 +125,7 @@ _OWN = """
     servicequotas:GetServiceQuota s3:ListBucket sns:GetTopicAttributes sns:ListTopics sqs:GetQueueAttributes
     sqs:ListQueues sqs:SendMessage ssm:GetParameter ssm:GetParameters
     autoscaling:DeleteScheduledAction autoscaling:DescribeTags
-    ec2:DescribeTags cloudformation:ListChangeSets
+    ec2:DescribeTags cloudformation:ListChangeSets events:ListRules events:ListTagsForResource
     fsx:DescribeFileSystems
 """
 
@@ -145,7 +145,11 @@ OWN_OF_EMR = (
     *("elasticmapreduce:ListSupportedInstanceTypes", "s3:PutObject", "s3:ListBucket", "iam:GetRole"),
 )
 """Those that it makes for a cluster of EMR, too."""
-OWN_OF = {"AWS::EMR::Cluster": OWN_OF_EMR, "AWS::FSx::FileSystem": ("fsx:DeleteFileSystem",)}
+OWN_OF = {
+    "AWS::EMR::Cluster": OWN_OF_EMR,
+    "AWS::Events::Rule": ("events:DescribeRule",),
+    "AWS::FSx::FileSystem": ("fsx:DeleteFileSystem",),
+}
 """Those that it makes for a stack with a resource of this type, too."""
 OWN_OF_PRIVATE = ("ec2:DescribeVpcEndpointServices",)
 """And for a cluster without public addresses."""

@@ -28,7 +28,7 @@ _ANYWHERE = frozenset(
     {
         *("dynamodb:ListTables", "elasticfilesystem:CreateFileSystem", "elasticmapreduce:DescribeReleaseLabel"),
         *("elasticmapreduce:ListClusters", "elasticmapreduce:ListReleaseLabels", "elasticmapreduce:RunJobFlow"),
-        *("elasticmapreduce:ListSupportedInstanceTypes", "iam:ListRoles", "lambda:ListFunctions"),
+        *("elasticmapreduce:ListSupportedInstanceTypes", "events:ListRules", "iam:ListRoles", "lambda:ListFunctions"),
         *("logs:DescribeLogGroups", "pricing:GetProducts", "servicequotas:GetAWSDefaultServiceQuota"),
         *("sns:ListTopics", "sqs:ListQueues"),
     }

@@ -122,6 +122,12 @@ def function(call: Call, account: str) -> Iterator[Target]:
     yield Target(name if name.startswith("arn:") else f"arn:aws:lambda:{call.region}:{account}:function:{name}")
 
 
+def rule(call: Call, account: str) -> Iterator[Target]:
+    """EventBridge, by the rule's name or ARN."""
+    name = str(call.params.get("Name") or call.params.get("ResourceARN") or ANY)
+    yield Target(name if name.startswith("arn:") else f"arn:aws:events:{call.region}:{account}:rule/{name}")
+
+
 def file_system(call: Call, account: str) -> Iterator[Target]:
     """EFS, by the file system's id or a mount target's; a description may be of all of them."""
     backend = efs_backends[account][call.region]
@@ -334,6 +340,8 @@ TABLE: dict[str, Finder] = {
     "iam:GetInstanceProfile": instance_profile,
     "lambda:GetFunction": function,
     "lambda:ListTags": function,
+    "events:DescribeRule": rule,
+    "events:ListTagsForResource": rule,
     "logs:DeleteLogGroup": log_group,
     "sns:GetTopicAttributes": topic,
     **dict.fromkeys(
