@@ -85,6 +85,14 @@ def test_status_and_ls_show_what_a_cluster_cost_and_what_still_costs(phalanx, cl
     assert "of which NAT gateway and addresses $0.055 an hour, and the data in EFS $30.00 a month" in phalanx.out
     phalanx("ls")
     assert "$2.25" in phalanx.out
+    now = "$0.23 an hour, of which NAT gateway and addresses $0.055 an hour, and the data in EFS $30.00 a month"
+    header, row = phalanx.out.splitlines()
+    assert header.endswith("COSTS NOW") and row.endswith(now)
+    phalanx("ls", "--json")
+    (listed,) = json.loads(phalanx.out)
+    phalanx("status", "--json")
+    assert listed["cost"] == json.loads(phalanx.out)["cost"]
+    assert (listed["cost_usd"], listed["cost"]["storage_usd_per_month"]) == (2.25, 30.0)
     stack.state = replace(stack.state, outputs={"RosterTable": "table"})
     names = ("S3Endpoint", "SqsEndpoint", "SnsEndpoint")
     stack.script = [event(n, name, "CREATE_COMPLETE", "AWS::EC2::VPCEndpoint") for n, name in enumerate(names)]
@@ -96,6 +104,24 @@ def test_status_and_ls_show_what_a_cluster_cost_and_what_still_costs(phalanx, cl
     cloud.running_now = Running(nodes=0, stopped=True, end_s=None)
     phalanx("status")
     assert "now NAT gateway and addresses $0.055 an hour" in phalanx.out
+    phalanx("ls")
+    assert phalanx.out.rstrip().endswith("NAT gateway and addresses $0.055 an hour, and the data in EFS $30.00 a month")
+    parameters = {**stack.state.parameters, "Vpc": "vpc-1"}
+    stack.state = replace(stack.state, parameters=parameters)
+    phalanx("status")
+    assert "now the head's address $0.005 an hour" in phalanx.out
+
+
+def test_ls_shows_no_cost_of_a_local_cluster_and_of_one_that_is_gone(phalanx, cloud):
+    phalanx("up")
+    phalanx("ls")
+    assert phalanx.out.splitlines()[1].endswith("nothing")
+    cloud.stacks.clear()
+    phalanx("ls", "--json")
+    (listed,) = json.loads(phalanx.out)
+    assert (listed["state"], listed["cost"], listed["cost_usd"]) == ("gone", None, None)
+    phalanx("ls")
+    assert phalanx.out.splitlines()[1].endswith("-")
 
 
 def test_a_spent_budget_starts_no_nodes(phalanx, cloud):

@@ -44,6 +44,7 @@ def test_the_cost_is_that_of_the_nodes_and_of_the_network_since_the_creation():
         pytest.approx(0.055),
         3.0,
         "prices of us-east-1, 2026-11",
+        paid="NAT gateway and addresses",
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from phalanx.cli import cost_text
 from phalanx.cli.console import duration, note, print_json, print_table
 from phalanx.cli.options import debug_option, json_option
 from phalanx.errors import PhalanxError
@@ -15,11 +16,11 @@ from phalanx.errors import PhalanxError
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
 
-COLUMNS = ("cluster", "cloud", "region", "state", "age", "lease", "removal", "cost", "nodes", "address")
+COLUMNS = ("cluster", "cloud", "region", "state", "age", "lease", "removal", "cost", "nodes", "address", "costs now")
 
 
 _STOPPED = "stopped"
-_UNKNOWN: dict[str, Any] = {"lease_left_s": None, "removal_left_s": None, "cost_usd": None}
+_UNKNOWN: dict[str, Any] = {"lease_left_s": None, "removal_left_s": None, "cost_usd": None, "cost": None}
 
 
 @click.command("ls")
@@ -53,7 +54,7 @@ def _row(name: str) -> dict[str, Any]:
         cluster = Cluster.load(name)
     except PhalanxError as error:
         unknown = {"state": f"unknown: {error.message}", "age_s": None}
-        return {**dict.fromkeys(COLUMNS[1:]), **_UNKNOWN, "cluster": name, **unknown}
+        return {**dict.fromkeys(COLUMNS[1:-1]), **_UNKNOWN, "cluster": name, **unknown}
     found = _find(cluster)
     return {
         "cluster": name,
@@ -67,7 +68,7 @@ def _row(name: str) -> dict[str, Any]:
 
 
 def _find(cluster: Cluster) -> dict[str, Any]:
-    """Return the stack's status, the rest of the lease and the cost so far.
+    """Return the stack's status, the rest of the lease, and the cost so far and now.
 
     The status is the reason if it is unknown, so that the other clusters are still shown.
     """
@@ -80,15 +81,17 @@ def _find(cluster: Cluster) -> dict[str, Any]:
             return {**_UNKNOWN, "state": "gone" if cluster.stack_id else "never created"}
         left = time_left(cluster, found)
         state = _STOPPED if left["stopped"] else found.status
-        so_far = cost(cluster, found)["cost"]["so_far_usd"]
+        costs = cost(cluster, found)["cost"]
     except PhalanxError as error:
         return {**_UNKNOWN, "state": f"unknown: {error.message}"}
     times = {name: left[name] for name in ("lease_left_s", "removal_left_s")}
-    return {"state": state, **times, "cost_usd": so_far}
+    return {"state": state, **times, "cost_usd": costs["so_far_usd"], "cost": costs}
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
     times = {"age": row["age_s"], "lease": row["lease_left_s"], "removal": row["removal_left_s"]}
     shown = {name: None if seconds is None else duration(seconds) for name, seconds in times.items()}
     shown["cost"] = None if row["cost_usd"] is None else f"${row['cost_usd']:.2f}"
+    costs, stopped = row["cost"], row["state"] == _STOPPED
+    shown["costs now"] = cost_text.now(row["cloud"], costs, stopped) if costs else None
     return [value if value is not None else "-" for value in ({**row, **shown}[column] for column in COLUMNS)]

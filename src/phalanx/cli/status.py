@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx import clouds
+from phalanx.cli import cost_text
 from phalanx.cli.console import duration, moment, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.counts import counted
 from phalanx.errors import PhalanxError
-from phalanx.spec.cloud_names import is_local
 
 if TYPE_CHECKING:
     from phalanx.clouds.protocol import StackState
@@ -178,7 +178,7 @@ def _print(facts: dict[str, Any]) -> None:
         when = f"{duration(left_s)}, at {moment(time.time() + left_s)}"
         say(f"removal   in {when}: then the stack is deleted, and data in EFS stay;")
         say("          `phalanx extend` moves that, `phalanx up` starts the nodes")
-    say(f"cost      {_cost_text(facts)}")
+    say(f"cost      {cost_text.whole(facts['cloud'], facts['cost'], facts['stopped'])}")
     say(f"age       {duration(facts['age_s'])}")
 
 
@@ -188,21 +188,6 @@ def _nodes(facts: dict[str, Any]) -> str:
     if facts["stopped"]:
         return "none: they are stopped (lease, budget, or unused); `phalanx up` starts them again"
     return f"{len(facts['nodes'])} ready of {facts['requested'] if facts['requested'] is not None else '?'}"
-
-
-def _cost_text(facts: dict[str, Any]) -> str:
-    if is_local(facts["cloud"]):
-        return "nothing"
-    cost = facts["cost"]
-    stored = f", and the data in EFS ${cost['storage_usd_per_month']:.2f} a month"
-    network = "endpoints" if facts["head_address"].startswith("i-") else "NAT gateway and addresses"
-    if cost["lustre_usd_per_hour"]:
-        stored, network = "", f"Lustre, {network}"
-    without = f"{network} ${cost['idle_usd_per_hour']:.3f} an hour"
-    if cost["so_far_usd"] is None:
-        return f"the price of the nodes is not known; {without}{stored}"
-    now = without if facts["stopped"] else f"${cost['now_usd_per_hour']:.2f} an hour, of which {without}"
-    return f"about ${cost['so_far_usd']:.2f} so far ({cost['source']}); now {now}{stored}"
 
 
 def _gpus(per_node: int | None, of_type: int) -> str:

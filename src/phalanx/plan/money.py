@@ -82,7 +82,7 @@ class Cost:
     """What a cluster has cost (nodes, NAT gateway, addresses, Lustre) and costs now; None where a price is not known.
 
     `idle_usd_per_hour` is what it costs without any node, of which Lustre has a part; `storage_usd_per_month` is what
-    its data in EFS costs. `source` says where the prices are from.
+    its data in EFS costs. `source` says where the prices are from, `paid` what costs without any node.
     """
 
     so_far_usd: float | None
@@ -91,6 +91,7 @@ class Cost:
     storage_usd_per_month: float
     source: str = ""
     lustre_usd_per_hour: float = 0.0
+    paid: str = ""
 
 
 def cost(
@@ -110,12 +111,24 @@ def cost(
     head, worker = prices.of(head_type), prices.of(worker_type)
     network = network_usd_per_hour(cloud, use.heads + use.workers, existing_vpc, endpoints, prices)
     network = round(network + lustre_usd_per_hour, 4)
+    paid = _paid(cloud, existing_vpc, endpoints, lustre_usd_per_hour)
     storage = round(use.stored_gib * table("efs")["usd_per_gib_month"], 2)
     if head is None or worker is None:
-        return Cost(None, None, network, storage, prices.source, lustre_usd_per_hour)
+        return Cost(None, None, network, storage, prices.source, lustre_usd_per_hour, paid)
     so_far = round(use.head_hours * head + use.worker_hours * worker + age_hours * network, 2)
     now = round(use.heads * head + use.workers * worker + network, 4)
-    return Cost(so_far, now, network, storage, prices.source, lustre_usd_per_hour)
+    return Cost(so_far, now, network, storage, prices.source, lustre_usd_per_hour, paid)
+
+
+def _paid(cloud: str, existing_vpc: bool, endpoints: int | None, lustre_usd_per_hour: float) -> str:
+    """Name what costs by the hour without any node."""
+    if endpoints is not None:
+        network = "endpoints"
+    elif is_emr(cloud):
+        network = "public addresses"
+    else:
+        network = "the head's address" if existing_vpc else "NAT gateway and addresses"
+    return f"Lustre, {network}" if lustre_usd_per_hour else network
 
 
 def network_usd_per_hour(
