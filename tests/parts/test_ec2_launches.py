@@ -6,14 +6,15 @@ import base64
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from botocore.exceptions import ClientError
-from fleet_fakes import Cloud, cloud, name, until
+from fleet_fakes import IMAGE, Cloud, cloud, forget_resources, name, until
 from instances import described, run, state
 from moto.ec2.models.instances import InstanceBackend
 
-from phalanx.localcloud import faults, fleet
+from phalanx.localcloud import faults, fleet, server
 from phalanx.localcloud.room import Gauges
 
 
@@ -210,3 +211,19 @@ def test_a_disk_without_a_size_has_the_images(local):
     api.terminate_instances(InstanceIds=[instance])
     until(lambda: state(local, instance) == "terminated")
     assert api.describe_volumes(Filters=attached)["Volumes"] == []
+
+
+def test_the_local_cloud_does_not_stop_while_an_instance_without_a_stack_runs(local):
+    """One in the default VPC, which every region has: nothing else says that somebody uses the local cloud."""
+    forget_resources(local.context.account)
+    stopped, engine = [], SimpleNamespace(stacks=[])
+    server.IdleWatch(local.context, lambda: server._is_needed(engine), lambda: stopped.append(local.clock.now()))
+    given = {"ImageId": IMAGE, "InstanceType": "c5.large", "MinCount": 1, "MaxCount": 1}
+    (made,) = local.client("ec2").run_instances(**given)["Instances"]
+    local.clock.advance(10 * server.IDLE_S)
+    assert not stopped
+    local.client("ec2").terminate_instances(InstanceIds=[made["InstanceId"]])
+    until(lambda: state(local, made["InstanceId"]) == "terminated")
+    for _ in range(2):
+        local.clock.advance(server.IDLE_S)
+    assert stopped
