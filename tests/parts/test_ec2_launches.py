@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
@@ -216,7 +217,8 @@ def test_a_disk_without_a_size_has_the_images(local):
 def test_the_local_cloud_does_not_stop_while_an_instance_without_a_stack_runs(local):
     """One in the default VPC, which every region has: nothing else says that somebody uses the local cloud."""
     forget_resources(local.context.account)
-    stopped, engine = [], SimpleNamespace(stacks=[])
+    stopped: list[Any] = []
+    engine: Any = SimpleNamespace(stacks=[])
     server.IdleWatch(local.context, lambda: server._is_needed(engine), lambda: stopped.append(local.clock.now()))
     given = {"ImageId": IMAGE, "InstanceType": "c5.large", "MinCount": 1, "MaxCount": 1}
     (made,) = local.client("ec2").run_instances(**given)["Instances"]
