@@ -82,6 +82,15 @@ class TestLaterLife:
         roster = publish(made, policy(3, 1), 21).roster
         assert (len(roster.leaving), roster.workers) == (3, ())
 
+    def test_a_head_that_does_not_train_is_outside_of_the_block_and_stays(self):
+        made = ready()
+        made.me = replace(made.me, slots=0)
+        head, *workers = made.roster.nodes
+        made.roster = replace(made.roster, nodes=(replace(head, slots=0), *workers))
+        made.all_leave = "EC2 clears the Capacity Block at 11:00 UTC"
+        roster = publish(made, policy(3, 1), 21).roster
+        assert [one.name for one in roster.leaving] == [node.name for node in workers]
+
     def test_a_newcomer_takes_over_its_predecessors_name(self):
         made = ready()
         made.group = group(3, 9, at=20)

@@ -62,7 +62,7 @@ class State:
     """All that the head knows. `hellos`: id → node; `heard`: id → time; `failed`: id → reason; `acks`: id → generation.
 
     `beats`: address → time; `dropped`: instances that were terminated; `ended`: those that EC2 reports as ended.
-    `leaving`: id → why AWS is about to take the instance back; `all_leave`: why it takes back all of them, or "".
+    `leaving`: id → why AWS is about to take the instance back; `all_leave`: why it takes back all that train, or "".
     """
 
     me: Node
@@ -209,7 +209,9 @@ def _revise(state: State, policy: Policy, roster: Roster, now: float) -> Optiona
     drop = tuple(i for i in strays if i not in lost)
     reasons = {m.name: m.reason for m in roster.missing} | gone
     missing = _missing(state, policy, reasons, members, [strays[i] for i in drop], now)
-    leaving = tuple(Missing(n.name, why) for n in nodes if (why := state.leaving.get(n.instance_id, state.all_leave)))
+    # A head that does not train is in no Capacity Block.
+    why = {n.name: state.leaving.get(n.instance_id, state.all_leave if n.slots else "") for n in nodes}
+    leaving = tuple(Missing(name, reason) for name, reason in why.items() if reason)
     due = state.published_at is None or now - state.published_at > RENEW_S
     rescaled = policy.nodes != roster.requested
     members_now = {"nodes": nodes, "silent": silent, "missing": missing, "leaving": leaving}
