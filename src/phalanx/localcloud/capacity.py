@@ -59,15 +59,19 @@ class Pool:
             self._failure = failure
 
     def take(self, instance_type: str, zone: str, vcpus: int, count: int = 1) -> None:
-        """Reserve `count` instances, all or none. Raises CapacityError."""
+        """Let `count` instances start, all or none. Raises CapacityError."""
+        self.refuse_by_fault()
+        self.hold(instance_type, zone, vcpus, count)
+
+    def hold(self, instance_type: str, zone: str, vcpus: int, count: int = 1) -> None:
+        """Take the capacity of `count` instances, all or none. Raises CapacityError."""
         with self._lock:
-            self._refuse_by_fault()
             self._refuse_by_quota(vcpus * count)
             self._refuse_by_capacity(instance_type, zone, count)
             self._count(instance_type, zone, vcpus, count)
 
     def give_back(self, instance_type: str, zone: str, vcpus: int, count: int = 1) -> None:
-        """Release what `take` reserved."""
+        """Release what `take` or `hold` has taken."""
         with self._lock:
             self._count(instance_type, zone, vcpus, -count)
 
@@ -76,14 +80,16 @@ class Pool:
         self._used[instance_type, EVERYWHERE] += count
         self._used_vcpus += vcpus * count
 
-    def _refuse_by_fault(self) -> None:
-        failure = self._failure
-        if failure is None:
-            return
-        if failure.remaining is not None:
-            failure.remaining -= 1
-            if failure.remaining <= 0:
-                self._failure = None
+    def refuse_by_fault(self) -> None:
+        """Raise CapacityError if launches are to fail."""
+        with self._lock:
+            failure = self._failure
+            if failure is None:
+                return
+            if failure.remaining is not None:
+                failure.remaining -= 1
+                if failure.remaining <= 0:
+                    self._failure = None
         raise CapacityError(failure.code, failure.message)
 
     def _refuse_by_quota(self, vcpus: int) -> None:

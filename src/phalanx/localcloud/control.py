@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.localcloud import ec2, faults, fleet, moto_setup
+from phalanx.localcloud import ec2, faults, fleet, moto_setup, reserved
 from phalanx.localcloud.api import CONTROL_PATH, WsgiApp
 from phalanx.localcloud.cloudformation.engine import Engine
 from phalanx.localcloud.context import Context
@@ -88,8 +88,10 @@ class Control:
         vpcs = ec2.vpcs_of_users()
         left += [{"name": vpc_id, "status": "available"} for vpc_id in vpcs]
         left += [{"name": one.id, "status": one.state} for one in fleet.current().live() if one.vpc_id not in vpcs]
+        now = self.context.clock.now()
+        left += [{"name": one.id, "status": one.state(now)} for one in reserved.active(now)]
         if left and not document.get("force"):
-            message = "there are stacks, VPCs or instances; delete them first, or use --force"
+            message = "there are stacks, VPCs, instances or reservations; delete them first, or use --force"
             return "409 Conflict", {"message": message, "stacks": left}
         # Delayed, so that this answer still goes out.
         self.context.clock.call_later(0.05, self.stop)

@@ -12,8 +12,9 @@ from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.instances import Instance, InstanceState, Reservation
 from moto.ec2.models.subnets import Subnet
 from moto.ec2.responses.general import General
+from moto.ec2.responses.instances import InstanceResponse
 
-from phalanx.localcloud import fleet, interruptions, partitions, placement, zones
+from phalanx.localcloud import fleet, interruptions, partitions, placement, reserved, zones
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.iam import credentials
 from phalanx.localcloud.imds import InstanceFacts
@@ -23,6 +24,7 @@ from phalanx.localcloud.newcomers import Newcomers
 
 # EC2 keeps the last 64 KB (API reference, GetConsoleOutput).
 _CONSOLE_BYTES = 64 * 1024
+_answer_run_instances: Any = InstanceResponse.run_instances
 
 PATCHED = (
     "moto.ec2.models.EC2Backend.run_instances",
@@ -32,6 +34,7 @@ PATCHED = (
     "moto.ec2.models.EC2Backend.describe_spot_price_history",
     "moto.ec2.models.EC2Backend.get_instance",
     "moto.ec2.responses.general.General.get_console_output",
+    "moto.ec2.responses.instances.InstanceResponse.run_instances",
     "moto.ec2.models.availability_zones_and_regions.RegionsAndZonesBackend.zones",
     "moto.ec2.models.subnets.Subnet.get_available_subnet_ip",
     *corrections.PATCHED,
@@ -52,6 +55,7 @@ def install(context: Context) -> None:
     EC2Backend.get_instance = _get_instance
     setattr(General, "get_console_output", _console_output(context))  # noqa: B010 (pyright knows the original)
     Subnet.get_available_subnet_ip = placement.next_address
+    setattr(InstanceResponse, "run_instances", reserved.asking(_answer_run_instances))  # noqa: B010
 
 
 def _no_prices(

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.localcloud import account_quotas, fleet, interruptions
+from phalanx.localcloud import account_quotas, capacity_blocks, fleet, interruptions
 from phalanx.localcloud.absences import AWAY_S
 from phalanx.localcloud.capacity import EVERYWHERE, LaunchFailure
 from phalanx.localcloud.context import Context
@@ -38,6 +38,7 @@ def apply(context: Context, document: dict[str, Any]) -> dict[str, Any]:
     link           {"instance_id", "rate_bit_s": 1000000000, "delay_s": 0}: what its link carries; 0 lifts each
     freeze         {"instance_id", "for_s": 300}: its shared directory answers nothing for a while; 0 ends that
     interrupt      {"instance_id", "notice_s": 120}: EC2 takes a spot instance back, after its notice
+    clear_block    {"reservation_id"}: EC2 ends all instances in a Capacity Block now, and starts none there
     end            {"instance_id", "program"}: the kernel kills its sshd or its agent, as when memory runs out
     stall          {"instance_id", "for_s": 40}: its processes stand still for a while, and its port 22 still answers
     """
@@ -113,6 +114,10 @@ def _interrupt(context: Context, fault: dict[str, Any]) -> None:
     interruptions.interrupt(context, fault["instance_id"], None if given is None else float(given))
 
 
+def _clear_block(context: Context, fault: dict[str, Any]) -> None:
+    capacity_blocks.clear(context, fault["reservation_id"])
+
+
 def _stall(_context: Context, fault: dict[str, Any]) -> None:
     fleet.current().stall(_running(fault), float(fault.get("for_s", fleet.STALL_S)))
 
@@ -143,6 +148,7 @@ _FAULTS: dict[str, Callable[[Context, Any], None]] = {
     "partition": _partition,
     "link": _link,
     "interrupt": _interrupt,
+    "clear_block": _clear_block,
     "end": _end,
     "stall": _stall,
     "freeze": _freeze,

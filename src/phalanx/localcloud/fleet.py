@@ -13,7 +13,7 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance, Reservation, StateReason
 
-from phalanx.localcloud import file_systems, gpus, launches, organisation, placement, room
+from phalanx.localcloud import file_systems, gpus, launches, organisation, placement, reserved, room
 from phalanx.localcloud.absences import Absences
 from phalanx.localcloud.capacity import CapacityError, Pool, no_room_message
 from phalanx.localcloud.context import Context
@@ -53,23 +53,42 @@ class Fleet:
     def launch(self, backend: EC2Backend, request: placement.Request) -> Reservation:
         """Start instances: `pending` at first, `running` once their nodes run. Raises EC2ClientError."""
         request.check()
-        vcpus = placement.vcpus(request.instance_type)
         try:
             organisation.check_launch(self.context)
             launches.refuse_in_bad_weather(self.context.weather, request)
             self._refuse_without_room(request)
-            self.pool.take(request.instance_type, request.zone, vcpus, request.count)
+            reserved_in = self._take_capacity(request)
         except CapacityError as refusal:
             raise EC2ClientError(refusal.code, refusal.message) from refusal
         try:
-            reservation = self._record(backend, request)
+            reservation = self._record(backend, request, reserved_in)
         except BaseException:
-            self.pool.give_back(request.instance_type, request.zone, vcpus, request.count)
+            self._give_back(request.instance_type, request.zone, reserved_in, request.count)
             raise
         for instance in reservation.instances:
             self.context.weather.christen(instance.id, launches.group_of(request))
             self._boot_soon(instance)
         return reservation
+
+    def _take_capacity(self, request: placement.Request) -> str:
+        """Take places in a reservation and return its id, or take free capacity and return ""."""
+        place = (request.backend.region_name, request.zone, request.instance_type)
+        found = reserved.take(request.wish, place, request.count, self.context.clock.now())
+        if found is None:
+            self.pool.take(request.instance_type, request.zone, placement.vcpus(request.instance_type), request.count)
+            return ""
+        try:
+            self.pool.refuse_by_fault()
+        except CapacityError:
+            reserved.leave(found.id, request.count)
+            raise
+        return found.id
+
+    def _give_back(self, instance_type: str, zone: str, reserved_in: str, count: int = 1) -> None:
+        if reserved_in:
+            reserved.leave(reserved_in, count)
+        else:
+            self.pool.give_back(instance_type, zone, placement.vcpus(instance_type), count)
 
     def _refuse_without_room(self, request: placement.Request) -> None:
         """Raise CapacityError, as EC2 does without capacity, if this machine can't carry so many nodes more."""
@@ -89,7 +108,7 @@ class Fleet:
             message = no_room_message(request.instance_type, request.zone, short.fix, short.what)
             raise CapacityError("InsufficientInstanceCapacity", message)
 
-    def _record(self, backend: EC2Backend, request: placement.Request) -> Reservation:
+    def _record(self, backend: EC2Backend, request: placement.Request, reserved_in: str) -> Reservation:
         with self._recording:
             reservation = _moto_launch(backend, request)
         with self._lock:
@@ -98,6 +117,7 @@ class Fleet:
                 self._live[instance.id] = instance
         for instance in reservation.instances:
             request.complete(instance)
+            put_in_reservation(instance, reserved_in)
         return reservation
 
     def _boot_soon(self, instance: Instance) -> None:
@@ -181,8 +201,7 @@ class Fleet:
                 instance.state_reason = reason
                 self._live.pop(instance.id, None)
                 self.taken_at.pop(instance.id, None)
-            zone = instance.placement.zone or ""
-            self.pool.give_back(instance.instance_type, zone, placement.vcpus(instance.instance_type))
+            self._give_back(instance.instance_type, instance.placement.zone or "", reservation_of(instance))
             self._changed(instance.id)
 
     def exited(self, instance_id: str) -> None:
@@ -276,6 +295,16 @@ def release_network(instance: Instance) -> None:
             interface.delete_on_termination = False
     # moto would free the address again when the object is collected, when another instance may have it.
     instance._private_ips = set()
+
+
+def put_in_reservation(instance: Instance, reservation_id: str) -> None:
+    """Record the reservation in which an instance runs; "" for none."""
+    setattr(instance, "capacity_reservation_id", reservation_id or None)  # noqa: B010 (moto's instance lacks it)
+
+
+def reservation_of(instance: Instance) -> str:
+    """Return the id of the reservation in which an instance runs, or ""."""
+    return getattr(instance, "capacity_reservation_id", None) or ""
 
 
 def _set_state(instance: Instance, name: str) -> None:

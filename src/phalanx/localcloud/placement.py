@@ -21,6 +21,7 @@ from phalanx.localcloud import (
     fsx,
     partitions,
     placement_groups,
+    reserved,
 )
 from phalanx.localcloud.moto_setup import FULL_IMAGES
 from phalanx.localcloud.nodes import Machine
@@ -41,6 +42,7 @@ class Request:
     group_names: list[str]
     kwargs: dict[str, Any]
     template: dict[str, Any]
+    wish: reserved.Wish
 
     @classmethod
     def build(
@@ -61,15 +63,16 @@ class Request:
         merged["block_device_mappings"] = _disks(disks)
         merged["metadata_options"] = kwargs.get("metadata_options") or template.get("MetadataOptions", {})
         merged["key_name"] = kwargs.get("key_name") or template.get("KeyName")
-        merged["instance_market_options"] = kwargs.get("instance_market_options") or _market(template)
+        wish = reserved.wish(merged.pop("capacity_reservation", None), template, _market(kwargs))
+        # moto takes any market for the spot market.
+        merged["instance_market_options"] = {"MarketType": wish.market} if wish.market == "spot" else None
         merged.setdefault("region_name", backend.region_name)
         _choose_place(backend, merged, group_names or template.get("SecurityGroups"), template)
         behaviour = template.get("InstanceInitiatedShutdownBehavior")
         merged["instance_initiated_shutdown_behavior"] = kwargs.get("instance_initiated_shutdown_behavior") or behaviour
         image_id = image_id or template.get("ImageId", "")
-        return cls(
-            backend, image_id, count, _encoded(user_data or template.get("UserData")), group_names, merged, template
-        )
+        encoded = _encoded(user_data or template.get("UserData"))
+        return cls(backend, image_id, count, encoded, group_names, merged, template, wish)
 
     @property
     def instance_type(self) -> str:
@@ -118,6 +121,7 @@ class Request:
         _check_architecture(self.backend, self.image_id, self.instance_type)
         self._check_groups()
         if self.placement_group:
+            reserved.refuse_group(self.wish)
             placement_groups.require(self.backend.region_name, self.placement_group, self.instance_type)
         self._profile()
         raw = base64.b64decode(str(self.user_data)) if self.user_data else b""
@@ -138,7 +142,9 @@ class Request:
                 raise EC2ClientError("InvalidParameter", text)
 
     def complete(self, instance: Instance) -> None:
-        """Give the instance what moto ignores of a launch template: its profile and its placement group."""
+        """Give the instance what moto ignores of a launch template: its profile, placement group and market."""
+        if self.wish.market == reserved.BLOCK:
+            instance.lifecycle = reserved.BLOCK
         if self.placement_group:
             placement_groups.put(instance, self.placement_group)
         if profile := self._profile():
@@ -269,9 +275,10 @@ def _encoded(user_data: Any) -> Base64EncodedString | None:
     return Base64EncodedString(str(user_data))
 
 
-def _market(template: dict[str, Any]) -> dict[str, Any] | None:
-    options = template.get("InstanceMarketOptions") or {}
-    return options if options.get("MarketType") == "spot" else None
+def _market(kwargs: dict[str, Any]) -> str:
+    """Return the market of a request, which moto passes on by its name or with all its options; "" for none."""
+    options = kwargs.get("instance_market_options") or ""
+    return options if isinstance(options, str) else options.get("MarketType", "")
 
 
 def _interfaces(template: dict[str, Any], subnet_id: str | None) -> list[dict[str, Any]]:

@@ -131,11 +131,12 @@ def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Ca
 
 
 def _is_needed(engine: Engine) -> bool:
-    """Whether there is a stack, or an instance or a VPC that somebody made without one."""
-    from phalanx.localcloud import ec2, fleet
+    """Whether there is a stack, or an instance, a VPC or a reservation that somebody made without one."""
+    from phalanx.localcloud import ec2, fleet, reserved
 
     stacks = any(not stack.gone for stack in engine.stacks)
-    return stacks or bool(fleet.current().live()) or bool(ec2.vpcs_of_users())
+    held = reserved.active(fleet.current().context.clock.now())
+    return stacks or bool(fleet.current().live()) or bool(ec2.vpcs_of_users()) or bool(held)
 
 
 def _preload(account: str) -> None:

@@ -182,6 +182,7 @@ class Group:
             "HealthCheckType": self.settings.get("HealthCheckType", "EC2"),
             "HealthCheckGracePeriod": int(self.settings.get("HealthCheckGracePeriod", 0)),
             "PlacementGroup": self.settings.get("PlacementGroup"),
+            "CapacityReservationSpecification": self.settings.get("CapacityReservationSpecification"),
             "Instances": [member.describe() for member in list(self.members.values())],
             "CreatedTime": self.created,
             "SuspendedProcesses": [

@@ -14,6 +14,7 @@ from phalanx.localcloud.autoscaling.reconciler import Reconciler
 from phalanx.localcloud.context import Context
 
 _SETTINGS = (
+    "CapacityReservationSpecification",
     "DefaultCooldown",
     "HealthCheckGracePeriod",
     "HealthCheckType",

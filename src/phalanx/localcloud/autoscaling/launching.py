@@ -88,6 +88,7 @@ def _kwargs(group: Group, subnet: str, version: LaunchTemplateVersion) -> dict[s
         "subnet_id": subnet,
         "tags": {"instance": {**group.propagated_tags(), GROUP_TAG: group.name}},
         "associate_public_ip": None,
+        "capacity_reservation": group.settings.get("CapacityReservationSpecification"),
     }
 
 

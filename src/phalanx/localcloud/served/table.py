@@ -39,6 +39,7 @@ SERVED = {
         DisassociateIamInstanceProfile DisassociateRouteTable ImportKeyPair ModifyInstanceAttribute
         ModifyInstanceMetadataOptions ModifyLaunchTemplate ModifyManagedPrefixList ModifyNetworkInterfaceAttribute
         ModifySecurityGroupRules ReplaceNetworkAcl* CreatePlacementGroup DeletePlacementGroup
+        CancelCapacityReservation CreateCapacityReservation PurchaseCapacityBlock
         DeleteSnapshot DeregisterImage
         ModifySubnetAttribute ModifyVpcAttribute ModifyVpcEndpoint RebootInstances ReleaseAddress ReplaceRoute
         ReplaceIamInstanceProfileAssociation ReplaceRouteTableAssociation RevokeSecurityGroup* RunInstances
