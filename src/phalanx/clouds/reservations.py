@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from phalanx.errors import SpecError
 from phalanx.plan.capacity import Reservation
-from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
 
 
@@ -21,10 +20,6 @@ def find(api: Api, spec: ClusterSpec) -> Reservation | None:
     """Return the reservation; None if the spec names none. Raises SpecError if it does not exist."""
     if not spec.reservation:
         return None
-    if is_local(api.name):
-        raise SpecError(
-            "capacity: the local cloud has no Capacity Reservations", "Write on-demand or spot, or use `cloud: aws`."
-        )
     ids = [spec.reservation]
     answer = api.exists("ec2", "describe_capacity_reservations", CapacityReservationIds=ids)
     if not answer or not answer["CapacityReservations"]:
