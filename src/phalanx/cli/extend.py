@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from phalanx import clouds
-from phalanx.cli.console import duration, moment, print_json, say
+from phalanx.cli.console import duration, moment, note, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
-from phalanx.errors import ClusterError
+from phalanx.counts import counted
+from phalanx.errors import CloudError, ClusterError
 from phalanx.spec.spec_checks import WrongError, duration_s
+
+if TYPE_CHECKING:
+    from phalanx.clouds.protocol import Cloud, StackState
+    from phalanx.cluster.cluster_record import Cluster
 
 
 def _seconds(_: click.Context, __: click.Parameter, value: str) -> int:
@@ -33,7 +40,8 @@ def command(by: int, name: str | None, file: Path | None, as_json: bool) -> None
     """Move the end of the lease by TIME (default: 2h), counted from the present end.
 
     A cluster without a lease gets one, counted from now. `phalanx up` starts a cluster whose lease has ended; of one
-    that is stopped, this moves the time at which `down_after` removes it.
+    that is stopped, this moves the time at which `down_after` removes it. A `budget` that does not pay until the new
+    end is named, and does not hold it back.
 
     \b
     Examples:
@@ -56,12 +64,40 @@ def command(by: int, name: str | None, file: Path | None, as_json: bool) -> None
         return
     end_s = max(now, running.end_s or 0.0) + by
     cloud.end_at(cluster.name, end_s)
-    _report(cluster.name, "lease_end", f"The lease of cluster {cluster.name} ends", end_s, as_json)
+    paid_s, warning = _budget(cloud, state, cluster, running.nodes, end_s)
+    if warning:
+        note(f"warning: {warning}")
+    pays_until = {"budget_pays_until": None if paid_s is None else moment(paid_s)}
+    _report(cluster.name, "lease_end", f"The lease of cluster {cluster.name} ends", end_s, as_json, pays_until)
 
 
-def _report(name: str, what: str, text: str, at_s: float, as_json: bool) -> None:
+def _budget(
+    cloud: Cloud, state: StackState, cluster: Cluster, nodes: int, end_s: float
+) -> tuple[float | None, str | None]:
+    """Return until when the budget pays the nodes, if that is known, and a warning if they run for longer."""
+    from phalanx.cluster.spending import budget_pays_until
+    from phalanx.spec.spec import ClusterSpec
+
+    budget = cluster.spec.get("budget")
+    if not budget:
+        return None, None
+    try:
+        paid_s = budget_pays_until(cloud, state, ClusterSpec(**cluster.spec), nodes)
+    except CloudError as error:
+        return None, f"whether the budget of {budget} pays until then is not known: {error.message}"
+    if paid_s is None or paid_s >= end_s:
+        return paid_s, None
+    if paid_s <= time.time():
+        return paid_s, f"the budget of {budget} is spent, and the nodes go on until the lease ends"
+    pays = f"the budget of {budget} pays {counted(nodes, 'node')} until {moment(paid_s)}"
+    return paid_s, f"{pays}: nothing stops them then, because the lease ends later"
+
+
+def _report(
+    name: str, what: str, text: str, at_s: float, as_json: bool, more: Mapping[str, str | None] | None = None
+) -> None:
     left_s = at_s - time.time()
     if as_json:
-        print_json({"cluster": name, what: moment(at_s), "left_s": round(left_s)})
+        print_json({"cluster": name, what: moment(at_s), "left_s": round(left_s), **(more or {})})
     else:
         say(f"{text} in {duration(left_s)}, at {moment(at_s)}.")

@@ -36,6 +36,15 @@ def _interface_endpoints(cloud: Cloud, state: StackState) -> int | None:
     return len(set(made) - ENDPOINTS.keys())
 
 
+def budget_pays_until(cloud: Cloud, state: StackState, spec: ClusterSpec, nodes: int) -> float | None:
+    """Return until when the budget pays so many nodes, now if it is spent; None without a budget or a price."""
+    spent = cost(cloud, state, spec.head).so_far_usd
+    rate = money.usd_per_hour(spec, nodes, cloud.prices(money.types_of(spec)), _interface_endpoints(cloud, state))
+    if spec.budget_usd is None or spent is None or not rate:
+        return None
+    return time.time() + max(0.0, spec.budget_usd - spent) / rate * 3600
+
+
 def limits_now(cloud: Cloud, state: StackState, spec: ClusterSpec, gpus: int, nodes: int) -> Limits:
     """Return the limits of a cluster that runs with so many nodes from now on. Raises SpecError for a spent budget."""
     spent = cost(cloud, state, spec.head).so_far_usd if spec.budget else None
