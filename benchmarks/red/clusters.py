@@ -91,6 +91,15 @@ DEFENCES = (
         ("runner/files/state.py", "state = job_state(state, job_id_of(directory))", "pass"),
     ),
     defence(
+        "a job's directory may be nested deeper than calls",
+        "test_damaged_records.py::test_directories_nested_deeper_than_calls_hide_no_job_and_are_deleted",
+        (
+            "runner/verbs/listing.py",
+            "        trees.remove(directory)",
+            "        import shutil\n\n        shutil.rmtree(directory, ignore_errors=True)",
+        ),
+    ),
+    defence(
         "only administrators can execute what makes root",
         "test_sudo.py",
         ("localcloud/nodes/image.py", "program.chmod(0o4750)", "program.chmod(0o4755)"),

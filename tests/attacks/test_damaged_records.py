@@ -148,3 +148,35 @@ def test_a_job_that_damages_its_own_record_can_be_stopped(victim):
 def test_results_of_a_sound_job_come_home_beside_damaged_ones(victim, sound, damaged, tmp_path):
     victim.phalanx("get", sound, "kept", str(tmp_path), timeout_s=ANSWER_S)
     assert (tmp_path / "kept").read_text() == "kept\n"
+
+
+# Two thousand directories, one in the other, where a submission that was cut off would have left one, and beside it.
+NEST = r"""
+import os, sys
+for top in sys.argv[1:]:
+    os.mkdir(top)
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(2000):
+        os.mkdir("d", dir_fd=here)
+        here, above = os.open("d", os.O_RDONLY, dir_fd=here), here
+        os.close(above)
+    os.utime(top, (0, 0))
+"""
+
+
+def test_directories_nested_deeper_than_calls_hide_no_job_and_are_deleted(victim, sound):
+    unknown = f"{JOBS}/991231-235959-badbad"
+    run(victim, "python3", "-c", NEST, unknown, "/efs/nested")
+    assert listed(victim)[sound]["state"] == "succeeded"
+    asked(victim, "status")
+    assert "kept" in asked(victim, "logs", sound)
+    assert victim.on("head", f"ls -d {unknown}", check=False) == ""
+
+
+def test_the_local_cloud_ends_and_starts_after_a_job_has_nested_directories():
+    with a_cluster(SPEC.replace("name: damaged", "name: nested")) as terminal:
+        terminal.on("head", f"python3 -c '{NEST}' /efs/nested /tmp/nested /dev/shm/nested")
+        terminal.phalanx("down", "--yes")
+        assert not list((terminal.state / "local").glob("efs/fs-*"))
+        terminal.phalanx("up", "--yes")
+        assert terminal.on("head", "ls /efs") == ""

@@ -61,6 +61,15 @@ def test_a_stop_exports_what_was_closed_before_it_and_deletes_no_object(buckets,
     assert sorted(keys()) == ["pets/cat", "pets/late"]
 
 
+def test_a_file_whose_name_no_key_can_have_hides_no_other(buckets, tmp_path):
+    buckets.mount("my-bucket", "pets/")
+    place = Path(tmp_path, "state/s3/my-bucket/pets")
+    Path(os.fsdecode(os.fsencode(place) + b"/\xff")).write_text("x")
+    (place / "dog").write_text("woof")
+    buckets.look("my-bucket")
+    assert keys() == ["pets/dog"]
+
+
 @pytest.mark.parametrize(
     "prefix", ["pets/../../../../outside/", "../../../outside/", "pets//", "pets/./", "pets/\0/", f"{'p' * 256}/"]
 )

@@ -50,3 +50,15 @@ def test_state_is_bound_to_the_instance(tmp_path):
     assert disk.belongs_to("i-1", str(tmp_path)), "a boot that has just begun"
     disk.bind("i-1", str(tmp_path))
     assert disk.belongs_to("i-1", str(tmp_path)) and not disk.belongs_to("i-2", str(tmp_path))
+
+
+def test_what_a_job_has_nested_too_deep_for_python_does_not_stop_the_boot(image, monkeypatch):
+    def too_deep(_path: str) -> None:
+        raise RecursionError
+
+    removed: list[str] = []
+    monkeypatch.setattr("shutil.rmtree", too_deep)
+    monkeypatch.setattr(disk.os, "spawnlp", lambda *arguments: removed.append(" ".join(arguments[1:])))
+    files.write(f"{image}/var/lib/phalanx/environments/x", "")
+    disk.begin(str(image))
+    assert f"rm rm -rf {image}/var/lib/phalanx" in removed

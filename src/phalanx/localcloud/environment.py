@@ -6,7 +6,6 @@ import io
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import Any
 
 from moto.awslambda.models import LambdaFunction
 
+from phalanx.localcloud import trees
 from phalanx.localcloud.context import Context, Issued
 
 # Inside the local cloud's state directory.
@@ -99,7 +99,7 @@ class Environment:
         except OSError:
             # Flushing what was not yet written failed: there is no reader any more.
             pass
-        shutil.rmtree(self._directory, ignore_errors=True)
+        trees.remove(self._directory)
 
     def _start(self, function: LambdaFunction, variables: dict[str, str]) -> None:
         code = self._directory / "task"

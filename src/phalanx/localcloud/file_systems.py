@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from moto.efs.models import EFSBackend, FileSystem, efs_backends
 
-from phalanx.localcloud import owners
+from phalanx.localcloud import owners, trees
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.nodes.machine import EXPORTS
 
@@ -57,7 +56,7 @@ def exports(context: Context, vpc_id: str) -> None:
 
 def remove_exports(state: Path, vpc_id: str) -> None:
     """Remove that directory: the data end with the machines that served them."""
-    shutil.rmtree(state / EXPORTS / vpc_id, ignore_errors=True)
+    trees.remove(state / EXPORTS / vpc_id)
 
 
 def discard_at_exit(state: Path, file_system_id: str) -> None:
@@ -67,11 +66,11 @@ def discard_at_exit(state: Path, file_system_id: str) -> None:
 
 def sweep(state: Path) -> None:
     """Remove the data of every file system that does not outlive the local cloud."""
-    shutil.rmtree(state / EXPORTS, ignore_errors=True)
+    trees.remove(state / EXPORTS)
     root = state / "efs"
     for path in root.iterdir() if root.is_dir() else ():
         if path.is_dir() and not _record(state, path.name).exists():
-            shutil.rmtree(path, ignore_errors=True)
+            trees.remove(path)
     if root.is_dir() and not any(root.iterdir()):
         root.rmdir()
 
@@ -94,7 +93,7 @@ def install(context: Context) -> None:
     def delete_file_system(self: EFSBackend, file_system_id: str) -> None:
         _delete(self, file_system_id)
         _record(context.state, file_system_id).unlink(missing_ok=True)
-        shutil.rmtree(directory(context.state, file_system_id), ignore_errors=True)
+        trees.remove(directory(context.state, file_system_id))
 
     def size_in_bytes(self: FileSystem) -> dict[str, Any]:
         size = metered_bytes(directory(context.state, self.file_system_id))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import shutil
 import threading
 import time
 import uuid
@@ -16,6 +15,7 @@ from typing import Any
 from moto.awslambda.models import LambdaBackend, LambdaFunction
 from moto.awslambda.utils import get_backend
 
+from phalanx.localcloud import trees
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.environment import DIRECTORY, Environment, Outcome
 from phalanx.localcloud.iam import credentials, middleware
@@ -83,7 +83,7 @@ class Functions:
         """End every process and remove its files."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._end(self._environments())
-        shutil.rmtree(self.context.state / DIRECTORY, ignore_errors=True)
+        trees.remove(self.context.state / DIRECTORY)
 
     def _run_and_retry(self, function: LambdaFunction, event: Any, attempt: int) -> None:
         try:

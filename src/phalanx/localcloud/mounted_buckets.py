@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from phalanx.localcloud import trees
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.fsx import links
 from phalanx.localcloud.fsx.records import Link
@@ -50,7 +50,7 @@ class Buckets:
             # Whoever looks again would take the files that are removed now for deleted by a job.
             self._links.clear()
             for path in self._root.glob("*"):
-                shutil.rmtree(path, ignore_errors=True)
+                trees.remove(path)
 
     def mount(self, bucket: str, prefix: str) -> None:
         """Show a prefix as files from now on, unless it can't be a directory's path: whoever may list it chooses it."""
@@ -77,9 +77,10 @@ class Buckets:
     def _sync(self, link: Link) -> None:
         try:
             links.sync(str(self._root), link, self._context.account, self._context.root_of_nodes)
-        except OSError:
+            self._context.keep_buckets()
+        # Whatever jobs have made there, the other prefixes are looked at, now and in a second.
+        except Exception:
             log.exception("%s is not synchronized", link.url)
-        self._context.keep_buckets()
 
     def _follow(self) -> None:
         while not self._ended.wait(_EVERY_S):

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, Tuple
 
-from phalanx.objects import checksums
+from phalanx.objects import checksums, trees
 from phalanx.objects.download import CopyError, Progress, Show
 from phalanx.objects.s3_client import XML, Bucket, Client, S3Error, error_of
 from phalanx.objects.workers import Keys, in_threads, spread
@@ -93,9 +93,8 @@ def survey(source: str, prefix: str) -> Tuple[List[File], List[str]]:
     if os.path.isfile(source):
         return [File(source, prefix, os.path.getsize(source))], []
     files, left_out = [], []
-    for directory, names, leaves in os.walk(source):
-        links = [name for name in names if os.path.islink(os.path.join(directory, name))]
-        for name in sorted(leaves + links):
+    for directory, names in trees.walk(source):
+        for name in sorted(names):
             path = os.path.join(directory, name)
             relative = os.path.relpath(path, source).replace(os.sep, "/")
             status = os.lstat(path)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Set, Tuple, Union
+
+from phalanx.objects import trees
 
 Print = Tuple[int, int, int]
 """Of a file: its inode, size and time of its last change."""
@@ -64,12 +65,12 @@ class Home:
         """Return where a copy is brought to, with what an earlier try has brought of the same one."""
         place = os.path.join(self._incoming, copy)
         if not os.path.isdir(place):
-            shutil.rmtree(self._incoming, ignore_errors=True)
+            trees.remove(self._incoming)
         return place
 
     def replace(self, copy: str) -> None:
         """Put the copy in place of `files`, and keep those until the next time."""
-        shutil.rmtree(self._before, ignore_errors=True)
+        trees.remove(self._before)
         with suppress(FileNotFoundError):
             os.rename(self.files, self._before)
         os.rename(self.incoming(copy), self.files)
@@ -79,8 +80,8 @@ class Home:
         """Return what is in `files` now."""
         files: Dict[str, Print] = {}
         links: Dict[str, str] = {}
-        for directory, names, leaves in os.walk(self.files):
-            for name in (*names, *leaves):
+        for directory, names in trees.walk(self.files):
+            for name in names:
                 path = os.path.join(directory, name)
                 with suppress(FileNotFoundError):
                     status = os.lstat(path)
@@ -110,7 +111,7 @@ class Home:
         return None
 
     def _link(self, links: Mapping[str, str]) -> bool:
-        shutil.rmtree(self._links, ignore_errors=True)
+        trees.remove(self._links)
         os.makedirs(self._links)
         try:
             for path, link in links.items():
@@ -121,7 +122,7 @@ class Home:
 
     def forget_snapshot(self) -> None:
         """Remove the links, which keep the content of replaced files on the disk."""
-        shutil.rmtree(self._links, ignore_errors=True)
+        trees.remove(self._links)
 
     def _noted(self) -> Dict[str, Any]:
         try:

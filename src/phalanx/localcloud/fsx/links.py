@@ -14,10 +14,13 @@ from typing import Any
 
 from moto.s3.models import s3_backends
 
+from phalanx.localcloud import trees
 from phalanx.localcloud.fsx.records import Link
 
 LARGEST_BYTES = 256 << 20
 """S3 is in memory here: larger files are not exported."""
+# S3 has no longer ones.
+_LONGEST_KEY = 1024
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 log = logging.getLogger(__name__)
@@ -68,12 +71,20 @@ def _export(backend: Any, link: Link, directory: int) -> None:
 
 def _files(directory: int) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield the regular files below a directory, each with its time and size."""
-    for where, _, names, here in os.fwalk(".", dir_fd=directory, follow_symlinks=False):
+    for where, here, names in trees.walk(directory, _LONGEST_KEY):
         for name in names:
             with _passing(name):
                 found = os.stat(name, dir_fd=here, follow_symlinks=False)
-                if stat.S_ISREG(found.st_mode) and found.st_size <= LARGEST_BYTES:
-                    yield os.path.normpath(f"{where}/{name}"), (found.st_mtime_ns, found.st_size)
+                path = os.path.normpath(f"{where}/{name}")
+                if stat.S_ISREG(found.st_mode) and found.st_size <= LARGEST_BYTES and _can_be_key(path):
+                    yield path, (found.st_mtime_ns, found.st_size)
+
+
+def _can_be_key(path: str) -> bool:
+    try:
+        return len(path.encode()) <= _LONGEST_KEY
+    except UnicodeEncodeError:
+        return False
 
 
 def _note(link: Link, directory: int, name: str) -> None:

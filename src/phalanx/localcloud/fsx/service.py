@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from typing import Any
 from moto.ec2.models import ec2_backends
 from moto.s3.models import s3_backends
 
-from phalanx.localcloud import file_systems, partitions
+from phalanx.localcloud import file_systems, partitions, trees
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.fsx import checks, links
 from phalanx.localcloud.fsx.checks import FsxError
@@ -109,7 +108,7 @@ class Service:
         with self._lock:
             del self.systems[file_system_id]
             ec2_backends[self.context.account][found.region].delete_network_interface(found.interface.interface_id)
-            shutil.rmtree(self._directory(found), ignore_errors=True)
+            trees.remove(self._directory(found))
         self.context.network_changed()
 
     def named(self, file_system_id: str) -> Lustre:

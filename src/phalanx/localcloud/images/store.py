@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from phalanx.localcloud import userns
+from phalanx.localcloud import trees, userns
 
 TREE = "tree"
 PARTIAL = ".partial"
@@ -67,8 +67,12 @@ def images(directory: Path) -> list[Image]:
 
 def size_bytes(tree: Path) -> int:
     """What a tree takes on disk, without the few directories that only its accounts can read."""
-    files = (Path(place, name) for place, _directories, names in os.walk(tree) for name in names)
-    return sum(file.lstat().st_blocks * 512 for file in files)
+    top = os.open(tree, os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        found = ((name, here) for _, here, names in trees.walk(top) for name in names)
+        return sum(os.stat(name, dir_fd=here, follow_symlinks=False).st_blocks * 512 for name, here in found)
+    finally:
+        os.close(top)
 
 
 def contents(tree: Path) -> dict[str, Any]:

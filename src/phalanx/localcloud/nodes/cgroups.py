@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from phalanx.localcloud import kernel
+from phalanx.localcloud import kernel, trees
 from phalanx.localcloud.nodes import limits, volumes
 from phalanx.localcloud.nodes.machine import Machine, Site
 from phalanx.localcloud.userns import user_name
@@ -217,10 +217,7 @@ def _sweep(delegated: Path) -> None:
 
 def _remove(group: Path) -> bool:
     """Remove a group and the groups in it; return whether it is gone. The kernel refuses while it has processes."""
-    for directory, _directories, _files in os.walk(group, topdown=False):
-        with suppress(OSError):
-            Path(directory).rmdir()
-    return not group.exists()
+    return trees.remove(group)
 
 
 def _set(group: Path, name: str, value: int | str) -> None:

@@ -11,7 +11,6 @@ starter                      writes the uid maps, waits          (the host's nam
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -20,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from phalanx.localcloud import kernel, userns
+from phalanx.localcloud import kernel, trees, userns
 from phalanx.localcloud.nat import gateway
 from phalanx.localcloud.netlink import Rtnetlink
 from phalanx.localcloud.nodes import image, isolation, limits, wire
@@ -138,7 +137,7 @@ def _supervise(site: Site, doors: Doors, serve_api: ServeApi) -> int:
 
 def _clear(site: Site) -> None:
     for directory in (site.state / "nodes", site.image, site.layer, site.buckets):
-        shutil.rmtree(directory, ignore_errors=True)
+        trees.remove(directory)
 
 
 def _run_api(channel: socket.socket, doors: Doors, serve_api: ServeApi) -> None:

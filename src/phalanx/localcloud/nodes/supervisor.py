@@ -6,7 +6,6 @@ import dataclasses
 import os
 import re
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -14,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.localcloud import kernel
+from phalanx.localcloud import kernel, trees
 from phalanx.localcloud.nodes import cgroups, frozen, init, operating_system, processes, programs, wire
 from phalanx.localcloud.nodes.console import Console
 from phalanx.localcloud.nodes.machine import Machine, NodeError, Site
@@ -386,7 +385,7 @@ class Supervisor:
         """Remove the node's disk and directories."""
         self._disks.unmount(self._site.disk(instance_id))
         self._shm.unmount(self._site.shm(instance_id))
-        shutil.rmtree(self._site.node(instance_id), ignore_errors=True)
+        trees.remove(self._site.node(instance_id))
         cgroups.remove(self._site, instance_id)
         self._limit_memory()
 

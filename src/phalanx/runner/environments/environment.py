@@ -21,6 +21,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from phalanx.objects import trees
 from phalanx.runner.environments import managed_python, node_copy
 from phalanx.runner.environments.build_log import BuildLog
 from phalanx.runner.environments.interpreters import Interpreter, find
@@ -172,7 +173,7 @@ def _make(path: str, wanted: Dict[str, Any], installer: _Installer) -> None:
     began = time.monotonic()
     if os.path.exists(path):
         _say(f"{path} is incomplete: starting over")
-        shutil.rmtree(path)
+        _discard(path)
     python = installer.python
     _say(f"making {path} with Python {python.version_text} ({python.path})")
     installer.install()
@@ -325,11 +326,15 @@ def _die_with_parent() -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _discard(path: str) -> None:
+    if not trees.remove(path):
+        raise CannotMakeError(f"{path} can't be removed\nRemove it on the head, as an administrator.")
+
+
 def _size(path: str) -> int:
-    total = 0
-    for directory, _, files in os.walk(path):
-        total += sum(os.lstat(os.path.join(directory, name)).st_size for name in files)
-    return total
+    return sum(
+        os.lstat(os.path.join(directory, name)).st_size for directory, names in trees.walk(path) for name in names
+    )
 
 
 def _say(text: str) -> None:

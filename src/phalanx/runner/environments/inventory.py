@@ -5,10 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from phalanx.objects import trees
 from phalanx.runner.environments import node_copy
 from phalanx.runner.environments.environment import lock
 
@@ -37,8 +37,7 @@ def _look_at(path: str, prune: bool) -> Dict[str, Any]:
         node_copy.remove(path)
         with suppress(FileNotFoundError):
             os.unlink(node_copy.archive_of(path))
-        shutil.rmtree(path)
-        facts["removed"] = True
+        facts["removed"] = trees.remove(path)
     os.close(held)
     return facts
 

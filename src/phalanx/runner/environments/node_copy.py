@@ -13,6 +13,8 @@ from __future__ import annotations
 import fcntl
 import os
 
+from phalanx.objects import trees
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List
@@ -78,9 +80,7 @@ def bring(kept: str) -> None:
 
 def remove(kept: str) -> None:
     """Remove this node's copy."""
-    import shutil  # here, because a starter seldom needs it
-
-    shutil.rmtree(_copy_of(kept), ignore_errors=True)
+    trees.remove(_copy_of(kept))
     for link in (_copy_of(kept), path_of(kept)):
         if os.path.islink(link):
             os.unlink(link)

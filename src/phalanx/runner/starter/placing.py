@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
 
+from phalanx.objects import trees
 from phalanx.runner.environments import node_copy
-
-if TYPE_CHECKING:
-    from typing import Iterator, Tuple
 
 
 def place(code: str, target: str, kept: str) -> str:
@@ -31,7 +28,7 @@ def place_tree(source: str, target: str) -> str:
     "{nodes}" in the text is a placeholder for the names of the nodes.
     """
     try:
-        for directory, names in _directories(source):
+        for directory, names in trees.walk(source):
             place = os.path.join(target, os.path.relpath(directory, source))
             os.makedirs(place, exist_ok=True)
             for name in names:
@@ -39,13 +36,6 @@ def place_tree(source: str, target: str) -> str:
     except OSError as error:
         return f"the code can't be copied to {target} on {{nodes}}: {error.filename or target}: {error.strerror}"
     return ""
-
-
-def _directories(source: str) -> Iterator[Tuple[str, Iterator[str]]]:
-    """Yield each directory with its files and its links to directories."""
-    for directory, directories, files in os.walk(source):
-        links = [name for name in directories if os.path.islink(os.path.join(directory, name))]
-        yield directory, iter([*files, *links])
 
 
 def _place(source: str, target: str) -> None:

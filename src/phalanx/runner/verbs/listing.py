@@ -52,6 +52,6 @@ def _remove_if_abandoned(directory: str) -> None:
     except FileNotFoundError:  # it was refused meanwhile
         return
     if is_abandoned:
-        import shutil  # here, because it is rarely needed
+        from phalanx.objects import trees  # here, because it is rarely needed
 
-        shutil.rmtree(directory, ignore_errors=True)
+        trees.remove(directory)

@@ -172,9 +172,9 @@ def _keep(job: Dict[str, Any], directory: str) -> None:
 
 def _remove(directory: str) -> None:
     """Remove a refused job's directory: no process was started, so it is not listed."""
-    import shutil
+    from phalanx.objects import trees
 
-    shutil.rmtree(directory, ignore_errors=True)
+    trees.remove(directory)
 
 
 def _refuse(error: Exception) -> int:

@@ -1,0 +1,123 @@
+"""Directories that a job may have nested deeper than Python's calls: to walk through, and to remove.
+
+In many versions of Python, `shutil.rmtree` and `os.walk` fail there with RecursionError.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Iterator, List, Tuple, Union
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def walk(top: str) -> Iterator[Tuple[str, List[str]]]:
+    """Yield each directory from `top` on, with the names in it that are no directories. No link is followed.
+
+    As with `os.walk`, what can't be listed is passed over.
+    """
+    waiting = [top]
+    while waiting:
+        here = waiting.pop()
+        names, below = _listed(here)
+        waiting += [os.path.join(here, name) for name in reversed(below)]
+        yield here, names
+
+
+def remove(top: str) -> bool:
+    """Remove a directory with all that is in it, following no link; return whether it is gone.
+
+    What can't be removed stays, and the rest goes.
+    """
+    try:
+        place = _Place(os.open(top, _DIRECTORY))
+        try:
+            _empty(place)
+        finally:
+            os.close(place.fd)
+        os.rmdir(top)
+    except OSError:
+        pass
+    return not os.path.lexists(top)
+
+
+class _Place:
+    """An open directory that moves down and up: only two are open at a time, and no path gets too long."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._above: List[Tuple[str, Tuple[int, int]]] = []
+
+    def down(self, name: str) -> bool:
+        """Enter a directory; return whether that was possible."""
+        try:
+            below = os.open(name, _DIRECTORY, dir_fd=self.fd)
+        except OSError:
+            return False
+        self._above.append((name, self._identity()))
+        self._move(below)
+        return True
+
+    def up(self) -> str:
+        """Go back to the directory above; return the name of the one that was left. Raises OSError."""
+        name, identity = self._above.pop()
+        self._move(os.open("..", _DIRECTORY, dir_fd=self.fd))
+        if self._identity() != identity:
+            raise OSError(errno.ESTALE, "another process has moved the directory", name)
+        return name
+
+    def _move(self, fd: int) -> None:
+        os.close(self.fd)
+        self.fd = fd
+
+    def _identity(self) -> Tuple[int, int]:
+        status = os.fstat(self.fd)
+        return status.st_dev, status.st_ino
+
+
+def _empty(place: _Place) -> None:
+    """Remove all below. Raises OSError if another process moves a directory meanwhile."""
+    left = [_unlink_in(place.fd)]
+    while left:
+        if left[-1]:
+            if place.down(left[-1].pop()):
+                left.append(_unlink_in(place.fd))
+            continue
+        left.pop()
+        if left:
+            _try(os.rmdir, place.up(), place.fd)
+
+
+def _unlink_in(directory: int) -> List[str]:
+    """Remove what is no directory, and return the names of the directories."""
+    if not os.access(".", os.X_OK, dir_fd=directory):
+        # Its owner has taken away what the way back up needs.
+        _try(os.chmod, ".", directory, 0o700)
+    names, below = _listed(directory)
+    for name in names:
+        _try(os.unlink, name, directory)
+    return below
+
+
+def _try(call: Callable[..., None], name: str, directory: int, *arguments: int) -> None:
+    try:
+        call(name, *arguments, dir_fd=directory)
+    except OSError:
+        pass
+
+
+def _listed(directory: Union[str, int]) -> Tuple[List[str], List[str]]:
+    """Return the names of what is no directory, and of the directories."""
+    names: List[str] = []
+    below: List[str] = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                (below if entry.is_dir(follow_symlinks=False) else names).append(entry.name)
+    except OSError:
+        pass
+    return names, below
