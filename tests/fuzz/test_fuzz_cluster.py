@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ from phalanx.jobs.job_output import FollowDecoder, OutputLine
 from phalanx.node import validate
 from phalanx.node.head import Head
 from phalanx.node.roster import Node, Roster
-from phalanx.reach import transfer
+from phalanx.reach import check_net, net_plot, net_result, transfer
 from phalanx.runner import frames
 from phalanx.runner.files import carry
 from phalanx.runner.verbs import follow_frames, porter
@@ -111,6 +112,25 @@ def test_frames_of_a_starter_are_whole_or_break_the_channel():
         + frames.pack_json(frames.RANK, {"label": "0"})
     )
     fuzz(in_chunks(changed_bytes(valid)), check, [[frames.MAGIC + b"\xff" * 12], [b"x" * (1 << 17)]])
+
+
+def test_a_measured_network_is_whole_or_refused():
+    document = {
+        "nodes": [{"address": "10.0.0.1", "efa": True}, {"address": "10.0.0.9", "efa": False}],
+        "links": [{"from": 0, "to": 1, "bit_s": 1e9, "round_trip_s": 1e-4}, {"from": 1, "to": 0, "error": "timed out"}],
+        "sums": [{"engine": "mpi", "transport": "Open MPI", "times": [{"bytes": 4096, "s": 0.001}]}] * 2,
+    }
+
+    def check(text: bytes) -> None:
+        with contextlib.suppress(JobError):
+            found = net_result.network(text, {})
+            check_net.problems(found, {"10.0.0.1": 1e9})
+            drawn = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(net_plot.svg(found)).iter()}
+            assert drawn <= {"svg", "rect", "text", "polyline", "circle"}
+
+    net_result.network(json.dumps(document).encode(), {})  # what is changed below is valid
+    texts = changed_value(document).map(lambda value: json.dumps(value).encode())
+    fuzz(texts | changed_bytes(json.dumps(document).encode()), check, [b"[" * 5000, b"9" * 5000, b"[]", b""])
 
 
 def in_chunks(whole: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[bytes]]:

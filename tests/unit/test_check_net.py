@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import combinations, permutations
 from typing import Any
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from phalanx.errors import JobError
 from phalanx.netcheck.__main__ import rounds
 from phalanx.netcheck.engines import network_of
-from phalanx.reach.check_net import Link, Network, network, problems
+from phalanx.reach.check_net import Link, Network, problems
 from phalanx.reach.net_plot import svg
+from phalanx.reach.net_result import network
 
 NODES = ("one", "two", "three", "four")
 USUAL = 9.4e9
@@ -106,24 +108,69 @@ def test_every_two_ranks_meet_once_and_each_is_in_one_pair_of_a_round(size):
     assert all(len({rank for pair in pairs for rank in pair}) == 2 * len(pairs) for pairs in found)
 
 
+DOCUMENT = {
+    "nodes": [{"address": "10.0.0.1", "efa": True}, {"address": "10.0.0.9", "efa": False}],
+    "links": [{"from": 0, "to": 1, "bit_s": 1e9, "round_trip_s": 1e-4}, {"from": 1, "to": 0, "error": "timed out"}],
+    "sums": [{"engine": "mpi", "transport": "Open MPI", "times": [{"bytes": 4096, "s": 0.001}]}] * 2,
+}
+LINK, SUM = DOCUMENT["links"][0], DOCUMENT["sums"][0]
+SCRIPT = "</text><script>alert(1)</script>"
+
+
+def read(document: Any, **names: str) -> Network:
+    return network(json.dumps(document).encode(), {"10.0.0.1": "head", **names})
+
+
 def test_a_result_is_read_with_the_nodes_names():
-    document = {
-        "nodes": [{"address": "10.0.0.1", "efa": True}, {"address": "10.0.0.9", "efa": False}],
-        "links": [{"from": 0, "to": 1, "bit_s": 1e9, "round_trip_s": 1e-4}, {"from": 1, "to": 0, "error": "timed out"}],
-        "sums": [{"engine": "mpi", "transport": "Open MPI", "times": [{"bytes": 4096, "s": 0.001}]}] * 2,
-    }
-    found = network(document, {"10.0.0.1": "head"})
+    found = read(DOCUMENT)
     assert (found.nodes, found.engine, found.sums) == (["head", "10.0.0.9"], "mpi", [(4096, 0.001)])
     assert (found.links[1].error, found.with_efa) == ("timed out", {"head"})
     assert found.bus_bit_s(4096, 0.001) == pytest.approx(4096 * 8 / 0.001)
-    without = network({**document, "sums": [{"error": "no module named torch"}] * 2}, {})
+    without = read({**DOCUMENT, "sums": [{"error": "no module named torch"}] * 2})
     assert (without.engine, without.no_engine) == ("", "no module named torch")
 
 
-@pytest.mark.parametrize("wrong", [{}, {"nodes": [], "links": [{}], "sums": []}, {"nodes": 1, "links": 2, "sums": 3}])
-def test_an_incomplete_result_is_an_error(wrong):
+def test_a_cluster_of_one_node_can_be_drawn():
+    found = read({**DOCUMENT, "nodes": DOCUMENT["nodes"][:1], "links": [], "sums": [SUM]})
+    assert problems(found, {}) == []
+    ElementTree.fromstring(svg(found))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({}, [], {**DOCUMENT, "nodes": []}, {"nodes": 1, "links": 2, "sums": 3}),
+        {**DOCUMENT, "nodes": [{"address": SCRIPT, "efa": True}, DOCUMENT["nodes"][1]]},
+        {**DOCUMENT, "nodes": [DOCUMENT["nodes"][0]] * 2},
+        {**DOCUMENT, "links": []},
+        {**DOCUMENT, "links": [LINK, LINK]},
+        {**DOCUMENT, "links": [LINK, {**LINK, "from": 0, "to": 0}]},
+        {**DOCUMENT, "links": [LINK, {**LINK, "from": -1, "to": 0}]},
+        {**DOCUMENT, "links": [LINK, {**LINK, "from": 1, "to": 0, "bit_s": -1e9}]},
+        {**DOCUMENT, "links": [LINK, {**LINK, "from": 1, "to": 0, "bit_s": "fast"}]},
+        {**DOCUMENT, "sums": [SUM]},
+        {**DOCUMENT, "sums": [{**SUM, "engine": SCRIPT}, SUM]},
+        {**DOCUMENT, "sums": [{**SUM, "times": []}, SUM]},
+        {**DOCUMENT, "sums": [{**SUM, "times": [{"bytes": 4096, "s": 0}]}, SUM]},
+        {**DOCUMENT, "sums": [{**SUM, "times": [{"bytes": 0, "s": 0.1}]}, SUM]},
+        {**DOCUMENT, "sums": [{**SUM, "transport": 7}, SUM]},
+    ],
+)
+def test_a_result_that_is_none_is_an_error(wrong):
     with pytest.raises(JobError, match="result can't be read"):
-        network(wrong, {})
+        read(wrong)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000, b'{"nodes": 1e999}', b"9" * 5000])
+def test_a_result_that_is_no_json_is_an_error(text):
+    with pytest.raises(JobError, match="result can't be read"):
+        network(text, {})
+
+
+def test_the_drawing_shows_texts_as_they_are():
+    found = replace(measured(), nodes=(SCRIPT, *NODES[1:]), engine=SCRIPT, links=[])
+    texts = [element.text for element in ElementTree.fromstring(svg(found)).iter() if element.text]
+    assert sum(SCRIPT in text for text in texts) == 3
 
 
 def test_the_drawing_has_every_link_and_size():

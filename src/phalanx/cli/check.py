@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,15 +59,15 @@ def net(
     """
     import tempfile
 
-    from phalanx.reach import check_net
+    from phalanx.reach import check_net, net_result
 
     cluster = load_cluster(name, file)
     cluster.require_ready()
     members = cluster.members()
     chosen = chosen_environment(Path("/nonexistent"), **{key: environment[key] for key in ENVIRONMENT})
     with tempfile.TemporaryDirectory() as parent:
-        document = _result(cluster, check_net.job(Path(parent) / "code", launcher, chosen))
-    found = check_net.network(document, {node.address: node.name for node in members})
+        result = _result(cluster, check_net.job(Path(parent) / "code", launcher, chosen))
+    found = net_result.network(result, {node.address: node.name for node in members})
     promised = _promised_bit_s(cluster, {node.name: node.type for node in members})
     problems = check_net.problems(found, promised)
     if plot is not None:
@@ -79,26 +78,28 @@ def net(
     return 1 if problems else 0
 
 
-def _result(cluster: Cluster, spec: JobSpec) -> dict[str, Any]:
+def _result(cluster: Cluster, spec: JobSpec) -> bytes:
     """Run the job and return what its first rank printed. Raises JobError if it failed."""
     from phalanx.jobs.job import OutputLine, submit
     from phalanx.reach.check_net import RESULT
+    from phalanx.reach.net_result import MOST_BYTES
 
     job = submit(cluster, spec)
-    parts, status = [], None
+    parts, status, left = [], None, MOST_BYTES
     try:
         for event in job.follow():
             if not isinstance(event, OutputLine):
                 status = event
-            elif event.data.startswith(RESULT.encode()):
+            elif event.data.startswith(RESULT.encode()) and left > 0:
                 parts.append(event.data.removeprefix(RESULT.encode()).rstrip(b"\n"))
+                left -= len(event.data)
     except KeyboardInterrupt:
         job.stop()
         raise
     if status is None or status.exit_code != 0 or not parts:
         reason = status.message if status else "it ended without a status"
         raise JobError(f"the network can't be measured: {reason}", f"`phalanx logs {job.id}` shows its output.")
-    return json.loads(b"".join(parts))
+    return b"".join(parts)
 
 
 def _promised_bit_s(cluster: Cluster, types: dict[str, str]) -> dict[str, float]:

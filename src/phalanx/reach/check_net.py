@@ -6,9 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from phalanx.errors import JobError
 from phalanx.jobs.environments import Environment
 from phalanx.jobs.job_model import JobSpec
 from phalanx.reach.own_code import write_package
@@ -67,34 +65,6 @@ def job(directory: Path, launcher: str, environment: Environment | None) -> JobS
     write_package("netcheck", directory)
     command = ("python3", "-m", "phalanx.netcheck")
     return JobSpec(command, launcher, per_node=1, directory=directory, name="check-net", environment=environment)
-
-
-def network(document: Mapping[str, Any], names: Mapping[str, str]) -> Network:
-    """Read the job's result; `names` are the nodes' by address. Raises JobError for one that is incomplete."""
-    try:
-        nodes = [names.get(node["address"], node["address"]) for node in document["nodes"]]
-        links = [_link(one, nodes) for one in document["links"]]
-        sums = dict(zip(nodes, document["sums"], strict=True))
-        failed = {node: answer["error"] for node, answer in sums.items() if "error" in answer}
-        if failed:
-            return Network(nodes, links, no_engine="; ".join(sorted(set(failed.values()))))
-        return Network(
-            nodes,
-            links,
-            sums[nodes[0]]["engine"],
-            [(one["bytes"], one["s"]) for one in sums[nodes[0]]["times"]],
-            transports={node: answer["transport"] for node, answer in sums.items()},
-            with_efa=frozenset(name for name, node in zip(nodes, document["nodes"], strict=True) if node["efa"]),
-        )
-    except (LookupError, TypeError, ValueError) as error:
-        raise JobError(f"the nodes' result can't be read: {error!r}") from error
-
-
-def _link(one: Mapping[str, Any], nodes: Sequence[str]) -> Link:
-    sender, receiver = nodes[int(one["from"])], nodes[int(one["to"])]
-    if "error" in one:
-        return Link(sender, receiver, error=str(one["error"]))
-    return Link(sender, receiver, float(one["bit_s"]), float(one["round_trip_s"]))
 
 
 def problems(found: Network, promised_bit_s: Mapping[str, float]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterable
 
@@ -46,7 +47,8 @@ def _all_reduce(found: Network, top: int) -> Iterable[str]:
     most, first = max(rate for _, rate in rates), rates[0][0]
     span = math.log2(rates[-1][0] / first) or 1.0
     points = [
-        (_LEFT + _WIDE * math.log2(size / first) / span, top + _HIGH - _HIGH * rate / most) for size, rate in rates
+        (_LEFT + _WIDE * math.log2(size / first) / span, top + _HIGH - _HIGH * rate / (most or 1))
+        for size, rate in rates
     ]
     yield _text(20, top - 20, f"all-reduce by {found.engine}: what a link carries, at most {gbit(most)}")
     yield f'<polyline fill="none" stroke="#06c" points="{" ".join(f"{x:.0f},{y:.0f}" for x, y in points)}"/>'
@@ -56,4 +58,4 @@ def _all_reduce(found: Network, top: int) -> Iterable[str]:
 
 
 def _text(x: float, y: float, text: str) -> str:
-    return f'<text x="{x:.0f}" y="{y:.0f}">{text}</text>'
+    return f'<text x="{x:.0f}" y="{y:.0f}">{html.escape(text)}</text>'
