@@ -168,6 +168,16 @@ def test_a_vpc_where_no_cluster_can_run_is_refused(changes, message):
         existing(**changes)
 
 
+@pytest.mark.parametrize("closed", [{"public": replace(HEAD, way_out="")}, {"workers": replace(WORKERS, way_out="")}])
+def test_a_subnet_whose_only_way_out_may_be_a_proxy_is_refused_with_what_serves_instead(closed):
+    with pytest.raises(SpecError) as refused:
+        existing(**closed)
+    assert "Nodes use no HTTP proxy" in refused.value.hint and "`access: private`" in refused.value.hint
+    with pytest.raises(SpecError) as refused:
+        existing(public=replace(HEAD, free=0))
+    assert "proxy" not in refused.value.hint
+
+
 def test_all_that_is_wrong_with_a_vpc_is_said_at_once():
     with pytest.raises(SpecError) as refused:
         existing(replace(HEAD, way_out="", free=0), replace(WORKERS, way_out="", free=0, zone="us-east-1a"), dns=False)

@@ -107,7 +107,14 @@ def refuse_unsuited(
     wrong += [*_of_addresses(spec, found, addresses, endpoints), *of_endpoints]
     if wrong:
         hint = "Correct the VPC or name other subnets; without the key, `up` makes a VPC."
-        raise SpecError("\n".join(f"network: {one}" for one in wrong), hint)
+        raise SpecError("\n".join(f"network: {one}" for one in wrong), hint + _about_proxies(wrong))
+
+
+def _about_proxies(wrong: Iterable[str]) -> str:
+    """Return what to do in a network whose way out is a proxy, if a subnet has no default route."""
+    if not any("leads nowhere" in one for one in wrong):
+        return ""
+    return " Nodes use no HTTP proxy: where that is the only way out, `access: private` needs none."
 
 
 def require(found: ExistingVpc | None) -> ExistingVpc:
