@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import pytest
+from clusters import FACTS, aws_spec
+from plans import CLOSED, PLANS
 
 from phalanx.cli import cli
+from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc
+from phalanx.plan.plan import make_plan
 from phalanx.spec.spec_load import load
+from phalanx.template import synthesize
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(path for place in ("*.md", "docs/**/*.md", "examples/**/*.md") for path in ROOT.glob(place))
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)|src=\"(?!https?:)([^\"]+)\"")
 COMMAND = re.compile(r"(?:^|[`$(] ?)phalanx ((?:local )?[a-z][a-z-]*)", re.MULTILINE)
+
+
+WAYS = ((1, INTERNET), (2, NAT))
 
 
 def without_quoted_code(text: str) -> str:
@@ -46,6 +56,20 @@ def exists(path: list[str]) -> bool:
             break
         command = command.get_command(click.Context(command), word)
     return command is not None
+
+
+def test_the_page_of_the_console_names_every_parameter_that_a_person_can_set() -> None:
+    head, workers = (replace(CLOSED, subnet_id=f"subnet-0000000{number}", way_out=way) for number, way in WAYS)
+    vpc = ExistingVpc(CLOSED.vpc, True, True, head, workers, ("10.1.0.0/16",))
+    network = {"head_subnet": head.subnet_id, "worker_subnet": workers.subnet_id}
+    public = make_plan(aws_spec(network=network), replace(FACTS, cloud="aws", vpc=vpc))
+    labels = set()
+    for plan in (*PLANS.values(), public):
+        interface = json.loads(synthesize(plan))["Metadata"]["AWS::CloudFormation::Interface"]
+        labels |= {one["default"] for one in interface["ParameterLabels"].values()}
+    page = (ROOT / "docs/console.md").read_text()
+    named = re.findall(r"^\| ([A-Z][^|]*|ssh from) \|", page, re.MULTILINE)
+    assert sorted(named) == sorted(labels)
 
 
 def test_every_page_is_in_a_menu_of_the_site() -> None:
