@@ -25,6 +25,16 @@ class TestMount:
         monkeypatch.setattr(command, "run", fake)
         monkeypatch.setattr(command.time, "sleep", lambda _: None)
         self.owned: list[str] = []
+        self.root_uid, self.root_mode = 0, 0o40755
+        real = os.stat
+
+        def stat(path, **more):
+            found = real(path, **more)
+            if not str(path).endswith("/efs"):
+                return found
+            return os.stat_result((self.root_mode, *found[1:4], self.root_uid, *found[5:]))
+
+        monkeypatch.setattr(mount.os, "stat", stat)
         monkeypatch.setattr(mount.files, "chown", lambda path, owner: self.owned.append(path))
         monkeypatch.setattr(mount.os, "chown", lambda path, *_, **__: self.owned.append(path))
         monkeypatch.setattr(mount.files, "read", lambda _: "LABEL=root / ext4 defaults 0 1\n")
@@ -36,7 +46,8 @@ class TestMount:
         exists = mount.os.path.exists
         monkeypatch.setattr(mount.os.path, "exists", lambda p: p in helpers if p.startswith("/sbin/") else exists(p))
         source = mount.of_efs("fs-1", "efs.us-east-1.amazonaws.com")
-        mount.mount(source, str(tmp_path / "efs"), 2000, 240, lambda _: None)
+        self.said: list[str] = []
+        mount.mount(source, str(tmp_path / "efs"), 2000, 240, self.said.append)
 
     def test_by_the_helper_where_there_is_one(self, commands, tmp_path, monkeypatch):
         self.mounted(tmp_path, monkeypatch, "/sbin/mount.efs", "/sbin/mount.nfs4")
@@ -86,6 +97,16 @@ class TestMount:
     def test_a_new_file_system_belongs_to_the_job_user(self, commands, tmp_path, monkeypatch):
         self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
         assert self.owned == [f"{tmp_path}/efs"]
+
+    @pytest.mark.parametrize(("uid", "mode"), [(1000, 0o40755), (0, 0o41777)])
+    def test_an_empty_one_whose_root_was_given_to_somebody_keeps_its_owner(
+        self, commands, tmp_path, monkeypatch, uid, mode
+    ):
+        self.root_uid, self.root_mode = uid, mode
+        self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
+        assert self.owned == [f"{tmp_path}/efs/.phalanx"]
+        advice = f"{tmp_path}/efs belongs to uid {uid}: jobs can write only where uid 2000 may"
+        assert self.said == ([] if mode & 2 else [advice])
 
     def test_the_root_of_a_file_system_with_data_keeps_its_owner(self, commands, tmp_path, monkeypatch):
         (tmp_path / "efs/data").mkdir(parents=True)

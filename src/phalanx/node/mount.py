@@ -72,6 +72,9 @@ def mount(
         insist(command, _WITHIN_S, source.passing, end, say)
         files.add_to_block("/etc/fstab", f"{source.place} {directory} {kind} _netdev,{options} 0 0\n")
     _let_write(directory, owner, linked)
+    found = os.stat(directory)
+    if found.st_uid != owner and not (found.st_mode & 2 or linked):
+        say(f"{directory} belongs to uid {found.st_uid}: jobs can write only where uid {owner} may")
 
 
 def serve(directory: str, owner: int, networks: str) -> None:
@@ -101,18 +104,20 @@ def follow(source: Source, directory: str, owner: int, patience_s: float, say: C
 
 
 def _let_write(directory: str, owner: int, linked: str = "") -> None:
-    """Give the job user a new file system, and of one with data only .phalanx: its root is not ours to change.
+    """Give the job user a new file system, and of another only .phalanx: its root is not ours to change.
 
+    A new one is empty, and only root may write there (docs/aws-behaviour.md 4.20): somebody has decided about another.
     A new one that is linked to S3 has data/ already, where what jobs may only read stays root's.
     """
-    is_ours = os.stat(directory).st_uid == owner
+    found = os.stat(directory)
+    is_ours = found.st_uid == owner
     if linked and os.listdir(directory) == ["data"] and not is_ours:
         # The root last: until then, no job could put a link in the way. Then one could: it is never done again.
         places = [f"{directory}/data/{name[:-1]}" for name in linked.split(",") if name.endswith("+")]
         for place in (*places, f"{directory}/data"):
             os.chown(place, owner, owner, follow_symlinks=False)
         files.chown(directory, owner)
-    elif not os.listdir(directory):
+    elif not (os.listdir(directory) or found.st_uid or found.st_mode & 2):
         files.chown(directory, owner)
     elif not is_ours:
         with contextlib.suppress(FileExistsError):
