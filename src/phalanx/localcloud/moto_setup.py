@@ -18,7 +18,7 @@ from phalanx.localcloud.images.store import Image
 
 MOTO_VERSION = "5.2.5"
 # The services that clusters use, in the order of their first requests.
-SERVICES = ("ssm", "ec2", "autoscaling", "iam", "efs", "sqs", "sns", "dynamodb", "logs", "awslambda", "sts")
+SERVICES = ("ssm", "ec2", "autoscaling", "iam", "efs", "sqs", "sns", "dynamodb", "logs", "awslambda", "events", "sts")
 # AWS's endpoint prefixes where they differ from the service's name.
 PREFIXES = {"efs": "elasticfilesystem", "elb": "elasticloadbalancing", "elbv2": "elasticloadbalancing"}
 
