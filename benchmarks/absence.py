@@ -41,12 +41,12 @@ class Seen:
 
 
 class Absence:
-    """Watches one absence; `speed` is the weather's."""
+    """Watches one absence. `speed`: the weather's; `nodes`: the ready nodes' names and instances before it."""
 
     def __init__(self, cluster: LocalCluster, speed: float, struck: Callable[[], bool]) -> None:
         self.seen = Seen()
         self._cluster, self._speed, self._struck = cluster, speed, struck
-        self._nodes: list[tuple[str, str]] = []
+        self.nodes: list[tuple[str, str]] = []
         self._ends = ""
 
     def watch(self) -> str:
@@ -66,7 +66,7 @@ class Absence:
 
     def _begin(self) -> str:
         """Begin the job that will be stopped, and wait until both run and have printed."""
-        self._nodes = self._ready()
+        self.nodes = self._ready()
         if (done := self._cluster.phalanx(*_run(_ENDS, "--detach"))).returncode:
             return reason(done.stderr)
         # Names of jobs are on the shared directory.
@@ -76,7 +76,7 @@ class Absence:
     def _during(self, pool: ThreadPoolExecutor) -> list[str]:
         """Give all commands again and again, until a node can read the directory again."""
         began = time.monotonic()
-        reading = pool.submit(self._cluster.phalanx, "ssh", self._nodes[-1][0], "--", "ls /efs", timeout_s=2 * AWAY_S)
+        reading = pool.submit(self._cluster.phalanx, "ssh", self.nodes[-1][0], "--", "ls /efs", timeout_s=2 * AWAY_S)
         problems = [*self._stop(), *self._looks(reading)]
         self.seen.away_s = round(time.monotonic() - began, 1)
         if self.seen.away_s < AWAY_S / self._speed - _MARGIN_S:
@@ -85,7 +85,7 @@ class Absence:
 
     def _looks(self, reading: Future[subprocess.CompletedProcess[str]]) -> Iterator[str]:
         while not reading.done():
-            problems = [*self._look()]
+            problems = [*self.look()]
             if reading.done():  # some of them answered when it was over
                 return
             self.seen.looks += 1
@@ -94,13 +94,14 @@ class Absence:
             while not reading.done() and time.monotonic() < deadline:
                 time.sleep(0.2)
 
-    def _look(self) -> Iterator[str]:
+    def look(self) -> Iterator[str]:
+        """Yield what a command says that it should not while the directory is away."""
         status = self._timed("status")
         if status.returncode or SILENT not in status.stdout:
             yield f"`status` ended with {status.returncode}: {status.stdout[-500:]}{status.stderr[-500:]}"
-        if (nodes := self._ready()) != self._nodes:
-            yield f"the ready nodes are {nodes}, and were {self._nodes}"
-        ssh = self._timed("ssh", self._nodes[-1][0], "--", "hostname")
+        if (nodes := self._ready()) != self.nodes:
+            yield f"the ready nodes are {nodes}, and were {self.nodes}"
+        ssh = self._timed("ssh", self.nodes[-1][0], "--", "hostname")
         if ssh.returncode or not ssh.stdout.startswith("ip-"):
             yield f"`ssh` ended with {ssh.returncode}: {ssh.stdout}{ssh.stderr[-500:]}"
 
@@ -114,8 +115,8 @@ class Absence:
         before = self._lines(_GOES_ON)
         later = self._wait_for(lambda: self._lines(_GOES_ON) > before, _GOES_ON_WITHIN_S, "the job does not go on")
         yield from filter(None, [later])
-        if (nodes := self._ready()) != self._nodes:
-            yield f"afterwards the ready nodes are {nodes}, and were {self._nodes}"
+        if (nodes := self._ready()) != self.nodes:
+            yield f"afterwards the ready nodes are {nodes}, and were {self.nodes}"
         self._cluster.phalanx("stop", _GOES_ON)
         shown = "".join(followed.communicate(timeout=_GOES_ON_WITHIN_S))
         if f"{SILENT}; the job goes on" not in shown:

@@ -2,8 +2,8 @@
 
 A trial is a cluster's whole life under a seed: up, run, a replacement, scale, down. Each step must succeed within its
 deadline, or fail for a true reason, and after `down` nothing may be left. Every second trial has all kinds of weather
-at once, and the others one kind each in turn; with --alone, all have one kind. A life with `storage` is watched while
-the shared directory is away, for five minutes at speed 1.
+at once (a share of them with GPUs), and the others one kind each in turn; with --alone, all have one kind. A life with
+`storage` is watched while the shared directory is away, for five minutes at speed 1.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import datetime
 import json
 import os
+import random
 import re
 import signal
 import time
@@ -43,6 +44,7 @@ _IMAGE = os.environ.get("PHALANX_FULL_IMAGE", "ubuntu-24.04")
 _CHANGING = [*(kind for kind in KINDS if kind != _PACKAGES), absence.KIND]
 _GPUS = "gpus"
 _GPU_TYPE, _GPUS_OF_TYPE = "g4dn.12xlarge", 4
+_SHARE_WITH_GPUS = 0.25  # of the lives in all weather
 # A machine that has lost a GPU is missing for good: that is the truth, and ends a life early.
 _LOST_GPU = re.compile(r"only \d of \d GPUs work")
 # The longest weather, for two launches one after another; and what a machine with nothing else to do needs besides.
@@ -90,6 +92,12 @@ class Trial:
         return _BOOT_S * self.busy + self._more_s * self.busy + _WEATHER_S / 2 / self.speed
 
     @property
+    def has_gpus(self) -> bool:
+        """Whether the nodes have GPUs: all in lives of that kind, and a share of those in all weather."""
+        by_seed = random.Random(f"{self.seed}/gpus").random() < _SHARE_WITH_GPUS
+        return self.kind == _GPUS or (self.kind == ALL and by_seed)
+
+    @property
     def _more_s(self) -> float:
         return _FULL_BOOT_S if self.kind == _PACKAGES else 0.0
 
@@ -116,7 +124,7 @@ class WeatherLife(Life):
     def __init__(self, cluster: LocalCluster, trial: Trial) -> None:
         super().__init__(cluster, NODES, trial.deadline_s, trial.speed)
         self._trial = trial
-        if trial.kind == _GPUS:
+        if trial.has_gpus:
             cluster.file.write_text(cluster.file.read_text().replace("type: c5.large\n", f"type: {_GPU_TYPE}\n"))
             cluster.phalanx("local", "gpus", str(_GPUS_OF_TYPE))
         if trial.kind == _PACKAGES:
@@ -147,7 +155,7 @@ def run_trial(trial: Trial, keep: Path | None) -> Trial:
             started = time.monotonic()
             wrong = outcome(step)
             trial.took_s[name] = round(time.monotonic() - started, 1)
-            if trial.kind == _GPUS and (lost := _LOST_GPU.search(wrong)):
+            if trial.has_gpus and (lost := _LOST_GPU.search(wrong)):
                 trial.reason = f"{name}: {lost[0]}"
             else:
                 trial.problems += [f"{name}: {wrong}"] if wrong else []

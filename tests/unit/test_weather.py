@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from phalanx.cli.weather import weather as command
 from phalanx.localcloud.weather import forecast
-from phalanx.localcloud.weather.forecast import KINDS, Forecast
+from phalanx.localcloud.weather.forecast import KINDS, RULES, Forecast
 from phalanx.localcloud.weather.sky import Weather
 from phalanx.node import wire
 
@@ -59,6 +60,12 @@ def test_only_the_kinds_of_the_forecast_strike_and_none_without_one():
     assert [kind for kind in KINDS if weather.draw(kind, "a")] == []
     weather.change(Forecast(7, ("launches",)))
     assert [kind for kind in KINDS if weather.draw(kind, "a")] == ["launches"]
+
+
+def test_the_help_names_each_kind_that_does_not_come_by_itself():
+    text = command.help or ""
+    assert [kind for kind in RULES if kind not in text] == []
+    assert f"{len(KINDS)} kinds" in text
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,13 @@ from phalanx.localcloud.weather.sky import Weather
 def weather(seed: str | None, only: tuple[str, ...], speed: float, as_json: bool) -> None:
     """Set or show the weather: delays, duplicates, refusals and throttling at the scale that AWS has them.
 
-    The same SEED brings the same weather. It stays until `off`, also for local clouds that start later. An
-    organisation's rules, under which no cluster comes up, apply only when --only names them, and so does a shared
-    directory that stops answering.
+    The same SEED brings the same weather. It stays until `off`, also for local clouds that start later.
+
+    Without --only, the 12 kinds come together in which clusters come up and run. Of these, packages strikes only
+    nodes with the image of a full operating system, and gpus those whose type has GPUs. Six more come only when
+    --only names them. Under explicit-deny, tag-policy, service-linked-role and disk-key, an organisation's rules, no
+    cluster comes up; under elsewhere, only one with another zone in `zones`. During storage, jobs wait, so that the
+    other kinds would meet none.
 
     \b
     Examples:

@@ -22,7 +22,8 @@ KINDS = {
     "gpus": "`nvidia-smi` takes 35 to 90 s at first, and one machine in ten has lost a GPU (11.15)",
     "throttling": "one in ten calls that list, describe or use the table is throttled (11.7)",
 }
-# These come only when they are named. Most are for good, such as what an organisation forbids, and fail every cluster.
+# These come only when they are named. An organisation's rules are for good, and fail every cluster; a zone without
+# capacity fails each that names no other. While the shared directory is away, jobs wait: the others would meet none.
 RULES = {
     "storage": "once in its first ten minutes, the shared directory answers nothing for five (11.17)",
     "elsewhere": "of the zones that offer a type, the first has no capacity for it: us-east-1a (11.16)",
