@@ -92,6 +92,24 @@ def test_deleting_cancels_what_was_awaited_and_stops_retries(local):
     assert settled.answers == []
 
 
+def test_what_a_deleted_group_did_is_shown_to_whoever_asks_for_deleted_groups(local):
+    settled, gone = Notified(), Notified()
+    group = stack_group(local, settled)
+    assert settled.answer() is None
+    autoscaling.delete_group(local.context, REGION, group, gone)
+    assert gone.answer() is None
+    ask = local.client("autoscaling").describe_scaling_activities
+    with pytest.raises(ClientError, match="not found"):
+        ask(AutoScalingGroupName=group)
+    assert not [one for one in ask()["Activities"] if one["AutoScalingGroupName"] == group]
+    for given in ({"AutoScalingGroupName": group}, {}):
+        done = ask(IncludeDeletedGroups=True, **given)["Activities"]
+        did = [one["Description"].split()[0] for one in done if one["AutoScalingGroupName"] == group]
+        assert did == ["Terminating", "Launching"]
+    with pytest.raises(ClientError, match="not found"):
+        ask(AutoScalingGroupName="never-made", IncludeDeletedGroups=True)
+
+
 def test_a_group_that_has_the_name_of_a_deleted_one_stays(local):
     faults.apply(local.context, {"capacity": {"c5.large": 0}})
     gone, settled = Notified(), Notified()

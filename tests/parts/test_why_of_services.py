@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from aws_here import AwsHere
 from botocore.exceptions import ClientError
-from stack_fakes import TOPIC, Stacks, stacks
+from fleet_fakes import IMAGE, name, until
+from stack_fakes import HANDLE, TOPIC, Stacks, stacks, waits
 
 from phalanx import clouds
 from phalanx.clouds.refusals import translate
@@ -109,11 +110,16 @@ def test_an_update_that_failed_is_forgotten_once_another_one_worked(local, why):
     assert why(stack)["cause"] is None
 
 
-def lustre(local: Stacks) -> Callable[[int], dict[str, Any]]:
-    """Return how a file system of some size is declared, in a network of its own."""
+def network(local: Stacks) -> tuple[str, str]:
+    """Make a VPC with a subnet; return their ids."""
     ec2 = local.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
-    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.1.0/24")["Subnet"]["SubnetId"]
+    return vpc, ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.1.0/24")["Subnet"]["SubnetId"]
+
+
+def lustre(local: Stacks) -> Callable[[int], dict[str, Any]]:
+    """Return how a file system of some size is declared, in a network of its own."""
+    ec2, (vpc, subnet) = local.client("ec2"), network(local)
     group = ec2.create_security_group(GroupName="lustre", Description="Lustre", VpcId=vpc)["GroupId"]
     rule = {"IpProtocol": "tcp", "FromPort": 988, "ToPort": 988, "UserIdGroupPairs": [{"GroupId": group}]}
     ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
@@ -138,3 +144,55 @@ def test_a_second_growth_of_lustre_within_six_hours_is_named(local, why):
     assert local.updated(stack, of(4800)) == "UPDATE_COMPLETE"
     assert why(stack)["cause"] is None
     assert local.deleted(stack) == "DELETE_COMPLETE"
+
+
+def with_head(local: Stacks, desired: int) -> dict[str, Any]:
+    """Declare the group of a head, which may have no machine, and a wait for the head's word."""
+    data = {"ImageId": IMAGE, "InstanceType": "c5.large"}
+    made = local.client("ec2").create_launch_template(LaunchTemplateName=name("template"), LaunchTemplateData=data)
+    sizes = {"MinSize": "0", "MaxSize": "1", "DesiredCapacity": str(desired)}
+    group = {
+        "AutoScalingGroupName": {"Fn::Sub": "${AWS::StackName}-head"},
+        "LaunchTemplate": {"LaunchTemplateId": made["LaunchTemplate"]["LaunchTemplateId"], "Version": "1"},
+        "VPCZoneIdentifier": [network(local)[1]],
+        **sizes,
+    }
+    head = {"Type": "AWS::AutoScaling::AutoScalingGroup", "Properties": group}
+    return {"HeadGroup": head, "Handle": HANDLE, "Ready1": {**waits(), "DependsOn": "HeadGroup"}}
+
+
+def waiting(local: Stacks, desired: int) -> str:
+    """Return a stack that waits for its head's word."""
+    stack = local.create(with_head(local, desired))
+    until(lambda: local.status(stack, "Ready1") == "CREATE_IN_PROGRESS", "Ready1")
+    return stack
+
+
+def time_is_up(local: Stacks, stack: str) -> None:
+    local.clock.advance(600)
+    assert local.settled(stack) == "ROLLBACK_COMPLETE"
+    assert "WaitCondition timed out" in local.reason(stack, "Ready1", "CREATE_FAILED")
+
+
+def test_why_the_head_could_not_be_launched_again_is_known_after_the_rollback(local, why):
+    stack = waiting(local, desired=1)
+    faults.apply(local.context, {"capacity": {"c5.large": 0}})
+    group = {"AutoScalingGroupName": local.physical(stack, "HeadGroup")}
+    (head,) = local.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"][0]["Instances"]
+    local.client("ec2").terminate_instances(InstanceIds=[head["InstanceId"]])
+    of_group = local.client("autoscaling").describe_scaling_activities
+    until(lambda: "Failed" in [one["StatusCode"] for one in of_group(**group)["Activities"]], "a failed launch")
+    time_is_up(local, stack)
+    faults.apply(local.context, {"capacity": {"c5.large": None}})
+    found = why(stack)
+    assert "no capacity left for this type" in found["cause"], found
+    assert found["evidence"][0]["source"] == "Auto Scaling"
+
+
+def test_a_head_that_was_never_launched_is_told_from_one_that_never_spoke(local, why):
+    stack = waiting(local, desired=1)
+    time_is_up(local, stack)
+    assert "a machine started" in why(stack)["cause"]
+    stack = waiting(local, desired=0)
+    time_is_up(local, stack)
+    assert why(stack)["cause"] == "Auto Scaling launched no machine for the head, and gave no reason"

@@ -113,7 +113,9 @@ SPEC = "name: demo\ncloud: aws\nnodes: 3\nmin: 1\nssh_from: 203.0.113.0/24\n"
 def account(cloud, tmp_path, monkeypatch):
     """A cluster on AWS that found its quota of vCPUs used up; of each quota others use 20, and 32 is the limit."""
     cloud.past(HEAD_FAILED)
-    cloud.activities_now["head"] = [ScalingActivity(1.0, 2.0, "Launching a new EC2 instance.", "…", "Failed", VCPUS)]
+    cloud.activities_now["head"] = [
+        ScalingActivity(101.0, 102.0, "Launching a new EC2 instance.", "…", "Failed", VCPUS)
+    ]
     cloud.asked = []
 
     def facts(spec, key):
@@ -160,6 +162,20 @@ def test_why_asks_about_the_cluster_of_the_record_where_its_file_is_elsewhere(ph
         "`aws service-quotas request-service-quota-increase --region us-east-1 --service-code ec2 "
         "--quota-code L-1216C47A --desired-value 36`"
     )
+
+
+def test_a_head_that_was_launched_hides_no_worker_that_was_not(phalanx, cloud):
+    late = "WaitCondition timed out. Received 0 conditions when expecting 1"
+    cloud.past(READY[:-1], [event(6, "Ready1", "CREATE_FAILED", "", late)], of_stack(7, "ROLLBACK_COMPLETE"))
+    cloud.activities_now = {
+        "head": [ScalingActivity(101.0, 102.0, "Launching a new EC2 instance: i-1", "…", "Successful")],
+        "workers": [ScalingActivity(103.0, 104.0, "Launching a new EC2 instance.", "…", "Failed", VCPUS)],
+    }
+    assert shown(phalanx) == []
+    earlier = [replace(one, began_s=one.began_s - 100) for one in cloud.activities_now["workers"]]
+    cloud.activities_now["workers"] = earlier
+    phalanx("why")
+    assert "a machine started" in phalanx.out, "an earlier cluster of this name met the quota"
 
 
 @pytest.mark.parametrize("quiet", ["offline", "not asked", "another record", "local"])

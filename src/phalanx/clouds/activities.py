@@ -14,10 +14,14 @@ class Api(Protocol):
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
 
 
-def of(api: Api, group: str) -> list[ScalingActivity]:
-    """Return the group's activities; none if there is no such group (yet)."""
+def of(api: Api, group: str, deleted: bool = False) -> list[ScalingActivity]:
+    """Return the group's activities; none if there is no such group (yet).
+
+    With `deleted`, also those of groups of this name that were deleted (docs/aws-behaviour.md 3.8).
+    """
+    which: dict[str, Any] = {"AutoScalingGroupName": group, **({"IncludeDeletedGroups": True} if deleted else {})}
     try:
-        found = api.pages("autoscaling", "describe_scaling_activities", "Activities", AutoScalingGroupName=group)
+        found = api.pages("autoscaling", "describe_scaling_activities", "Activities", **which)
         return [_activity(one) for one in found]
     except CloudError as error:
         if isinstance(error.__cause__, Exception) and is_gone(error.__cause__):

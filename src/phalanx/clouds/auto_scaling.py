@@ -43,7 +43,7 @@ class AutoScaling:
         leases.allow(self._api, cluster, most)
 
     def activities(self, group: str) -> list[ScalingActivity]:
-        return activities.of(self._api, group)
+        return activities.of(self._api, group, deleted=True)
 
     def heads(self, group: str) -> Heads:
         return heads.of(self._api, group)

@@ -208,7 +208,7 @@ class Machines(Protocol):
         ...
 
     def activities(self, group: str) -> list[ScalingActivity]:
-        """Return what a group of machines did, newest first; nothing if there is no such group."""
+        """Return what groups of machines of this name did, newest first, with those that were deleted."""
         ...
 
     def heads(self, group: str) -> Heads:

@@ -26,6 +26,7 @@ UNKNOWN = Cause("the reason is not among the causes that phalanx knows", "Read t
 NO_MACHINE = Cause(
     "Auto Scaling launched no machine for the head, and gave no reason",
     "Look at the group's activities in the EC2 console; run `phalanx down`, then `phalanx up` again.",
+    r"launched no machine for the head",
 )
 MUTE = Cause(
     "a machine started, and its agent never reported anything",
@@ -295,6 +296,7 @@ CAUSES = (
         "Delete what the message names, then run `phalanx down` again.",
         r"DependencyViolation|has dependencies and cannot be deleted",
     ),
+    NO_MACHINE,
     ENDED,
     MUTE,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from phalanx.clouds.protocol import Cloud, StackEvent, StackState
+from phalanx.clouds.protocol import Cloud, ScalingActivity, StackEvent, StackState
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.stack import read_roster
 from phalanx.cluster.why import Evidence
@@ -26,6 +26,7 @@ def collect(cloud: Cloud, state: StackState, verdict: str = "", with_logs: bool 
     """Return all evidence about a stack that still exists. Raises CloudError."""
     resources = cloud.resources(state.stack_id)
     made = {one.logical_id: one.physical_id for one in resources}
+    of_head, of_workers = (_activities(cloud, state, role) for role in _GROUPS)
     table, running = made.get("RosterTable", ""), cloud.running(state.name)
     roster = read_roster(cloud, table) if table else None
     progress = cloud.item(table, "progress") if table and roster is None else None
@@ -34,7 +35,8 @@ def collect(cloud: Cloud, state: StackState, verdict: str = "", with_logs: bool 
         status=state.status,
         verdict=verdict or (running.ended if running else ""),
         events=_failures(cloud.events(state.stack_id, None), state),
-        activities=tuple(one for role in _GROUPS for one in cloud.activities(f"{state.name}-{role}")),
+        activities=tuple(sorted([*of_head, *of_workers], key=lambda one: one.began_s, reverse=True)),
+        unlaunched="HeadGroup" in made and not of_head,
         missing=tuple(one.reason for one in roster.missing) if roster else (),
         drift=tuple(cloud.drift(resources)) if state.creating or state.ready else (),
         progress={"step": progress.get(head, "")} if progress else None,
@@ -42,6 +44,11 @@ def collect(cloud: Cloud, state: StackState, verdict: str = "", with_logs: bool 
         without_endpoint=_without_endpoint(cloud, state, made),
         stopped=running is not None and running.stopped and not running.ended and state.ready,
     )
+
+
+def _activities(cloud: Cloud, state: StackState, role: str) -> list[ScalingActivity]:
+    """Return what a group of the stack did; earlier clusters of this name had groups of the same name."""
+    return [one for one in cloud.activities(f"{state.name}-{role}") if one.began_s >= state.created_s]
 
 
 def _failures(events: Sequence[StackEvent], state: StackState) -> tuple[StackEvent, ...]:

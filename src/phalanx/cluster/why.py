@@ -29,6 +29,7 @@ class Evidence:
     `verdict` is what `up` concluded; `missing` are the roster's reasons; `progress` is the head's step and when it was
     reported; `logs` are by stream, a node's under its address; `stopped`: the groups are at 0; `drift` is what people
     removed by hand. `without_endpoint` are the services that a private cluster's nodes call and don't reach.
+    `unlaunched`: the head's group did nothing at all.
     """
 
     status: str = ""
@@ -41,6 +42,7 @@ class Evidence:
     stopped: bool = False
     drift: tuple[str, ...] = ()
     without_endpoint: tuple[str, ...] = ()
+    unlaunched: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, default=str)
@@ -75,7 +77,7 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     """Return the cause that the strongest finding names; the others only support it."""
     found = list(_findings(evidence))
     if not found:
-        return Diagnosis(causes.NO_MACHINE if _waited_in_vain(evidence) else None, ())
+        return Diagnosis(None, ())
     named = [(causes.name(one.text), one) for one in found]
     # The first that is known and not only a symptom: a head that never spoke has a reason elsewhere, if there is one.
     known = [pair for pair in named if pair[0] not in (causes.UNKNOWN, causes.MUTE, causes.ENDED)]
@@ -113,6 +115,8 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     if _is_ready(evidence) and not evidence.missing:
         return
     yield from _refusals(evidence.activities)
+    if evidence.unlaunched and _waited_in_vain(evidence):
+        yield Finding("Auto Scaling", "launched no machine for the head, and gave no reason")
     yield from _from_logs(evidence.logs or {})
     if evidence.progress and not _is_ready(evidence) and evidence.progress.get("step"):
         yield Finding("head", f"its last step was '{evidence.progress['step']}'")
@@ -137,10 +141,14 @@ def _stops(activities: Sequence[ScalingActivity]) -> Iterator[Finding]:
 
 def _refusals(activities: Sequence[ScalingActivity]) -> Iterator[Finding]:
     """Yield each reason of failed launches once; failures before a launch that worked no longer matter."""
-    since = next((n for n, one in enumerate(activities) if one.status == "Successful"), len(activities))
+    since = next((n for n, one in enumerate(activities) if _has_launched(one)), len(activities))
     failed = [one for one in activities[:since] if one.status in ("Failed", "Cancelled")]
     sources = {one.message or one.description: one.source for one in failed}
     yield from (Finding(source, text) for text, source in sources.items())
+
+
+def _has_launched(activity: ScalingActivity) -> bool:
+    return activity.status == "Successful" and activity.description.startswith("Launching")
 
 
 def _from_logs(logs: Mapping[str, str]) -> Iterator[Finding]:

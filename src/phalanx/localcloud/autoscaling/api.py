@@ -55,8 +55,12 @@ def describe_instances(worker: Reconciler, region: str, wanted: dict[str, Any]) 
 
 def describe_activities(worker: Reconciler, region: str, wanted: dict[str, Any]) -> dict[str, Any]:
     name, ids = wanted.get("AutoScalingGroupName"), wanted.get("ActivityIds")
-    chosen = [groups.find(worker, region, name)] if name else [g for g in worker.groups.values() if g.region == region]
-    found = [a for group in chosen for a in group.activities if not ids or a.id in ids]
+    past = worker.past if wanted.get("IncludeDeletedGroups") else {}
+    if name and (region, name) not in past:
+        groups.find(worker, region, name)
+    chosen = [*((place, group.activities) for place, group in worker.groups.items()), *past.items()]
+    of_groups = [a for (where, group), did in chosen if where == region and name in (None, group) for a in did]
+    found = [one for one in of_groups if not ids or one.id in ids]
     found.sort(key=lambda one: one.start, reverse=True)
     page, token = _page(found, wanted)
     return {"Activities": [one.describe() for one in page], "NextToken": token}

@@ -15,7 +15,7 @@ from moto.core.exceptions import ServiceException
 from phalanx.localcloud.autoscaling import activity as causes
 from phalanx.localcloud.autoscaling import launching
 from phalanx.localcloud.autoscaling.activity import Activity
-from phalanx.localcloud.autoscaling.group import IN_SERVICE, PENDING, TERMINATING, Group, Member
+from phalanx.localcloud.autoscaling.group import HISTORY_LIMIT, IN_SERVICE, PENDING, TERMINATING, Group, Member
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.fleet import Fleet
 
@@ -79,6 +79,8 @@ class Reconciler:
         lock = threading.RLock()
         self.lock = Lock(lock)
         self.groups: dict[tuple[str, str], Group] = {}
+        self.past: dict[tuple[str, str], list[Activity]] = {}
+        """What deleted groups did, by their region and name."""
         self._fleet = fleet
         self._publish = publish
         self._wake = threading.Condition(lock)
@@ -284,8 +286,10 @@ class Reconciler:
         """Notify CloudFormation when a group that it waits for is complete, or gone."""
         if group.deleting and not group.members:
             # By now another group may have the same name.
-            if self.groups.get((group.region, group.name)) is group:
-                del self.groups[group.region, group.name]
+            place = (group.region, group.name)
+            if self.groups.get(place) is group:
+                del self.groups[place]
+                self.past[place] = [*group.activities, *self.past.get(place, ())][:HISTORY_LIMIT]
             self._notify_gone(group, None)
         elif group.deleting and group.stuck:
             # AWS retries for hours and then fails with the same reason.
