@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.errors import JobError
+from phalanx.jobs import job_output
 from phalanx.jobs.job_output import LONGEST_LINE_BYTES, FollowDecoder, LineBuffer, OutputLine
 from phalanx.runner import frames
 from phalanx.runner.verbs import follow as wire
@@ -105,6 +106,45 @@ def test_followed_output_is_whole_lines_of_each_process():
         {"state": "running"},
     ]
     assert decoder.position == 4
+
+
+def announced(number: int, label: str = "") -> bytes:
+    description = {"number": number, "label": label or str(number), "node": "worker2", "file": "x"}
+    return frame(wire.PROCESS, json.dumps(description).encode(), number=number)
+
+
+def test_lines_without_end_of_many_processes_take_bounded_memory_together(monkeypatch):
+    monkeypatch.setattr(job_output, "MOST_PENDING_BYTES", 10_000)
+    decoder = FollowDecoder()
+    events = list(decoder.feed(wire.MAGIC + b"".join(map(announced, range(100)))))
+    sizes = dict.fromkeys((str(number) for number in range(100)), 0)
+    for length in range(1, 301):
+        for number in range(100):
+            stream = 1 + length % 256 if length < 255 else 2
+            events += decoder.feed(frame(wire.OUTPUT, b"x" * length, number=number, stream=stream))
+            sizes[str(number)] += length
+        came = sum(len(event.data) for event in events)
+        assert sum(sizes.values()) - came <= 10_000
+    for number in range(100):
+        events += decoder.feed(frame(wire.ENDED_PROCESS, b"", number=number))
+    for event in events:
+        sizes[event.process] -= len(event.data)
+    assert set(sizes.values()) == {0}, "every byte came"
+    assert not decoder._lines, "processes that have ended take no memory"
+
+
+def test_short_lines_of_other_processes_stay_whole_beside_a_long_one(monkeypatch):
+    monkeypatch.setattr(job_output, "MOST_PENDING_BYTES", 1000)
+    decoder = FollowDecoder()
+    list(decoder.feed(wire.MAGIC + announced(0) + announced(1) + frame(wire.OUTPUT, b"be")))
+    long = list(decoder.feed(frame(wire.OUTPUT, b"x" * 2000, number=1)))
+    assert [(event.process, len(event.data)) for event in long] == [("1", 2000)]
+    assert [event.data for event in decoder.feed(frame(wire.OUTPUT, b"gun\n"))] == [b"begun"]
+
+
+def test_a_process_is_not_described_at_any_length():
+    with pytest.raises(JobError, match="invalid output"):
+        list(FollowDecoder().feed(wire.MAGIC + announced(0, "x" * 10_000)))
 
 
 def test_invalid_output_of_a_head_is_reported():

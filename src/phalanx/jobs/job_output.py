@@ -14,6 +14,9 @@ from phalanx.runner.verbs import follow_frames as wire
 
 # A line without an end is shown in pieces of this size, so that memory stays bounded.
 LONGEST_LINE_BYTES = 16 << 20
+# Of all lines together, as there may be 65,536 processes; the longest are shown in pieces when it is more.
+MOST_PENDING_BYTES = 64 << 20
+_LONGEST_DESCRIPTION = 2048
 _LONGEST_PREAMBLE = 1 << 16
 
 
@@ -57,6 +60,9 @@ class LineBuffer:
         self._rest.clear()
         return [rest] if rest else []
 
+    def __len__(self) -> int:
+        return len(self._rest)
+
     def draft(self) -> bytes:
         """Return what a terminal shows of an incomplete line that is being overwritten; else nothing."""
         return last_state(self._rest) if b"\r" in self._rest else b""
@@ -80,7 +86,9 @@ class FollowDecoder:
         self._data = b""
         self._began = False
         self._processes: dict[int, dict[str, Any]] = {}
-        self._lines: dict[tuple[int, int], LineBuffer] = {}
+        # The lines that have no end yet, by process and by whether they are of standard error.
+        self._lines: dict[tuple[int, bool], LineBuffer] = {}
+        self._pending = 0
 
     def restart(self) -> None:
         """Begin a new connection, which repeats what was cut off with the old one."""
@@ -127,6 +135,8 @@ class FollowDecoder:
         self, kind: int, stream: int, number: int, time_s: float, payload: bytes
     ) -> Iterator[OutputLine | dict[str, Any]]:
         if kind == wire.PROCESS:
+            if len(payload) > _LONGEST_DESCRIPTION:
+                raise Invalid(f"describes a process in {len(payload)} bytes")
             self._processes[number] = output_process(parse(payload))
         elif kind == wire.STATE:
             state = parse(payload)
@@ -134,21 +144,37 @@ class FollowDecoder:
                 raise Invalid("is not a job's state")
             yield state
         elif kind == wire.OUTPUT:
-            buffer = self._lines.setdefault((number, stream), LineBuffer())
-            yield from self._as_lines(number, stream, time_s, buffer.feed(payload))
-            if self._drafts and (draft := buffer.draft()):
-                yield from self._as_lines(number, stream, time_s, [draft], is_draft=True)
+            yield from self._output(number, stream == STDERR, time_s, payload)
         elif kind == wire.ENDED_PROCESS:
-            for (owner, own_stream), buffer in self._lines.items():
-                if owner == number:
-                    yield from self._as_lines(number, own_stream, time_s, buffer.end())
+            yield from self._flush([(number, False), (number, True)], time_s)
+
+    def _output(self, number: int, is_error: bool, time_s: float, payload: bytes) -> Iterator[OutputLine]:
+        buffer = self._lines.setdefault((number, is_error), LineBuffer())
+        before = len(buffer)
+        lines = buffer.feed(payload)
+        self._pending += len(buffer) - before
+        yield from self._as_lines(number, is_error, time_s, lines)
+        if self._drafts and (draft := buffer.draft()):
+            yield from self._as_lines(number, is_error, time_s, [draft], is_draft=True)
+        if self._pending > MOST_PENDING_BYTES:
+            # More than one at a time, so that many short ones are not sorted at each frame.
+            longest_first = iter(sorted(self._lines, key=lambda one: len(self._lines[one]), reverse=True))
+            while self._pending > MOST_PENDING_BYTES // 2:
+                yield from self._flush([next(longest_first)], time_s)
+
+    def _flush(self, keys: list[tuple[int, bool]], time_s: float) -> Iterator[OutputLine]:
+        """Forget these lines, and yield what is there of them."""
+        for key in keys:
+            if (buffer := self._lines.pop(key, None)) is not None:
+                self._pending -= len(buffer)
+                yield from self._as_lines(*key, time_s, buffer.end())
 
     def _as_lines(
-        self, number: int, stream: int, time_s: float, lines: list[bytes], is_draft: bool = False
+        self, number: int, is_error: bool, time_s: float, lines: list[bytes], is_draft: bool = False
     ) -> Iterator[OutputLine]:
         if number not in self._processes:
             raise Invalid(f"belongs to process {number}, which was not announced")
         process = self._processes[number]
-        name = "stderr" if stream == STDERR else "stdout"
+        name = "stderr" if is_error else "stdout"
         for line in lines:
             yield OutputLine(process["label"], process["node"], name, time_s, line, is_draft)
