@@ -178,6 +178,14 @@ def test_a_head_that_was_launched_hides_no_worker_that_was_not(phalanx, cloud):
     assert "a machine started" in phalanx.out, "an earlier cluster of this name met the quota"
 
 
+def test_an_emr_cluster_that_is_older_than_its_stack_shows_what_went_wrong(phalanx, cloud):
+    text = "EMR ended the cluster: On the master instance (i-1), bootstrap action 1 returned a non-zero return code"
+    cloud.past(READY[:-1], of_stack(6, "ROLLBACK_COMPLETE"))
+    cloud.activities_now["head"] = [ScalingActivity(1.0, None, text, "", "Failed", text, "EMR")]
+    assert phalanx("why") == 0
+    assert "a bootstrap action of EMR failed" in phalanx.out
+
+
 @pytest.mark.parametrize("quiet", ["offline", "not asked", "another record", "local"])
 def test_why_says_nothing_of_quotas_that_it_can_t_ask(phalanx, account, tmp_path, monkeypatch, quiet):
     def facts(spec, key):

@@ -47,8 +47,12 @@ def collect(cloud: Cloud, state: StackState, verdict: str = "", with_logs: bool 
 
 
 def _activities(cloud: Cloud, state: StackState, role: str) -> list[ScalingActivity]:
-    """Return what a group of the stack did; earlier clusters of this name had groups of the same name."""
-    return [one for one in cloud.activities(f"{state.name}-{role}") if one.began_s >= state.created_s]
+    """Return what a group of the stack did.
+
+    Earlier clusters of this name had groups of the same name in Auto Scaling. One of EMR's may be older than its stack.
+    """
+    did = cloud.activities(f"{state.name}-{role}")
+    return [one for one in did if one.source != ScalingActivity.source or one.began_s >= state.created_s]
 
 
 def _failures(events: Sequence[StackEvent], state: StackState) -> tuple[StackEvent, ...]:
