@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from phalanx.clouds.protocol import ScalingActivity, StackEvent
 from phalanx.cluster import causes
+from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.evidence import keep
 from phalanx.cluster.why import Evidence, diagnose
 
 TIMED_OUT = "WaitCondition timed out. Received 0 conditions when expecting 1"
@@ -26,6 +30,10 @@ def event(reason: str, logical_id: str = "HeadGroup", status: str = "CREATE_FAIL
 
 def of_lustre(kind: str, reason: str, status: str = "CREATE_FAILED") -> StackEvent:
     return StackEvent("e", 1.0, "Lustre", "fs-1", f"AWS::FSx::{kind}", status, reason)
+
+
+def of_emr(reason: str) -> StackEvent:
+    return StackEvent("e", 1.0, "EmrCluster", "j-1", "AWS::EMR::Cluster", "CREATE_FAILED", reason)
 
 
 def signalled(text: str) -> StackEvent:
@@ -92,7 +100,7 @@ PLANTED = {
     "quota of VPCs": (of_stack(event("The maximum number of VPCs has been reached.", "Vpc")), "quota of VPCs"),
     "capacity, seen in activities only": (
         of_stack(event(TIMED_OUT, "Ready1"), activities=(refused(FULL), refused(FULL))),
-        "no capacity left",
+        "no capacity left for this type",
     ),
     "no capacity for Lustre": (
         of_stack(of_lustre("FileSystem", "The file system could not be created: insufficient capacity")),
@@ -198,6 +206,39 @@ PLANTED = {
         of_stack(event("PendingVerification: Your request for accessing resources in this region is being validated")),
         "still checking this account",
     ),
+    "a blocked account": (
+        of_stack(
+            event(
+                "This account is currently blocked and not recognized as a valid account. Please contact "
+                "aws-verification@amazon.com if you have questions."
+            )
+        ),
+        "has blocked the account",
+    ),
+    "a small disk on EMR": (
+        of_stack(of_emr("The root volume of 15 GiB is smaller than the snapshot of the custom AMI")),
+        "root volume is smaller",
+    ),
+    "an image that EMR does not take": (
+        of_stack(of_emr("The custom AMI ami-1 (ubuntu) is not an Amazon Linux image")),
+        "not Amazon Linux",
+    ),
+    "a bootstrap action": (
+        of_stack(of_emr("On the master instance (i-1), bootstrap action 1 returned a non-zero return code")),
+        "bootstrap action of EMR failed",
+    ),
+    "a start of EMR's that does not end": (
+        Evidence(status="CREATE_IN_PROGRESS", activities=(refused("EMR reports the cluster as STARTING for 25 min"),)),
+        "EMR starts the cluster for more than 20",
+    ),
+    "a master that died": (
+        Evidence(verdict="EMR has ended the cluster (The master node was terminated)"),
+        "the master node died",
+    ),
+    "an address that somebody released": (
+        of_stack(signalled("boot step 'address' failed on i-1: InvalidAllocationID.NotFound")),
+        "could not take its Elastic IP",
+    ),
     "the boot script": (
         of_stack(signalled("boot step 'boot script' failed on i-1: the boot script: exit 1: no disk")),
         "the boot script failed",
@@ -247,7 +288,7 @@ PLANTED = {
             verdict="3 heads were launched one after another, and each ended: At …",
             activities=(refused(FULL), ended("At …")),
         ),
-        "no capacity left",
+        "no capacity left for this type",
     ),
     "sshd": (
         Evidence(status="CREATE_COMPLETE", missing=("i-2 acknowledged, but ssh deeplearning-worker2 failed: denied",)),
@@ -339,5 +380,33 @@ def test_evidence_is_read_as_it_was_stored():
         Evidence.from_json("{}")
 
 
+def test_every_known_cause_is_planted():
+    assert {diagnose(evidence).cause for evidence, _ in PLANTED.values()} == {*causes.CAUSES}
+
+
 def test_no_two_causes_have_one_name():
     assert len({cause.name for cause in causes.CAUSES}) == len(causes.CAUSES) >= 20
+
+
+# What one failure brings about in AWS's own records: each is later, or older, than its cause.
+CANCELLED = event("Resource creation cancelled", "WorkersGroup")
+STACK = StackEvent(
+    *("e", 9.0, "demo", "arn:stack/demo", "AWS::CloudFormation::Stack", "CREATE_FAILED"),
+    "The following resource(s) failed to create: [Ready1, WorkersGroup].",
+)
+REPLACED = ended("At … an instance was taken out of service in response to an EC2 health check")
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=list(PLANTED))
+def test_one_cause_is_named_at_the_prompt_amid_all_that_follows_from_it(phalanx, cloud, planted):
+    evidence, expected = PLANTED[planted]
+    follows = (CANCELLED, STACK) if evidence.events else (CANCELLED,)
+    amid = replace(evidence, events=(*evidence.events, *follows), activities=(*evidence.activities, REPLACED))
+    keep(Cluster("demo", "local", "us-east-1"), amid)
+    assert phalanx("why") == 0
+    first, *others = phalanx.out.splitlines()
+    every = [*causes.CAUSES, causes.UNKNOWN]
+    (named,) = [cause for cause in every if expected in cause.name]
+    assert first == f"Cluster demo: {named.name}."
+    assert others[-1] == named.advice
+    assert not [cause.name for cause in every if cause is not named and cause.advice in phalanx.out]
