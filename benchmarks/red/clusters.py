@@ -50,6 +50,11 @@ DEFENCES = (
         _HOME,
     ),
     defence(
+        "jobs leave nothing to cron and at",
+        "test_later_jobs.py::test_a_job_leaves_nothing_to_cron_and_at",
+        ("node/contract.py", "account.deny_timers(machine.job_user, root)", "pass"),
+    ),
+    defence(
         "sshd reads no keys of the job user's home",
         "test_later_jobs.py::test_a_key_in_the_home_directory_opens_nothing",
         _HOME,

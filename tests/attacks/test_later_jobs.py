@@ -76,6 +76,20 @@ def test_nothing_that_a_job_planted_decides_what_a_later_ones_environment_is_mad
         cluster.on("head", "cd; rm -rf .config .pip .gitconfig .local /tmp/acted")
 
 
+LEAVE_TO_CRON = """
+for program in cron at; do ! test -e /etc/$program.allow || ! grep -qx phalanx /etc/$program.allow || echo allowed; done
+grep -qx phalanx /etc/cron.deny && { ! test -e /etc/at.deny || grep -qx phalanx /etc/at.deny; } || echo not denied
+! command -v crontab >&2 || ! echo '* * * * * touch /tmp/acted' | crontab - || echo left to cron
+! command -v at >&2 || ! echo 'touch /tmp/acted' | at now + 1 minute || echo left to at
+"""
+
+
+def test_a_job_leaves_nothing_to_cron_and_at(cluster):
+    """Local nodes may have neither program: then their files are looked at only."""
+    for node in ("head", "worker3"):
+        assert cluster.on(node, LEAVE_TO_CRON) == ""
+
+
 def test_a_key_in_the_home_directory_opens_nothing(planted):
     key = planted.on("worker3", "cat /tmp/intruder")
     planted.on("head", f"umask 077; cat > /tmp/intruder <<'END'\n{key}END")

@@ -80,6 +80,7 @@ _OF_LOGIN = r"sshd|bash -c|ps -eo|sort|sudo|controller"
 LEFT = """\
 getent passwd phalanx; ls -d /opt/phalanx /opt/deeplearning /etc/ssh/phalanx /var/lib/phalanx /home/phalanx 2>/dev/null
 find /etc/ssh/*.d /etc/systemd/system /etc/profile.d /etc/udev -type f -o -type l 2>/dev/null
+cat /etc/cron.deny /etc/at.deny 2>/dev/null
 ip rule; ip -6 rule; cat /etc/hosts /etc/environment /etc/fstab; mount | wc -l; ps -eo user:20,args --no-headers | sort
 """
 

@@ -52,6 +52,17 @@ def test_a_nodes_own_name_has_no_loopback_address(root, before, after):
     assert (root / "etc/hosts").read_text().splitlines()[0] == after
 
 
+def test_the_job_user_may_leave_nothing_to_cron_and_at(root):
+    """It would run later, beside other jobs. Without any file, cron asks nobody, and at allows root only."""
+    apply(root)
+    assert "phalanx" in (root / "etc/cron.deny").read_text().splitlines()
+    assert not (root / "etc/at.deny").exists(), "it would allow everyone else"
+    (root / "etc/at.deny").write_text("daemon")
+    apply(root)
+    assert (root / "etc/at.deny").read_text().splitlines()[0] == "daemon"
+    assert "phalanx" in (root / "etc/at.deny").read_text().splitlines()
+
+
 def test_a_head_that_does_not_train_is_no_worker(root):
     head, worker = ROSTER.nodes
     apply(root, replace(ROSTER, nodes=(replace(head, slots=0), worker)))

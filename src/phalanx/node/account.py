@@ -75,6 +75,17 @@ def authorize(job_user: str, key: str, root: str = "") -> None:
             files.write(f"{root}{AUTHORIZED}/{user}", key + "\n")
 
 
+def deny_timers(name: str, root: str = "") -> None:
+    """Let the job user leave nothing to cron and at, which would run it beside later jobs.
+
+    Without at.deny, `at` is root's alone already.
+    """
+    for program in ("cron", "at"):
+        path = f"{root}/etc/{program}.deny"
+        if program == "cron" or os.path.exists(path):
+            files.write(path, files.with_block(files.read(path), name + "\n"))
+
+
 def _append(path: str, line: str) -> None:
     mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o640
     text = files.read(path)

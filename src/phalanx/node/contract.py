@@ -201,6 +201,7 @@ def apply(roster: Roster, instance_id: str, machine: Machine, papers: Papers, ro
     node = next(n for n in roster.nodes if n.instance_id == instance_id)
     for path, text in blocks(roster, node, machine).items():
         files.write(root + path, files.with_block(_off_loopback(files.read(root + path), node), text))
+    account.deny_timers(machine.job_user, root)
     known = f"{root}/etc/ssh/ssh_known_hosts"
     files.write(known, _known_hosts(files.read(known), roster, papers))
     include("/etc/ssh/ssh_config", root)

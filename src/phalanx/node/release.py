@@ -27,7 +27,7 @@ MADE = (
     "/run/phalanx.sock",
     "/opt/phalanx",
 )
-SHARED = ("/etc/hosts", "/etc/environment", "/etc/fstab")
+SHARED = ("/etc/hosts", "/etc/environment", "/etc/fstab", "/etc/cron.deny", "/etc/at.deny")
 WORKERS = "/home/hadoop/worker_ip_file"
 # Less than whoever runs this waits for it.
 WITHIN_S = 60.0
