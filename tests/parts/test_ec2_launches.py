@@ -150,6 +150,21 @@ def test_a_disk_that_the_image_or_its_type_does_not_allow_is_refused(local, disk
     assert run(local, subnet, BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": larger}])
 
 
+@pytest.mark.parametrize(
+    "disk",
+    [
+        {"VolumeSize": 20, "VolumeType": "io2", "Iops": 9000},
+        {"VolumeSize": 20, "VolumeType": "gp3", "Iops": 4000, "Throughput": 250},
+    ],
+    ids=["io2", "gp3"],
+)
+def test_a_disk_has_its_type_and_speed(local, disk):
+    made = launched_into(local, BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": disk}])
+    (device,) = described(local, made["InstanceId"])["BlockDeviceMappings"]
+    (volume,) = local.client("ec2").describe_volumes(VolumeIds=[device["Ebs"]["VolumeId"]])["Volumes"]
+    assert {"VolumeSize": volume["Size"], **{key: volume[key] for key in disk if key != "VolumeSize"}} == disk
+
+
 def test_user_data_of_more_than_16_kib_is_refused(local):
     _, (subnet,) = local.network()
     run(local, subnet, UserData="x" * 16_384)

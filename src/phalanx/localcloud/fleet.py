@@ -13,7 +13,7 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.instances import Instance, Reservation, StateReason
 
-from phalanx.localcloud import file_systems, gpus, launches, organisation, placement, reserved, room
+from phalanx.localcloud import disks, file_systems, gpus, launches, organisation, placement, reserved, room
 from phalanx.localcloud.absences import Absences
 from phalanx.localcloud.capacity import CapacityError, Pool, no_room_message
 from phalanx.localcloud.context import Context
@@ -271,7 +271,8 @@ def install(context: Context) -> Fleet:
 def _moto_launch(backend: EC2Backend, request: placement.Request) -> Reservation:
     """Call moto's own run_instances, and remove what it leaves behind when it fails."""
     before = set(backend.reservations)
-    kwargs = {**request.kwargs, "nics": placement.addressed(request.kwargs["nics"])}
+    mappings = disks.without_speed(request.kwargs["block_device_mappings"])
+    kwargs = {**request.kwargs, "nics": placement.addressed(request.kwargs["nics"]), "block_device_mappings": mappings}
     try:
         return _moto_run(backend, request.image_id, request.count, request.user_data, request.group_names, **kwargs)
     except BaseException:

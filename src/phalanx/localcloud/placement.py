@@ -18,6 +18,7 @@ from moto.efs.models import efs_backends
 from moto.iam.models import InstanceProfile
 
 from phalanx.localcloud import (
+    disks,
     fsx,
     partitions,
     placement_groups,
@@ -27,8 +28,6 @@ from phalanx.localcloud.moto_setup import FULL_IMAGES
 from phalanx.localcloud.nodes import Machine
 
 USER_DATA_LIMIT_BYTES = 16_384
-IMAGE_GIB = 8
-"""The size of the images' root disks."""
 
 
 @dataclass
@@ -59,8 +58,8 @@ class Request:
             merged["instance_type"] = template.get("InstanceType", "m1.small")
         merged["is_instance_type_default"] = False
         merged["nics"] = kwargs.get("nics") or _interfaces(template, kwargs.get("subnet_id"))
-        disks = kwargs.get("block_device_mappings") or template.get("BlockDeviceMappings")
-        merged["block_device_mappings"] = _disks(disks)
+        mappings = kwargs.get("block_device_mappings") or template.get("BlockDeviceMappings")
+        merged["block_device_mappings"] = disks.filled(mappings)
         merged["metadata_options"] = kwargs.get("metadata_options") or template.get("MetadataOptions", {})
         merged["key_name"] = kwargs.get("key_name") or template.get("KeyName")
         wish = reserved.wish(merged.pop("capacity_reservation", None), template, _market(kwargs))
@@ -117,7 +116,7 @@ class Request:
         _check_interfaces(self.kwargs["nics"], self.template)
         _check_adapters(self.instance_type, self.kwargs["nics"])
         _check_key_pair(self.backend, self.kwargs["key_name"])
-        _check_disks(self.kwargs["block_device_mappings"])
+        disks.check(self.kwargs["block_device_mappings"])
         _check_architecture(self.backend, self.image_id, self.instance_type)
         self._check_groups()
         if self.placement_group:
@@ -145,6 +144,7 @@ class Request:
         """Give the instance what moto ignores of a launch template: its profile, placement group and market."""
         if self.wish.market == reserved.BLOCK:
             instance.lifecycle = reserved.BLOCK
+        disks.set_speed(instance, self.kwargs["block_device_mappings"])
         if self.placement_group:
             placement_groups.put(instance, self.placement_group)
         if profile := self._profile():
@@ -178,18 +178,6 @@ def _put_there(merged: dict[str, Any], subnet_id: str | None) -> None:
         merged["nics"][0]["SubnetId"] = subnet_id
     elif subnet_id:
         merged["subnet_id"] = subnet_id
-
-
-def _disks(mappings: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-    """Fill in the image's defaults: its root device is deleted with its instance."""
-    from_image = {"VolumeSize": IMAGE_GIB, "DeleteOnTermination": True}
-    given = [
-        (mapping, {key: value for key, value in mapping.get("Ebs", {}).items() if value is not None})
-        for mapping in mappings or []
-    ]
-    return [
-        {**mapping, "Ebs": {**dict.fromkeys(mapping.get("Ebs", {})), **from_image, **ebs}} for mapping, ebs in given
-    ]
 
 
 def machine(instance: Instance) -> Machine:
@@ -327,19 +315,6 @@ def _check_key_pair(backend: Any, name: str | None) -> None:
     if name and name not in backend.key_pairs:
         # docs/aws-behaviour.md 2.33
         raise EC2ClientError("InvalidKeyPair.NotFound", f"The key pair '{name}' does not exist")
-
-
-def _check_disks(mappings: list[dict[str, Any]]) -> None:
-    # docs/aws-behaviour.md 2.34
-    for volume in (mapping["Ebs"] for mapping in mappings):
-        if int(volume["VolumeSize"]) < IMAGE_GIB:
-            raise EC2ClientError(
-                "InvalidBlockDeviceMapping",
-                f"Volume of size {volume['VolumeSize']}GB is smaller than snapshot 'snap-0fa1a9c0de000', expect size >="
-                f" {IMAGE_GIB}GB",
-            )
-        if volume.get("Iops") and volume.get("VolumeType", "gp2") == "gp2":
-            raise EC2ClientError("InvalidParameterCombination", "The parameter iops is not supported for gp2 volumes.")
 
 
 def _check_architecture(backend: Any, image_id: str, instance_type: str) -> None:
