@@ -79,7 +79,7 @@ def test_a_cluster_in_a_reservation_uses_its_places_alone_and_gives_them_back():
 def buy(ec2: Any, lasts_s: float) -> str:
     ends = datetime.now(timezone.utc) + timedelta(seconds=lasts_s)
     asked = {"InstanceType": GPUS, "InstanceCount": 1, "CapacityDurationHours": 24, "EndDateRange": ends}
-    (offer,) = ec2.describe_capacity_block_offerings(**asked)["CapacityBlockOfferings"]
+    offer, *_ = ec2.describe_capacity_block_offerings(**asked)["CapacityBlockOfferings"]
     bought = ec2.purchase_capacity_block(
         CapacityBlockOfferingId=offer["CapacityBlockOfferingId"], InstancePlatform="Linux/UNIX"
     )

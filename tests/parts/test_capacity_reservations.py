@@ -34,7 +34,7 @@ def reserve(local: Cloud, count: int = 1, **fields) -> str:
 def buy(local: Cloud, count: int = 1, starts_in: float = 0, lasts: float = 60 * MINUTE) -> str:
     """Buy a Capacity Block in the first zone that has one; return its id."""
     api, begins = local.client("ec2"), local.clock.now() + timedelta(seconds=starts_in)
-    (offer,) = api.describe_capacity_block_offerings(
+    offer, *_ = api.describe_capacity_block_offerings(
         InstanceType=GPUS,
         InstanceCount=count,
         CapacityDurationHours=24,
@@ -164,7 +164,7 @@ def test_a_group_launches_in_its_reservation_alone_or_first(local):
     assert group.shown()["CapacityReservationSpecification"] == spec
     group.want(2)
     until(group.failed)
-    assert len(group.in_service()) == 1
+    until(lambda: len(group.in_service()) == 1)
     assert "does not have sufficient compatible and available capacity" in group.failed()[0]["StatusMessage"]
     first = {"CapacityReservationPreference": "capacity-reservations-first", **target}
     Group(local, CapacityReservationSpecification=first, MinSize=1).reaches(1)
@@ -197,6 +197,7 @@ def test_a_block_is_cleared_half_an_hour_before_it_ends(local):
     block = buy(local, lasts=60 * MINUTE)
     subnet = zone_of(local, block)
     made = run(local, subnet, InstanceType=GPUS, **into(block, "capacity-block"))["InstanceId"]
+    until(lambda: state(local, made) == "running")
     local.clock.advance(30 * MINUTE - 1)
     assert state(local, made) == "running"
     local.clock.advance(1)
@@ -221,7 +222,9 @@ def test_blocks_exist_for_some_types_and_for_whole_days(local):
     asked = {"InstanceCount": 1, "CapacityDurationHours": 24}
     api = local.client("ec2")
     assert api.describe_capacity_block_offerings(InstanceType="c5.large", **asked)["CapacityBlockOfferings"] == []
-    (offer,) = api.describe_capacity_block_offerings(InstanceType=GPUS, **asked)["CapacityBlockOfferings"]
+    offers = api.describe_capacity_block_offerings(InstanceType=GPUS, **asked)["CapacityBlockOfferings"]
+    offer, *others = offers
+    assert len({one["AvailabilityZone"] for one in offers}) == 1 + len(others) == 4
     assert (offer["EndDate"].hour, offer["EndDate"].minute) == (11, 30)
     assert timedelta(0) < offer["EndDate"] - offer["StartDate"] - timedelta(days=1) < timedelta(days=1)
     with pytest.raises(ClientError, match="InvalidParameterValue"):

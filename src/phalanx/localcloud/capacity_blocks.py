@@ -1,7 +1,7 @@
 """Capacity Blocks: what EC2 offers, the purchase, and the end of their instances before the block's own end.
 
-They last whole days and end at 11:30 UTC, as on AWS (docs/aws-behaviour.md 2.63). Unlike there, one with an earlier
-`EndDateRange` ends at that time, so that an end can be tried.
+Each zone that has the type offers one. They last whole days and end at 11:30 UTC, as on AWS (docs/aws-behaviour.md
+2.63). Unlike there, one with an earlier `EndDateRange` ends at that time, so that an end can be tried.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ CLEARED_S = 1800.0
 """How long before a block's end EC2 begins to terminate its instances."""
 _ENDS_AT = time(11, 30)
 _CODE = "Server.ScheduledStop"
+_MOST_OFFERS = 6
 _LONGEST_DAYS, _LONGEST_IN_DAYS, _WEEK = 182, 14, 7
 Describe = Callable[[Reservation, datetime, str], dict[str, Any]]
 
@@ -61,14 +62,17 @@ def _offers(self: Any, now: datetime) -> dict[str, Reservation]:
     _check_duration(hours)
     begins = max(reserved.moment(self._get_param("StartDateRange")) or now, now)
     ends = _end(begins, hours, reserved.moment(self._get_param("EndDateRange")))
-    zones = placement.zones_offering(instance_type or "", self.region)
-    if not _has_blocks(instance_type) or not zones or ends <= begins:
+    if not _has_blocks(instance_type) or ends <= begins:
         return {}
-    count = int(self._get_param("InstanceCount") or 1)
-    offer = Reservation(self.region, zones[0], instance_type, count, now, begins, ends, is_block=True)
-    key = f"cb-0{secrets.token_hex(8)}"
-    _offered[key] = offer
-    return {key: offer}
+    count, zones = int(self._get_param("InstanceCount") or 1), placement.zones_offering(instance_type, self.region)
+    found = {
+        f"cb-0{secrets.token_hex(8)}": Reservation(
+            self.region, zone, instance_type, count, now, begins, ends, is_block=True
+        )
+        for zone in zones[:_MOST_OFFERS]
+    }
+    _offered.update(found)
+    return found
 
 
 def _check_duration(hours: int) -> None:
