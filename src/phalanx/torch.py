@@ -10,16 +10,17 @@ import atexit
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed import BuiltinCommHookType, GradBucket  # pyright: ignore[reportPrivateImportUsage]
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817  (as in PyTorch's documents)
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -30,9 +31,9 @@ _WARM_UP_STEPS, _POWER_SGD_RANK = 3, 4
 _LOCAL_STEPS = 4
 # A choice must be this much faster than plain DDP, and one that costs accuracy than those that cost none.
 _WORTH, _WORTH_ITS_PRICE = 1.05, 1.5
-_APPLIED, _LATE, _EXIT_WITHIN_S = "_phalanx_choice", "_phalanx_late_gradients", 30.0
+_LATE, _EXIT_WITHIN_S = "_phalanx_late_gradients", 30.0
 
-_Mode = Callable[[], AbstractContextManager[None]]
+_Loss = Callable[[Any], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -117,12 +118,7 @@ def finish(model: DDP) -> bool:
 
 
 def suggest(
-    model: DDP,
-    batch: Any,
-    *,
-    loss: Callable[[Any], torch.Tensor] | None = None,
-    candidates: Sequence[str] = CANDIDATES,
-    steps: int = 5,
+    model: DDP, batch: Any, *, loss: _Loss | None = None, candidates: Sequence[str] = CANDIDATES, steps: int = 5
 ) -> Suggestion:
     """Measure some steps with every candidate on the real network, and suggest what pays.
 
@@ -163,7 +159,7 @@ def best_of(measured: Sequence[Measured]) -> tuple[Choice, str]:
 class _Stopwatch:
     """Measures steps of a model, in the same way on all ranks."""
 
-    def __init__(self, model: DDP, batch: Any, loss: Callable[[Any], Any], steps: int) -> None:
+    def __init__(self, model: DDP, batch: Any, loss: _Loss, steps: int) -> None:
         self._model, self._loss, self._steps = model, loss, steps
         self._arguments = batch if isinstance(batch, (tuple, list)) else (batch,)
         self._device = next(model.parameters()).device
@@ -176,7 +172,7 @@ class _Stopwatch:
             finish(model)
         return [Measured(*one) for one in zip(choices, medians_s, strict=True)]
 
-    def medians_s(self, models: Sequence[DDP], mode: _Mode = nullcontext) -> list[float]:
+    def medians_s(self, models: Sequence[DDP], mode: Callable[[], Any] = nullcontext) -> list[float]:
         """Return each model's median step, of the slowest rank; the models take turns."""
         for model in models:
             for _ in range(_WARM_UP_STEPS):
@@ -187,7 +183,7 @@ class _Stopwatch:
         dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self._model.process_group)
         return slowest.tolist()
 
-    def _step_s(self, model: DDP, mode: _Mode) -> float:
+    def _step_s(self, model: DDP, mode: Callable[[], Any]) -> float:
         began_s = self._now_s()
         with mode():
             self._loss(model(*self._arguments)).backward()
@@ -210,17 +206,19 @@ def _mean(output: Any) -> torch.Tensor:
 @contextmanager
 def _unchanged(network: torch.nn.Module) -> Iterator[None]:
     """Restore gradients, buffers and random numbers after the block."""
-    gradients = [(parameter, parameter.grad) for parameter in network.parameters()]
-    buffers = [(buffer, buffer.clone()) for buffer in network.buffers()]
-    with torch.random.fork_rng(), torch.enable_grad():
-        try:
-            network.zero_grad(set_to_none=True)
-            yield
-        finally:
-            for parameter, gradient in gradients:
-                parameter.grad = gradient
-            for buffer, before in buffers:
-                buffer.data.copy_(before)
+    with torch.random.fork_rng(), torch.enable_grad(), _same_buffers(network) as afterwards:
+        for parameter in network.parameters():
+            afterwards.callback(setattr, parameter, "grad", parameter.grad)
+        network.zero_grad(set_to_none=True)
+        yield
+
+
+def _same_buffers(network: torch.nn.Module) -> ExitStack:
+    """Return what restores the buffers after its block."""
+    afterwards = ExitStack()
+    for buffer in network.buffers():
+        afterwards.callback(buffer.data.copy_, buffer.clone())
+    return afterwards
 
 
 def _chosen(choice: str | Choice | Suggestion) -> Choice:
@@ -243,7 +241,9 @@ def _ranks(model: DDP) -> int:
 
 def _applied(model: DDP, choice: Choice, scaler: Any = None, is_trained: bool = False) -> Any:
     """Return another DistributedDataParallel with this choice. Raises ValueError for what would go wrong silently."""
-    if getattr(model, "_comm_hooks", None) or hasattr(model, _APPLIED):
+    if getattr(model, "_delay_all_reduce_params", None):
+        raise ValueError(f"{choice.name}: the model has delay_all_reduce_named_params, which only plain DDP exchanges")
+    if model._get_ddp_logging_data().get("comm_hook"):
         raise ValueError(f"{choice.name}: the model has a communication hook already")
     if choice.hook and _has_sparse_gradients(model.module):
         raise ValueError(f"{choice.name}: the network has sparse gradients, which only plain DDP exchanges")
@@ -251,12 +251,12 @@ def _applied(model: DDP, choice: Choice, scaler: Any = None, is_trained: bool = 
         # DDP leaves the gradient of a parameter that this step did not use as it is, so the late one would be lost.
         raise ValueError(f"{choice.name}: the model has find_unused_parameters, whose late gradients would be lost")
     made = _with_buckets(model, choice)
-    setattr(made, _APPLIED, choice)
     if choice.hook == "fp16":
         # PyTorch's in C++: what it computes in threads of gloo never waits for Python.
         made._register_builtin_comm_hook(BuiltinCommHookType.FP16_COMPRESS)
     elif choice.hook == "bf16":
-        made.register_comm_hook(model.process_group, _round_to_bf16)
+        # DDP refuses the hook by its name where there is no NCCL, although gloo can sum bfloat16.
+        made.register_comm_hook(model.process_group, lambda group, bucket: bf16_compress_hook(group, bucket))
     elif choice.hook == "powersgd":
         from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
@@ -265,55 +265,36 @@ def _applied(model: DDP, choice: Choice, scaler: Any = None, is_trained: bool = 
     elif choice.hook:
         late = _Late(model, torch.float16 if choice.hook == "late-fp16" else None, scaler, is_trained)
         setattr(made, _LATE, late)
-        made.register_comm_hook(late, _double_buffering)
+        made.register_comm_hook(late, _Late.exchange)
     return made
 
 
 def _with_buckets(model: DDP, choice: Choice) -> DDP:
     """Return a DistributedDataParallel with the same settings and the choice's buckets; it replaces the first."""
-    bucket_bytes = model.bucket_bytes_cap
+    # A mesh has given the model its process group.
+    names = signature(DDP).parameters.keys() - {"device_mesh"}
+    settings = {name: getattr(model, name) for name in names if hasattr(model, name)}
+    if "forward_sync_buffers" in settings:
+        del settings["broadcast_buffers"]  # Its old name.
+    # Views need no copy after the exchange. Late gradients have tensors of their own.
+    settings["gradient_as_bucket_view"] |= not choice.hook.startswith("late")
+    # A new DistributedDataParallel may give all ranks the first one's buffers.
+    with _same_buffers(model.module):
+        return DDP(**settings, **_buckets(model, choice))
+
+
+def _buckets(model: DDP, choice: Choice) -> dict[str, Any]:
+    """Return the settings of the choice's buckets, or else the model's own."""
+    if choice.small_buckets:
+        return {"bucket_cap_mb": _SMALL_MB}
     if choice.hook == "powersgd":
         # On gloo it aborts with more than one bucket.
-        bucket_bytes = _MIB + sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    made = DDP(
-        model.module,
-        device_ids=model.device_ids,
-        output_device=model.output_device,
-        dim=model.dim,
-        process_group=model.process_group,
-        bucket_cap_mb=_SMALL_MB if choice.small_buckets else bucket_bytes / _MIB,  # pyright: ignore[reportArgumentType]
-        find_unused_parameters=model.find_unused_parameters,
-        # Views need no copy after the exchange. Late gradients have tensors of their own.
-        gradient_as_bucket_view=model.gradient_as_bucket_view or not choice.hook.startswith("late"),
-        static_graph=model.static_graph,
-        mixed_precision=model.mixed_precision,
-    )
-    made.broadcast_buffers = model.broadcast_buffers
-    return made
-
-
-def _round_to_bf16(group: dist.ProcessGroup, bucket: GradBucket) -> Future[torch.Tensor]:
-    """Call PyTorch's hook, which DDP refuses by its name where there is no NCCL, although gloo can sum bfloat16."""
-    return default_hooks.bf16_compress_hook(group, bucket)
-
-
-def _double_buffering(state: "_Late", bucket: GradBucket) -> Future[torch.Tensor]:
-    """Begin to average a bucket's gradients, and return those of the step before, which had a whole step's time.
-
-    The first step is plain, because DDP arranges its buckets anew after it. The second returns zeros.
-    """
-    if bucket.index() == 0:
-        state.begin()
-    sent = state.send(bucket)
-    if state.is_first:
-        return sent.average
-    last = state.sent.get(bucket.index())
-    state.sent[bucket.index()] = sent
-    if last is not None:
-        return last.at_scale(sent.scale)
-    nothing: Future[torch.Tensor] = Future()
-    nothing.set_result(torch.zeros_like(bucket.buffer()))
-    return nothing
+        return {"bucket_cap_mb": 1 + sum(one.numel() * one.element_size() for one in model.parameters()) / _MIB}
+    if caps := getattr(model, "bucket_bytes_cap_list", None):
+        return {"bucket_cap_mb_list": [size / _MIB for size in caps]}
+    # By default, the first bucket is smaller than the others.
+    is_default = getattr(model, "bucket_bytes_cap_default", False)
+    return {} if is_default else {"bucket_cap_mb": model.bucket_bytes_cap / _MIB}
 
 
 class _Sent(NamedTuple):
@@ -341,24 +322,40 @@ class _Late:
         # A group of its own: buffers that the next forward pass broadcasts must not wait behind gradients.
         members = dist.get_process_group_ranks(model.process_group)
         self._group = dist.new_group(members, use_local_synchronization=True)
-        self.sent: dict[int, _Sent] = {}
-        self.is_first = True
-        self._began = self._has_stepped = False
+        self._sent: dict[int, _Sent] = {}
+        self._is_first, self._began, self._has_stepped = True, False, False
         self._last_scale = self._scale()
         self._parameters = {id(parameter) for parameter in model.parameters()}
         if is_trained:
             register_optimizer_step_post_hook(self._note_step)
 
-    def begin(self) -> None:
+    def exchange(self, bucket: GradBucket) -> Future[torch.Tensor]:
+        """Begin to average a bucket's gradients, and return those of the step before, which had a whole step's time.
+
+        The first step is plain, because DDP arranges its buckets anew after it. The second returns zeros.
+        """
+        if bucket.index() == 0:
+            self._begin()
+        sent = self._send(bucket)
+        if self._is_first:
+            return sent.average
+        last, self._sent[bucket.index()] = self._sent.get(bucket.index()), sent
+        if last is not None:
+            return last.at_scale(sent.scale)
+        nothing: Future[torch.Tensor] = Future()
+        nothing.set_result(torch.zeros_like(bucket.buffer()))
+        return nothing
+
+    def _begin(self) -> None:
         """Begin a backward pass. Raises RuntimeError after one whose gradients no optimizer has used."""
         # A scaler that has reduced its scale has skipped the step.
         scale, self._last_scale = self._last_scale, self._scale()
         if self._is_trained and self._began and not self._has_stepped and self._last_scale >= scale:
             raise RuntimeError("double buffering: two backward passes for one step lose gradients: use model.no_sync()")
-        self.is_first = not self._began
+        self._is_first = not self._began
         self._began, self._has_stepped = True, False
 
-    def send(self, bucket: GradBucket) -> _Sent:
+    def _send(self, bucket: GradBucket) -> _Sent:
         """Begin to average a copy of the bucket's gradients over all ranks."""
         own = bucket.buffer()
         copy = own.to(self._dtype or own.dtype, copy=True).div_(self._ranks)
@@ -367,12 +364,12 @@ class _Late:
         return _Sent(average, self._scale(), list(zip(bucket.parameters(), bucket.gradients(), strict=True)))
 
     def finish(self) -> bool:
-        for sent in self.sent.values():
+        for sent in self._sent.values():
             average = sent.at_scale(self._scale()).wait()
             for parameter, view in sent.views:
                 # Buckets begin at the beginning of their memory.
                 parameter.grad = average.as_strided(view.size(), view.stride(), int(view.storage_offset())).clone()
-        found, self.sent, self._has_stepped = bool(self.sent), {}, True
+        found, self._sent, self._has_stepped = bool(self._sent), {}, True
         return found
 
     def _scale(self) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import inspect
 import json
 import os
 import sys
@@ -193,6 +194,13 @@ def mistakes() -> dict[str, str]:
     sparse = DistributedDataParallel(Sparse())
     unused = DistributedDataParallel(network(), find_unused_parameters=True)
     once = gradients.apply(DistributedDataParallel(network()), "fp16")
+    own = DistributedDataParallel(network())
+    own._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    delayed = network()
+    first, second = delayed[0].weight, delayed[3].weight
+    delayed = DistributedDataParallel(
+        delayed, delay_all_reduce_named_params=[("0.weight", first)], param_to_hook_all_reduce=second
+    )
     return {
         "not DDP": refusal(lambda: gradients.apply(network(), "fp16")),
         "not DDP, suggest": refusal(lambda: gradients.suggest(network(), batch(0, 0)[0])),
@@ -203,8 +211,35 @@ def mistakes() -> dict[str, str]:
         "unused, fp16": refusal(lambda: gradients.apply(unused, "fp16")),
         "accumulated without no_sync": refusal(without_no_sync),
         "twice": refusal(lambda: gradients.apply(once, "fp16")),
+        "own hook": refusal(lambda: gradients.apply(own, "small-buckets")),
+        "delayed": refusal(lambda: gradients.apply(delayed, "fp16")),
         "many outputs": refusal(lambda: gradients.suggest(DistributedDataParallel(Pair()), batch(0, 0)[0])),
     }
+
+
+def settings() -> dict[str, Any]:
+    """What a model's own settings are after `apply`; each rank has its own statistics in the buffers."""
+    names = ("skip_all_reduce_unused_params", "batched_grad_copy", "find_unused_parameters")
+    kept = {**dict.fromkeys(names, True), "broadcast_buffers": False}
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    local = network()
+    local[1].running_mean.fill_(1 + dist.get_rank())
+    given: dict[str, Any] = {name: kept[name] for name in kept if name in known}
+    model = gradients.apply(DistributedDataParallel(local, **given), "fp16")
+    listed = DistributedDataParallel(network(), bucket_cap_mb_list=[1, 3]) if "bucket_cap_mb_list" in known else None
+    return {
+        "buffer": local[1].running_mean[0].item(),
+        "lost": [name for name in given if getattr(model, name) != given[name]],
+        "default buckets": bucket_caps(model),
+        "listed buckets": bucket_caps(gradients.apply(listed, "fp16")) if listed else [1, 3],
+    }
+
+
+def bucket_caps(model: DistributedDataParallel) -> Any:
+    """Return the sizes of buckets in MiB: "default", or a list."""
+    if getattr(model, "bucket_bytes_cap_default", False):
+        return "default"
+    return [size / 2**20 for size in getattr(model, "bucket_bytes_cap_list", None) or [model.bucket_bytes_cap]]
 
 
 class Pair(nn.Module):

@@ -13,7 +13,8 @@ import pytest
 
 RANKS = Path(__file__).parent / "gradient_ranks.py"
 WITHIN_S = 600
-NAMES = ("every_choice", "accumulated", "double_buffering", "scaled", "overflowing", "mistakes", "suggested")
+ABOUT_CHOICES = ("every_choice", "accumulated", "double_buffering", "scaled", "overflowing")
+NAMES = (*ABOUT_CHOICES, "mistakes", "suggested", "settings")
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ def test_a_late_gradient_keeps_the_scale_of_its_own_loss(facts):
         ("unused", "ValueError: double-buffering: the model has find_unused_parameters"),
         ("accumulated without no_sync", "RuntimeError: double buffering: two backward passes"),
         ("twice", "ValueError: fp16: the model has a communication hook already"),
+        ("own hook", "ValueError: small-buckets: the model has a communication hook already"),
+        ("delayed", "ValueError: fp16: the model has delay_all_reduce_named_params"),
         ("many outputs", "TypeError: the network returns a tuple: pass `loss`"),
     ],
 )
@@ -89,6 +92,11 @@ def test_a_mistake_is_an_error_on_every_rank(facts, mistake, words):
 
 def test_unused_parameters_may_be_rounded(facts):
     assert [found["unused, fp16"] for found in facts["mistakes"]] == ["", ""]
+
+
+def test_a_model_keeps_its_buffers_and_its_settings(facts):
+    kept = {"lost": [], "default buckets": "default", "listed buckets": [1, 3]}
+    assert facts["settings"] == [{"buffer": 1.0 + rank, **kept} for rank in range(2)]
 
 
 def test_a_suggestion_leaves_everything_as_it_was_and_is_the_same_everywhere(facts):
