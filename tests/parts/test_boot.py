@@ -216,14 +216,16 @@ class TestPackages:
             (root / name).touch(mode=0o755)
         return f"{root}/usr/bin:{root}/opt/mpi/bin"
 
-    def test_a_plain_image_lacks_mpi_venv_and_nfs(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize(("machine", "libraries"), [("x86_64", ["libquadmath0"]), ("aarch64", [])])
+    def test_a_plain_image_lacks_mpi_venv_nfs_and_libraries(self, tmp_path, monkeypatch, machine, libraries):
         monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+        monkeypatch.setattr(packages.os, "uname", lambda: SimpleNamespace(machine=machine))
         path = self.image(tmp_path)
-        wanted = ["nfs-common", "openmpi-bin", "python3-venv", "libgomp1", "libgfortran5"]
+        wanted = ["nfs-common", "openmpi-bin", "python3-venv", "libgomp1", *libraries]
         assert packages.lacking(path, str(tmp_path)) == wanted
 
     def test_an_image_that_has_all_of_it_gets_nothing(self, tmp_path):
-        libraries = [f"usr/lib/x86_64-linux-gnu/{name}" for name in ("libgomp.so.1", "libgfortran.so.5")]
+        libraries = [f"usr/lib/x86_64-linux-gnu/{name}" for name in ("libgomp.so.1", "libquadmath.so.0")]
         path = self.image(tmp_path, "sbin/mount.efs", "opt/mpi/bin/mpiexec", *libraries)
         assert packages.lacking(path, str(tmp_path)) == []
 

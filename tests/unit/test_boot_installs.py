@@ -25,7 +25,7 @@ TORCH = Image("ami-0123456789abcdef0", "phalanx-torch", "x86_64", "/dev/sda1", 3
                 "",
                 8,
             ),
-            ["each node's boot installs python3-venv, nfs-common, openmpi-bin, libgomp1, libgfortran5 (about 30 s)"],
+            ["each node's boot installs python3-venv, nfs-common, openmpi-bin, libgomp1, libquadmath0 (about 30 s)"],
         ),
         (TORCH, []),
     ],

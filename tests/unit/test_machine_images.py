@@ -141,13 +141,18 @@ def test_images_are_recognised_by_their_names(name, alias):
 @pytest.mark.parametrize(
     ("image", "installed"),
     [
-        ("ubuntu-24.04", "python3-venv, nfs-common, openmpi-bin, libgomp1, libgfortran5 (about 30 s)"),
+        ("ubuntu-24.04", "python3-venv, nfs-common, openmpi-bin, libgomp1, libquadmath0 (about 30 s)"),
         ("dlami-base", None),
         ("amazon-linux-2023", None),
     ],
 )
 def test_the_plan_says_what_a_boot_installs(image, installed):
     assert dict(describe(planned(X86, image=image))).get("boot installs") == installed
+
+
+def test_the_plan_for_graviton_names_no_library_of_other_processors():
+    choice = ImageChoice(aws_spec(image="ubuntu-24.04"), 0, "arm64", None)
+    assert choice.packages == ["python3-venv", "nfs-common", "openmpi-bin", "libgomp1"]
 
 
 RECIPE = Image("ami-2", "phalanx-torch", "x86_64", "/dev/sda1", 30, "torch@2026.1122.905", "ubuntu-24.04")

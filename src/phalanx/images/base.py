@@ -13,8 +13,9 @@ from phalanx.plan.plan import known_sizes
 
 # Beside its own Python 3.9, Amazon Linux 2023 has these as packages (docs/aws-behaviour.md 5.12).
 _AMAZON_PYTHONS = ("3.13", "3.12", "3.11")
-# What a node's boot installs where it is missing (phalanx.node.packages), and what reaches package indexes.
-_APT = ("ca-certificates", "curl", "libgfortran5", "libgomp1", "nfs-common", "openmpi-bin", "python3-venv")
+# What a node's boot installs where it is missing (phalanx.node.packages), and what reaches package indexes. On x86-64
+# install.sh adds libquadmath0.
+_APT = ("ca-certificates", "curl", "libgomp1", "nfs-common", "openmpi-bin", "python3-venv")
 _DNF = ("ca-certificates", "libgfortran", "libgomp", "nfs-utils")
 # How the aliases of the local cloud's images end.
 _FULL = "-full"

@@ -22,6 +22,8 @@ own_pip() {
 
 command -v cloud-init >/dev/null || fail "the base image has no cloud-init, by which nodes start"
 command -v "$manager" >/dev/null || fail "the base image has no $manager"
+# MXNet's wheel needs it. Since GCC 13 it does not come with Fortran's library any more.
+[ "$manager $(uname -m)" != "apt x86_64" ] || packages+=(libquadmath0)
 echo "== packages: ${packages[*]}"
 "with_$manager" "${packages[@]}"
 

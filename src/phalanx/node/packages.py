@@ -53,9 +53,9 @@ def lacking(path: str, root: str = "", serves: bool = False) -> list[str]:
         "nfs-kernel-server": not serves or os.path.exists(f"{root}/usr/sbin/exportfs"),
         "openmpi-bin": shutil.which("mpiexec", path=path),
         "python3-venv": importlib.util.find_spec("ensurepip"),
-        # MXNet's wheel leaves these to the system: OpenMP, and libquadmath, which comes with Fortran's on x86-64 alone.
+        # MXNet's wheel leaves these to the system. No other processor has the latter.
         "libgomp1": glob.glob(f"{root}/usr/lib/*/libgomp.so.1"),
-        "libgfortran5": glob.glob(f"{root}/usr/lib/*/libgfortran.so.5"),
+        "libquadmath0": os.uname().machine != "x86_64" or glob.glob(f"{root}/usr/lib/*/libquadmath.so.0"),
     }
     return [name for name, found in there.items() if not found]
 

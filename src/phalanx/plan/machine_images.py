@@ -20,7 +20,12 @@ from phalanx.spec.spec_emr import ROOT_GIB
 _PARTS = {"venv": "Python's venv", "nfs": "an NFS client", "mpi": "MPI", "gpus": "drivers for GPUs"}
 
 # What a node's boot installs where it is missing (phalanx.node.packages).
-_PACKAGES = {"venv": "python3-venv", "nfs": "nfs-common", "mpi": "openmpi-bin, libgomp1, libgfortran5"}
+_PACKAGES = {
+    "venv": ["python3-venv"],
+    "nfs": ["nfs-common"],
+    "mpi": ["openmpi-bin", "libgomp1", "libquadmath0"],
+}
+_ONLY_ON_X86 = "libquadmath0"
 _WITH_APT = ("Debian", "Ubuntu")
 # What `phalanx image build` has installed, whatever the base lacks.
 _OF_EVERY_RECIPE = {"venv": True, "nfs": True, "mpi": "/usr/bin"}
@@ -116,7 +121,8 @@ class ImageChoice:
         """The packages that a node's boot installs on this image; empty if its contents are not known."""
         if not self.contents or not self.has_apt:
             return []
-        return [package for part, package in _PACKAGES.items() if not self.contents[part]]
+        lacking = [name for part, names in _PACKAGES.items() if not self.contents[part] for name in names]
+        return [name for name in lacking if name != _ONLY_ON_X86 or self.architecture == "x86_64"]
 
     @property
     def has_apt(self) -> bool:
