@@ -19,7 +19,8 @@ WANTED = {"python": ">=3.10,<3.12", "variables": {"UV_PYTHON_INSTALL_MIRROR": "f
 _UV = f"""#!/bin/sh
 case $2 in
   install) mkdir -p "$UV_PYTHON_INSTALL_DIR" && ln -sfn {sys.executable} "$UV_PYTHON_INSTALL_DIR/python"
-           echo "$3 from $UV_PYTHON_INSTALL_MIRROR" >> "$UV_PYTHON_INSTALL_DIR/installed" ;;
+           echo "$3 from $UV_PYTHON_INSTALL_MIRROR" >> "$UV_PYTHON_INSTALL_DIR/installed"
+           echo "${{UV_CONFIG_FILE-none}}, without others: ${{UV_NO_CONFIG-no}}" > "$UV_PYTHON_INSTALL_DIR/settings" ;;
   find) echo "$UV_PYTHON_INSTALL_DIR/python" ;;
 esac
 """
@@ -61,6 +62,19 @@ def test_the_heads_own_uv_installs_it_on_the_shared_directory(tmp_path, monkeypa
     assert brought is not None and brought.path == f"{tmp_path}/pythons/python"
     assert runs.names == ["uv python install"]
     assert (tmp_path / "pythons/installed").read_text() == ">=3.10,<3.12 from file:///mirror\n"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_uv_reads_the_machines_own_settings_and_no_others(tmp_path, monkeypatch, base, is_there):
+    settings = tmp_path / "uv.toml"
+    if is_there:
+        settings.write_text('python-downloads-json-url = "file:///mirror/downloads.json"\n')
+    monkeypatch.setattr(managed_python, "SETTINGS", str(settings))
+    make_uv(tmp_path / "bin/uv")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    managed_python.bring(str(tmp_path), WANTED, base, Runs(tmp_path))
+    read = f"{settings}, without others: no" if is_there else "none, without others: 1"
+    assert (tmp_path / "pythons/settings").read_text() == f"{read}\n"
 
 
 def test_uv_is_installed_once_where_the_head_has_none(tmp_path, monkeypatch, base):

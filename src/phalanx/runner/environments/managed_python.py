@@ -18,6 +18,8 @@ from phalanx.runner.environments.interpreters import Interpreter, ask
 from phalanx.runner.environments.uv_settings import QUIET, plain_variables
 
 UV_VERSION = "0.13.9"
+SETTINGS = "/etc/uv/uv.toml"
+"""uv's settings for all users of a machine, which may name a mirror; written by an image or by `boot:`."""
 _FIND_TIMEOUT_S = 60
 PROGRAM_TIMEOUT_S = 600.0
 """For each program that `bring` runs: uv downloads 30 MB, and may make nodes wait for a mirror that does not answer."""
@@ -33,7 +35,8 @@ def bring(shared: str, wanted: Dict[str, Any], base: Interpreter, run: Run) -> I
     """Return a Python that the recipe allows, and install it if need be; None if it does not work here.
 
     `shared` is .phalanx on the shared directory; `base` the image's own Python; `run(argv, env, name)` runs a program
-    and raises if it fails. Variables of `--build-env` may name a mirror (UV_PYTHON_INSTALL_MIRROR).
+    and raises if it fails. Variables of `--build-env` may name a mirror (UV_PYTHON_INSTALL_MIRROR), and so
+    may SETTINGS.
     """
     pythons = os.path.join(shared, "pythons")
     os.makedirs(pythons, mode=0o700, exist_ok=True)
@@ -63,8 +66,10 @@ def _lock(held: IO[str]) -> None:
 
 
 def _variables(pythons: str, chosen: Mapping[str, str]) -> Dict[str, str]:
-    own = {"HOME": pythons, "UV_NO_CONFIG": "1", "UV_PYTHON_INSTALL_DIR": pythons, "UV_PYTHON_INSTALL_BIN": "0"}
-    return {**plain_variables(), **QUIET, **own, **chosen}
+    own = {"HOME": pythons, "UV_PYTHON_INSTALL_DIR": pythons, "UV_PYTHON_INSTALL_BIN": "0"}
+    # Either way without those of the user and of the directory, which an earlier job may have written.
+    settings = {"UV_CONFIG_FILE": SETTINGS} if os.path.exists(SETTINGS) else {"UV_NO_CONFIG": "1"}
+    return {**plain_variables(), **QUIET, **own, **settings, **chosen}
 
 
 def _install_uv(place: str, base: Interpreter, env: Mapping[str, str], run: Run) -> str:
