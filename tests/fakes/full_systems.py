@@ -25,9 +25,9 @@ UP_S = 900.0
 
 
 @contextmanager
-def a_full_cluster(name: str, nodes: int) -> Iterator[Terminal]:
-    """Bring a cluster of full operating systems up, and take it down."""
-    with a_cluster(f"name: {name}\nnodes: {nodes}\nmin: {nodes}\n{SPEC}", UP_S) as terminal:
+def a_full_cluster(name: str, nodes: int, more: str = "") -> Iterator[Terminal]:
+    """Bring a cluster of full operating systems up, and take it down; `more` are further lines of its phalanx.yaml."""
+    with a_cluster(f"name: {name}\nnodes: {nodes}\nmin: {nodes}\n{SPEC}{more}", UP_S) as terminal:
         yield terminal
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from full_systems import IMAGE, a_full_cluster
@@ -16,17 +18,38 @@ FIRST_USE_S = 900
 # Their Python suits neither recipe: uv brings another one, from where python-build-standalone publishes them.
 OF_OTHER_PYTHONS = ("ubuntu-24.04", "debian-11")
 PYTHONS = ("github.com", 443)
+MIRROR = "/efs/mirror"
+# As a user behind a firewall does it.
+OWN_MIRROR = f"""boot: |
+  mkdir -p /etc/uv
+  echo 'python-downloads-json-url = "file://{MIRROR}/downloads.json"' > /etc/uv/uv.toml
+"""
 
 
 @pytest.fixture(scope="module")
-def terminal() -> Iterator[Terminal]:
-    if IMAGE in OF_OTHER_PYTHONS:
-        try:
-            socket.create_connection(PYTHONS, 10).close()
-        except OSError as problem:
-            pytest.skip(f"{IMAGE} needs another Python, and {PYTHONS[0]} can't be reached: {problem}")
-    with a_full_cluster("training", 2) as terminal:
+def terminal(tmp_path_factory) -> Iterator[Terminal]:
+    mirror = None if IMAGE not in OF_OTHER_PYTHONS or is_reached(*PYTHONS) else tmp_path_factory.mktemp("mirror")
+    if mirror:
+        make_mirror(mirror)
+    with a_full_cluster("training", 2, OWN_MIRROR if mirror else "") as terminal:
+        if mirror:
+            terminal.phalanx("put", str(mirror), MIRROR)
         yield terminal
+
+
+def is_reached(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), 10).close()
+    except OSError:
+        return False
+    return True
+
+
+def make_mirror(place: Path) -> None:
+    """Compile a Python, unless an earlier run did, and write it and uv's list of it."""
+    program = Path(__file__).parents[2] / "scripts/python-mirror"
+    subprocess.run([str(program), str(place), f"file://{MIRROR}"], check=True)
+    print(f"figure: Python for the trainings: compiled by {program.name}, as {PYTHONS[0]} can't be reached")
 
 
 def test_chainermn_trains_mnist(terminal):
