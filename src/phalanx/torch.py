@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakMethod
 
 import torch
 import torch.distributed as dist
@@ -327,7 +328,9 @@ class _Late:
         self._last_scale = self._scale()
         self._parameters = {id(parameter) for parameter in model.parameters()}
         if is_trained:
-            register_optimizer_step_post_hook(self._note_step)
+            # PyTorch keeps what it calls for ever; this one must not keep the model.
+            note = WeakMethod(self._note_step)
+            register_optimizer_step_post_hook(lambda *step: (found := note()) and found(*step))
 
     def exchange(self, bucket: GradBucket) -> Future[torch.Tensor]:
         """Begin to average a bucket's gradients, and return those of the step before, which had a whole step's time.

@@ -7,6 +7,7 @@ DIRECTORY/NAME/RANK.out, and .err, by the first NAME of its group; its exit code
 from __future__ import annotations
 
 import atexit
+import gc
 import hashlib
 import inspect
 import json
@@ -14,6 +15,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -240,6 +242,21 @@ def bucket_caps(model: DistributedDataParallel) -> Any:
     if getattr(model, "bucket_bytes_cap_default", False):
         return "default"
     return [size / 2**20 for size in getattr(model, "bucket_bytes_cap_list", None) or [model.bucket_bytes_cap]]
+
+
+def forgotten() -> dict[str, bool]:
+    """Whether a model whose last gradients nobody finished ends when nothing uses it any more."""
+    found = {}
+    for name in ("plain", "fp16", "powersgd", "double-buffering"):
+        model = gradients.apply(DistributedDataParallel(network()), name)
+        for step in range(3):
+            loss_of(model, step, dist.get_rank()).backward()
+            optimizer_of(model).step()
+        weight = weakref.ref(model.module[0].weight)
+        del model
+        gc.collect()
+        found[name] = weight() is None
+    return found
 
 
 class Pair(nn.Module):

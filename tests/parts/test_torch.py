@@ -14,7 +14,7 @@ import pytest
 RANKS = Path(__file__).parent / "gradient_ranks.py"
 WITHIN_S = 600
 ABOUT_CHOICES = ("every_choice", "accumulated", "double_buffering", "scaled", "overflowing")
-NAMES = (*ABOUT_CHOICES, "mistakes", "suggested", "settings")
+NAMES = (*ABOUT_CHOICES, "mistakes", "suggested", "settings", "forgotten")
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,11 @@ def test_unused_parameters_may_be_rounded(facts):
 def test_a_model_keeps_its_buffers_and_its_settings(facts):
     kept = {"lost": [], "default buckets": "default", "listed buckets": [1, 3]}
     assert facts["settings"] == [{"buffer": 1.0 + rank, **kept} for rank in range(2)]
+
+
+def test_a_model_that_nothing_uses_any_more_is_forgotten(facts):
+    names = ("plain", "fp16", "powersgd", "double-buffering")
+    assert facts["forgotten"] == 2 * [dict.fromkeys(names, True)]
 
 
 def test_a_suggestion_leaves_everything_as_it_was_and_is_the_same_everywhere(facts):
