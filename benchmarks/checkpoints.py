@@ -264,9 +264,7 @@ def main() -> None:
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     count, seed = arguments.count, arguments.seed
-    record = arguments.record or record_to_go_on(
-        "checkpoints", count, lambda kept: max(0, count - killed(of_seed(kept, seed)))
-    )
+    record = arguments.record or record_to_go_on("checkpoints", count, lambda kept: killed(of_seed(kept, seed)))
     results = soak(count, seed, record)
     failed = sum(bool(one["problems"]) for one in results)
     print(json.dumps({"seed": seed, "jobs": len(results), "kills": killed(results), "failed": failed}))

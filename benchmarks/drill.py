@@ -33,6 +33,10 @@ def read(record: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
 
 
+def of_seed(results: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
+    return [one for one in results if one["scenario"]["seed"] == seed]
+
+
 def missing(planned: Sequence[Scenario], results: Sequence[dict[str, Any]]) -> list[Scenario]:
     """Return what is planned and not over."""
     over = {(one["scenario"]["seed"], one["scenario"]["number"]) for one in results}
@@ -78,7 +82,8 @@ def main() -> None:
     # In the background of a script SIGINT is ignored, and the command lines started here would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     planned = plan(arguments.count, arguments.seed, possible())
-    record = arguments.record or record_to_go_on("drill", len(planned), lambda kept: len(missing(planned, read(kept))))
+    seed = arguments.seed
+    record = arguments.record or record_to_go_on("drill", len(planned), lambda kept: len(of_seed(read(kept), seed)))
     results = read(record)
     left = missing(planned, results)
     pool = ThreadPoolExecutor(arguments.at_once)

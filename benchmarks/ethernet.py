@@ -70,7 +70,7 @@ def main() -> None:
     arguments = parser.parse_args()
     until_s = time.monotonic() + arguments.within
     wanted = list(_wanted(arguments.samples, tuple(arguments.nodes or NODES)))
-    record = arguments.record or record_to_go_on("ethernet", len(wanted), lambda kept: len(_missing(kept, wanted)))
+    record = arguments.record or record_to_go_on("ethernet", len(wanted), lambda kept: len(_read(kept)))
     if _complete(record, wanted, until_s):
         _report(record)
     else:

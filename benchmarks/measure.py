@@ -17,7 +17,7 @@ BIN = Path(sys.executable).parent
 PHALANX = str(BIN / "phalanx")
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-GOES_ON = "it gets each result; default: the newest with some of these, while some are missing, else today's"
+GOES_ON = "it gets each result; default: the newest of the same seed while it is not complete, else today's"
 
 
 def todays_result(name: str, ending: str) -> Path:
@@ -25,14 +25,15 @@ def todays_result(name: str, ending: str) -> Path:
     return RESULTS / f"{name}-{datetime.date.today().isoformat()}.{ending}"
 
 
-def record_to_go_on(name: str, planned: int, missing: Callable[[Path], int]) -> Path:
-    """Return the newest record with some of what is planned, if the rest is missing there; else today's.
+def record_to_go_on(name: str, planned: int, over: Callable[[Path], int]) -> Path:
+    """Return the newest record of the same soak if it has fewer results than are planned; else today's.
 
-    `missing` counts what is planned and not in a record.
+    `over` counts a record's results of the same seed. What a soak chooses from may have changed since a record was
+    complete: it stays complete.
     """
     for record in sorted(RESULTS.glob(f"{name}-[0-9]*.jsonl"), reverse=True):
-        if (left := missing(record)) < planned:
-            return record if left else todays_result(name, "jsonl")
+        if count := over(record):
+            return record if count < planned else todays_result(name, "jsonl")
     return todays_result(name, "jsonl")
 
 

@@ -185,10 +185,15 @@ def _trial(kept: dict[str, Any]) -> Trial:
     return Trial(**{**kept, "seen": absence.Seen(**kept["seen"]) if kept.get("seen") else None})
 
 
+def over(trials: Sequence[Trial], seed: int, speed: float) -> int:
+    """Count the trials of a soak of this seed and speed."""
+    return sum((trial.seed // _SEEDS, trial.speed) == (seed, speed) for trial in trials)
+
+
 def missing(planned: Sequence[Trial], trials: Sequence[Trial]) -> list[Trial]:
     """Return what is planned and not over."""
-    over = {(trial.seed, trial.kind, trial.speed) for trial in trials}
-    return [trial for trial in planned if (trial.seed, trial.kind, trial.speed) not in over]
+    known = {(trial.seed, trial.kind, trial.speed) for trial in trials}
+    return [trial for trial in planned if (trial.seed, trial.kind, trial.speed) not in known]
 
 
 def report(trials: Sequence[Trial]) -> str:
@@ -241,10 +246,9 @@ def main() -> None:
     arguments = parser.parse_args()
     # In the background of a script SIGINT is ignored, and the command lines started here would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    planned = plan(arguments.count, arguments.seed, arguments.speed, arguments.only or changing(), arguments.alone)
-    record = arguments.record or record_to_go_on(
-        "weather", len(planned), lambda kept: len(missing(planned, read(kept)))
-    )
+    count, seed, speed = arguments.count, arguments.seed, arguments.speed
+    planned = plan(count, seed, speed, arguments.only or changing(), arguments.alone)
+    record = arguments.record or record_to_go_on("weather", count, lambda kept: over(read(kept), seed, speed))
     trials = read(record)
     left = missing(planned, trials)
     with ThreadPoolExecutor(arguments.at_once) as pool:
