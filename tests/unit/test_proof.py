@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from fake_cloud import roster
 
 from phalanx.node import proof
@@ -31,7 +29,7 @@ class Logins:
 
 def refused(monkeypatch, *took_s: float) -> dict[str, str]:
     Logins(monkeypatch, *took_s)
-    return proof.log_in(roster(2).nodes[1:], "phalanx", os.getuid())
+    return proof.log_in(roster(2).nodes[1:])
 
 
 def test_a_node_that_refuses_for_the_whole_time_is_given_up(monkeypatch):

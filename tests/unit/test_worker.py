@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rosters import a_node
 
+from phalanx.node.validate import Invalid
 from phalanx.node.worker import Worker
 
 
@@ -24,10 +25,11 @@ class Beat:
 class Table:
     def __init__(self) -> None:
         self.read: list[str] = []
+        self.head_address = "10.0.1.11"
 
     def get(self, item: str, consistent: bool = True) -> dict:
         self.read.append(item)
-        return {"head_address": "10.0.1.11"} if item == "generation" else {}
+        return {"head_address": self.head_address} if item == "generation" else {}
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def table() -> Table:
 def a_worker(table: Table, head_address: str) -> Worker:
     me = a_node(2)
     agent = SimpleNamespace(
-        settings=SimpleNamespace(file_system="fs-1"),
+        settings=SimpleNamespace(file_system="fs-1", networks="10.0.0.0/16"),
         describe=lambda: me,
         table=table,
         workers=3,
@@ -64,3 +66,12 @@ def test_a_worker_that_knows_no_head_that_answers_finds_it_in_the_table(table, k
     worker.beat.unanswered = unanswered
     worker.turn()
     assert table.read == ["generation"] and worker.beat.head == "10.0.1.11"
+
+
+@pytest.mark.parametrize("address", ["10.1.0.4", "10.0.1.11 /etc nfs defaults", "10.0.1.11\nx", "deeplearning-master"])
+def test_a_head_whose_address_is_none_of_the_cluster_s_network_is_not_followed(table, address):
+    table.head_address = address
+    worker = a_worker(table, "")
+    with pytest.raises(Invalid):
+        worker.turn()
+    assert worker.beat.head == ""

@@ -9,6 +9,8 @@ from phalanx.node import files
 UID = 2000
 """The job user's, on all nodes."""
 _ADMINS = ("ubuntu", "ec2-user", "admin", "hadoop")
+# An id that Debian and Red Hat give to no account.
+_NO_ACCOUNT = 65533
 AUTHORIZED = "/etc/ssh/phalanx/authorized_keys"
 ENVIRONMENTS = "/var/lib/phalanx/environments"
 # Files in a home directory that shells and ssh read at their start. All jobs share the home, so root owns them.
@@ -51,6 +53,15 @@ def make_environments(uid: int, root: str = "") -> None:
     os.makedirs(root + ENVIRONMENTS, exist_ok=True)
     files.chown(root + ENVIRONMENTS, uid)
     os.chmod(root + ENVIRONMENTS, 0o700)
+
+
+def share_key(path: str, uid: int) -> None:
+    """Let jobs read a private key of ssh that they can't change, or none of a later job could log in to another node.
+
+    It belongs to nobody, because ssh refuses a key of its own user's that others may read: root uses it, too.
+    """
+    files.chown(path, _NO_ACCOUNT if uid else 0, uid)
+    os.chmod(path, 0o440 if uid else 0o400)
 
 
 def uid_of(name: str, root: str = "") -> int:

@@ -36,7 +36,8 @@ class Agent:
         # How many workers poll the table: as many as the cluster was created with, then as in the newest roster.
         self.workers = settings.workers
         # Of the head that was there when this worker was made.
-        self.head_address = files.read(loader.HEAD)
+        head = files.read(loader.HEAD)
+        self.head_address = head and validate.address(head, settings.networks)
         self.identity = metadata.identity()
         aws = Aws(settings.region, settings.domain, metadata.credentials)
         self.queue = services.Queue(aws, settings.queue_url)

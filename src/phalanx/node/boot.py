@@ -71,7 +71,7 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
     def make_keys() -> None:
         trust.make_key(root + HOST_KEY, agent.identity.instance_id)
         trust.make_key(root + USER_KEY, agent.identity.instance_id)
-        files.chown(root + USER_KEY, agent.job_uid())
+        account.share_key(root + USER_KEY, agent.job_uid())
 
     def start() -> None:
         files.write(root + BOOTED, "ready to serve\n")

@@ -326,7 +326,7 @@ class Head:
 
     def prove(self, nodes: tuple[Node, ...]) -> None:
         """Log in to these nodes; a node that refuses is no longer a member."""
-        refused = proof.log_in(nodes, self.agent.settings.job_user, self.agent.job_uid())
+        refused = proof.log_in(nodes)
         self.state.failed.update(refused)
         self.state.proven.update(n.instance_id for n in nodes if n.instance_id not in refused)
         self._put_generation()
@@ -342,7 +342,7 @@ class Head:
         """
         try:
             command = self.agent.table.get("settle").get("command", "true")
-            proof.settle_jobs(command, self.agent.settings.job_user, self.agent.job_uid())
+            proof.settle_jobs(command)
         except (AwsError, CommandError) as error:
             self.agent.log.say(f"the jobs of the head before can't be settled: {error}")
 

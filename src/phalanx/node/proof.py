@@ -1,10 +1,12 @@
-"""Prove that a node is usable: log in to it as jobs do, by name, over ssh."""
+"""Prove that a node is usable: log in to it as jobs do, by name, over ssh.
+
+The client is root's, so that no job ends it or writes to its output.
+"""
 
 from __future__ import annotations
 
-import os
 import time
-from typing import Any, Sequence
+from typing import Sequence
 
 from phalanx.node import trust
 from phalanx.node.command import CommandError, run
@@ -15,15 +17,16 @@ _DEADLINE_S = 30.0
 _AWAY_S = 6.0
 _SETTLE_S = 60.0
 _AT_ONCE = 16
+# A node may send any amount of output for as long as the login takes: the client ends at 1 MiB.
+_SSH = ["prlimit", "--fsize=1048576", "ssh", "-F", "/etc/ssh/ssh_config", "-o", "BatchMode=yes"]
 
 
-def log_in(nodes: Sequence[Node], user: str, uid: int) -> dict[str, str]:
-    """Return instance id → reason for each node that did not accept `user` within 30 s of the first attempt."""
+def log_in(nodes: Sequence[Node]) -> dict[str, str]:
+    """Return instance id → reason for each node that did not accept the job user within 30 s of the first attempt."""
     refused: dict[str, str] = {}
-    options = _as_user(user, uid)
 
     def prove(node: Node) -> None:
-        reason = _log_in(node, options, time.monotonic() + _DEADLINE_S)
+        reason = _log_in(node, time.monotonic() + _DEADLINE_S)
         if reason:
             refused[node.instance_id] = f"{node.instance_id} acknowledged, but ssh {node.name} failed: {reason}"
 
@@ -31,21 +34,21 @@ def log_in(nodes: Sequence[Node], user: str, uid: int) -> dict[str, str]:
     return refused
 
 
-def settle_jobs(command: str, user: str, uid: int) -> None:
+def settle_jobs(command: str) -> None:
     """Run `command`, which restarts the jobs whose runner died with an earlier head, or marks them as lost.
 
     It runs in a login, for the environment that every job gets. Raises CommandError.
     """
-    run(["ssh", "-o", "BatchMode=yes", MASTER, command], _SETTLE_S, **_as_user(user, uid))
+    run([*_SSH, MASTER, command], _SETTLE_S)
 
 
-def _log_in(node: Node, options: dict[str, Any], end: float) -> str:
+def _log_in(node: Node, end: float) -> str:
     """Return "" if the login worked, or the reason. Retries, since a reloading sshd is away for some milliseconds."""
     pause_s = 0.02
     while True:
         began = time.monotonic()
         try:
-            run(["ssh", "-o", "BatchMode=yes", node.name, "true"], _DEADLINE_S, **options)
+            run([*_SSH, node.name, "true"], _DEADLINE_S)
             return ""
         except CommandError as error:
             took_s = time.monotonic() - began
@@ -54,11 +57,3 @@ def _log_in(node: Node, options: dict[str, Any], end: float) -> str:
                 return error.output
         time.sleep(pause_s)
         pause_s = min(2.0, pause_s * 2)
-
-
-def _as_user(user: str, uid: int) -> dict[str, Any]:
-    """Return Popen's options for this user; none if there is only one uid, where setgroups is refused."""
-    if uid == os.getuid():
-        return {}
-    environment = {**os.environ, "HOME": f"/home/{user}", "USER": user, "LOGNAME": user}
-    return {"user": uid, "group": uid, "extra_groups": [], "env": environment, "cwd": "/"}

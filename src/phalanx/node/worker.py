@@ -92,6 +92,7 @@ class Worker:
         """Read from the table which node is the head, and the newest generation."""
         known = self.agent.table.get("generation", consistent=False)
         head = known.get("head_address", "")
+        head = head and validate.address(head, self.agent.settings.networks)
         if head and self.beat.head not in ("", head) and self.agent.settings.file_system == mount.HEAD:
             threading.Thread(target=_follow_storage, args=(self.agent, head), daemon=True).start()
         self.beat.aim(head)

@@ -1,0 +1,76 @@
+"""A job on the head gets in the way of the head's proof that nodes accept logins.
+
+It must not get any node terminated or replaced, nor stop the head's agent.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+
+import pytest
+from local_clouds import break_on_purpose
+
+from conftest import SPEC, Terminal, a_cluster
+
+pytestmark = pytest.mark.cluster
+
+KEY = "/etc/ssh/phalanx/id_ed25519"
+# Ends every ssh on the head that it may, once it has tried to make its output large, and notes what it has done.
+HINDER = """
+import os, signal, time
+end = time.monotonic() + 300
+while time.monotonic() < end:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if open(f"/proc/{pid}/comm").read() != "ssh\\n":
+                continue
+            try:
+                os.ftruncate(os.open(f"/proc/{pid}/fd/1", os.O_RDWR), 1 << 20)
+                print("made its output large", flush=True)
+            except OSError:
+                pass
+            os.kill(int(pid), signal.SIGKILL)
+            print("ended it", flush=True)
+        except OSError:
+            pass
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Terminal]:
+    with a_cluster(
+        SPEC.replace("name: contract", "name: hindered").replace("nodes: 4\nmin: 4", "nodes: 2\nmin: 2")
+    ) as terminal:
+        if json.loads(terminal.phalanx("local", "status", "--json").stdout)["mode"] == "single":
+            pytest.skip("in single mode all accounts are one")
+        yield terminal
+
+
+def members(terminal: Terminal) -> dict[str, str]:
+    nodes = json.loads(terminal.phalanx("nodes", "--json").stdout)
+    return {node["name"]: node["instance_id"] for node in nodes if node["state"] == "ready"}
+
+
+def test_a_job_can_t_spoil_the_key_with_which_nodes_log_in_to_each_other(cluster: Terminal):
+    spoil = f"chmod u+w {KEY}; echo spoilt >>{KEY}; echo spoilt >{KEY}; mv {KEY} /tmp/; rm -f {KEY}"
+    cluster.on("head", spoil, check=False)
+    assert cluster.on("head", "ssh -o BatchMode=yes deeplearning-worker2 echo in") == "in\n"
+
+
+def test_no_job_ends_the_head_s_logins_nor_writes_to_their_output(cluster: Terminal):
+    before = members(cluster)
+    code = base64.b64encode(HINDER.encode()).decode()
+    cluster.on(
+        "head", f"echo {code} | base64 -d >/tmp/hinder.py; setsid nohup python3 /tmp/hinder.py >/tmp/done 2>&1 &"
+    )
+    # A new agent proves all nodes again.
+    break_on_purpose(cluster, end={"instance_id": before["deeplearning-worker1"], "program": "agent"})
+    try:
+        assert "has 3 of 3 nodes" in cluster.phalanx("scale", "3", "--yes", timeout_s=240).stdout
+        after = members(cluster)
+        assert {name: after.get(name) for name in before} == before
+        assert cluster.on("head", "cat /tmp/done") == ""
+    finally:
+        cluster.on("head", "pkill -f /tmp/hinder.py", check=False)
