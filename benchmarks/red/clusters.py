@@ -40,6 +40,16 @@ _HOME = ("node/account.py", "os.chmod(directory, 0o1775)", "os.chmod(directory, 
 
 DEFENCES = (
     defence(
+        "jobs can't change the key with which nodes log in to each other",
+        "test_hindered_proof.py::test_a_job_can_t_spoil_the_key_with_which_nodes_log_in_to_each_other",
+        ("node/account.py", "files.chown(path, _NO_ACCOUNT if uid else 0, uid)", "files.chown(path, uid)"),
+    ),
+    defence(
+        "the head's logins that prove its nodes are root's",
+        "test_hindered_proof.py::test_no_job_ends_the_head_s_logins_nor_writes_to_their_output",
+        ("node/proof.py", '"prlimit", "--fsize=1048576"', '"setpriv", "--reuid=2000", "--clear-groups"'),
+    ),
+    defence(
         "jobs can't change the agent that EMR's nodes run as root",
         "test_emr_node.py::test_a_job_on_a_node_of_emr_gets_nothing_of_emr_s_nor_the_agent_of_other_nodes",
         ("template/emr_stack.py", ", never=[_keep_agents(plan)]", ""),
@@ -48,6 +58,11 @@ DEFENCES = (
         "what shells and ssh read at home is root's, in sticky directories",
         "test_later_jobs.py::test_nothing_that_a_job_planted_acts_in_the_next_login",
         _HOME,
+    ),
+    defence(
+        "the head hears beats on a port of root's",
+        "test_forged_messages.py::test_a_job_takes_no_port_on_which_the_head_hears_beats",
+        ("node/beats.py", "PORT = 273", "PORT = 7312"),
     ),
     defence(
         "jobs leave nothing to cron and at",
