@@ -13,7 +13,7 @@ from fleet_fakes import until
 from local_clouds import api, api_of_node
 
 from conftest import a_cluster, shared_of
-from phalanx.node import validate
+from phalanx.node import beats, validate
 
 pytestmark = pytest.mark.cluster
 
@@ -186,6 +186,12 @@ def test_a_new_nodes_first_words_are_checked_and_the_head_still_takes_it_in_and_
     assert terminal.on("worker4", TRACES) == terminal.on("head", TRACES) == "looked\n"
     assert refused(terminal) >= before + len(shown)
     assert "has 3 of 3 nodes" in terminal.phalanx("scale", "3", "--yes").stdout
+
+
+def test_a_job_takes_no_port_on_which_the_head_hears_beats(terminal):
+    """Else it could while the agent restarts, whose head would then serve nobody."""
+    bind = f"import socket; socket.socket(type=socket.SOCK_DGRAM).bind(('127.0.0.1', {beats.PORT}))"
+    assert "PermissionError" in terminal.on("head", f'python3 -c "{bind}" 2>&1', check=False)
 
 
 def test_a_node_writes_no_boot_log_but_its_own(terminal):
