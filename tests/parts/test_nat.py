@@ -56,6 +56,39 @@ def test_a_name_that_means_this_machine_is_not_asked_of_the_proxy(monkeypatch, n
         routes.connect(name, 80)
 
 
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_name_that_comes_to_mean_this_machine_is_refused_behind_a_proxy(monkeypatch, before):
+    """Before the proxy is asked, or while it resolves the name itself."""
+    answers = iter(["203.0.113.9"] * (1 + before) + ["127.0.0.1"] * 9)
+
+    def look_up(*_: object, **__: object) -> list[tuple[object, ...]]:
+        return [(2, 1, 6, "", (next(answers), 0))]
+
+    ours, theirs = socket.socketpair()
+    monkeypatch.setenv("https_proxy", "http://proxy.test:3128")
+    monkeypatch.setattr(routes, "_connect_through", lambda *_: theirs)
+    monkeypatch.setattr(routes.socket, "getaddrinfo", look_up)
+    with ours, pytest.raises(routes.Refused, match="it is this machine"):
+        for _ in range(1 + before):
+            routes.connect("rebinding.test", 80).close()
+    assert theirs.fileno() == -1
+
+
+def test_names_that_only_the_proxy_knows_are_looked_up_once_a_minute(monkeypatch):
+    looked_up: list[object] = []
+
+    def look_up(*arguments: object, **_: object) -> list[tuple[object, ...]]:
+        looked_up.append(arguments[0])
+        raise OSError
+
+    monkeypatch.setenv("https_proxy", "http://proxy.test:3128")
+    monkeypatch.setattr(routes, "_connect_through", lambda *_: socket.socket())
+    monkeypatch.setattr(routes.socket, "getaddrinfo", look_up)
+    for _ in range(3):
+        routes.connect("unknown-here.test", 80).close()
+    assert looked_up == ["unknown-here.test"]
+
+
 def test_the_machines_own_proxy_is_asked_with_its_password(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         monkeypatch.setenv("https_proxy", f"http://me:pass%40word@127.0.0.1:{proxy.getsockname()[1]}")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import functools
 import ipaddress
 import socket
 import threading
+import time
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -14,6 +14,9 @@ from pathlib import Path
 CONNECT_TIMEOUT_S = 30.0
 _MAX_ANSWER_BYTES = 1 << 14
 _LOOKUP_TIMEOUT_S = 1.0
+_UNKNOWN_FOR_S = 60.0
+_MOST_UNKNOWN = 1024
+_unknown_until: dict[str, float] = {}
 
 
 class Refused(OSError):  # noqa: N818 - an answer, not a fault
@@ -42,9 +45,15 @@ def connect(host: str, port: int) -> socket.socket:
     if proxy is None:
         return _connect_directly(host, port)
     # The proxy may run on this machine, where these names lead to services that nodes must not reach.
-    if _means_this_machine(host):
-        raise Refused(f"nodes can't connect to {host}: it is this machine")
-    return _connect_through(proxy, host, port)
+    _refuse_this_machine(host)
+    connection = _connect_through(proxy, host, port)
+    try:
+        # It has resolved the name itself, which may have had another address by then.
+        _refuse_this_machine(host)
+    except Refused:
+        connection.close()
+        raise
+    return connection
 
 
 def _connect_directly(host: str, port: int) -> socket.socket:
@@ -103,19 +112,24 @@ def _is_own(address: str) -> bool:
     return ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast or _is_ours(str(ip))
 
 
-def _means_this_machine(name: str) -> bool:
+def _refuse_this_machine(name: str) -> None:
     plain = name.rstrip(".").lower()
-    if plain in ("localhost", socket.gethostname().lower()) or plain.endswith(".localhost"):
-        return True
-    return any(map(_is_own, _known_here(name)))
+    if (
+        plain in ("localhost", socket.gethostname().lower())
+        or plain.endswith(".localhost")
+        or any(map(_is_own, _known_here(name)))
+    ):
+        raise Refused(f"nodes can't connect to {name}: it is this machine")
 
 
-@functools.lru_cache(maxsize=1024)
 def _known_here(name: str) -> tuple[str, ...]:
-    """Return the name's addresses if this machine can resolve it quickly.
+    """Return the name's addresses now, if this machine can resolve it quickly.
 
-    Behind a proxy the name servers may be unreachable, and each query may take seconds.
+    Behind a proxy the name servers may be unreachable, and each query may take seconds: what is unknown stays so for a
+    minute.
     """
+    if time.monotonic() < _unknown_until.get(name, 0.0):
+        return ()
     found: list[str] = []
 
     def ask() -> None:
@@ -127,6 +141,10 @@ def _known_here(name: str) -> tuple[str, ...]:
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(_LOOKUP_TIMEOUT_S)
+    if not found:
+        if len(_unknown_until) >= _MOST_UNKNOWN:
+            _unknown_until.clear()
+        _unknown_until[name] = time.monotonic() + _UNKNOWN_FOR_S
     return tuple(found)
 
 
