@@ -37,6 +37,11 @@ DEFENCES = (
         ("localcloud/nodes/rootfs.py", "if not (root / name).is_symlink():", "if True:"),
     ),
     defence(
+        "a node has the mounted buckets of its own VPC alone",
+        "test_escape_from_a_node.py::test_root_on_a_node_sees_no_mounted_bucket_of_another_vpc",
+        ("localcloud/nodes/rootfs.py", "(mounted := site.buckets / machine.vpc_id)", "(mounted := site.buckets)"),
+    ),
+    defence(
         "a node takes no advertisements of routers",
         "test_escape_from_a_node.py::test_root_on_a_node_can_t_be_its_neighbours_router",
         ("localcloud/nodes/vpc.py", 'accept_ra").write_text("0")', 'accept_ra").write_text("1")'),

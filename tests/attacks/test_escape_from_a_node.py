@@ -56,6 +56,22 @@ def test_root_on_a_node_can_t_look_below_what_is_mounted(lab, pair):
     assert {point for point in does(lab, pair[0], _EACH_MOUNT % _UNMOUNT) if not point.startswith("/tmp/")} <= own
 
 
+_BUCKETS = """
+import glob, json
+print(json.dumps(glob.glob("/run/efs.host/s3/*")))
+"""
+
+
+def test_root_on_a_node_sees_no_mounted_bucket_of_another_vpc(lab, pair):
+    mounted = lab.state / "s3/vpc-another/their-bucket"
+    mounted.mkdir(parents=True)
+    try:
+        assert does(lab, pair[0], _BUCKETS) == []
+    finally:
+        mounted.rmdir()
+        mounted.parent.rmdir()
+
+
 _KERNEL = """
 import json, os, subprocess
 names = "proc/sys/kernel/core_pattern proc/sysrq-trigger proc/sys/vm/drop_caches proc/sys/fs/file-max"

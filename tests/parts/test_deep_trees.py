@@ -151,9 +151,9 @@ def test_a_mounted_bucket_s_other_files_are_sent_on(tmp_path: Path):
         backend = s3_backends[ACCOUNT]["aws"]
         backend.create_bucket("my-bucket", "us-east-1")
         buckets = Buckets(context)
-        buckets.mount("my-bucket", "pets/")
-        with deep_tree(tmp_path / "s3/my-bucket/pets/deep"):
-            (tmp_path / "s3/my-bucket/pets/cat").write_text("meow")
+        buckets.mount("vpc-1", "my-bucket", "pets/")
+        with deep_tree(tmp_path / "s3/vpc-1/my-bucket/pets/deep"):
+            (tmp_path / "s3/vpc-1/my-bucket/pets/cat").write_text("meow")
             before = time.monotonic()
             buckets.look()
             assert list(backend.buckets["my-bucket"].keys) == ["pets/cat"], "S3 has no key as long as the other's"

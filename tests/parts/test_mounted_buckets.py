@@ -42,8 +42,8 @@ def keys() -> list[str]:
 
 def test_files_below_a_mounted_prefix_are_objects_and_objects_files(buckets, tmp_path):
     s3_backends[ACCOUNT]["aws"].put_object("my-bucket", "pets/cat", b"meow")
-    buckets.mount("my-bucket", "pets/")
-    place = Path(tmp_path, "state/s3/my-bucket/pets")
+    buckets.mount("vpc-1", "my-bucket", "pets/")
+    place = Path(tmp_path, "state/s3/vpc-1/my-bucket/pets")
     assert (place / "cat").read_bytes() == b"meow"
     (place / "dog").write_text("woof")
     buckets.look("my-bucket")
@@ -53,17 +53,35 @@ def test_files_below_a_mounted_prefix_are_objects_and_objects_files(buckets, tmp
 def test_a_stop_exports_what_was_closed_before_it_and_deletes_no_object(buckets, tmp_path):
     """A thread that looked at the files meanwhile would take those that the stop removes for deleted by a job."""
     s3_backends[ACCOUNT]["aws"].put_object("my-bucket", "pets/cat", b"meow")
-    buckets.mount("my-bucket", "pets/")
-    Path(tmp_path, "state/s3/my-bucket/pets/late").write_text("x")
+    buckets.mount("vpc-1", "my-bucket", "pets/")
+    Path(tmp_path, "state/s3/vpc-1/my-bucket/pets/late").write_text("x")
     buckets.stop()
     assert not any(Path(tmp_path, "state/s3").iterdir())
     buckets.look()
     assert sorted(keys()) == ["pets/cat", "pets/late"]
 
 
+def test_the_nodes_of_another_vpc_see_only_what_they_mounted_themselves(buckets, tmp_path):
+    s3_backends[ACCOUNT]["aws"].put_object("my-bucket", "pets/cat", b"meow")
+    buckets.mount("vpc-1", "my-bucket", "pets/")
+    buckets.mount("vpc-2", "my-bucket", "other/")
+    there = Path(tmp_path, "state/s3")
+    assert sorted(path.name for path in there.glob("*/my-bucket/*")) == ["other", "pets"]
+    assert not (there / "vpc-2/my-bucket/pets").exists()
+    buckets.mount("vpc-2", "my-bucket", "pets/")
+    (there / "vpc-2/my-bucket/pets/dog").write_text("woof")
+    buckets.look()
+    buckets.look()
+    assert (there / "vpc-1/my-bucket/pets/dog").read_text() == "woof", "by way of the bucket"
+    (there / "vpc-1/my-bucket/pets/cat").unlink()
+    buckets.look()
+    buckets.look()
+    assert keys() == ["pets/dog"] and not (there / "vpc-2/my-bucket/pets/cat").exists()
+
+
 def test_a_file_whose_name_no_key_can_have_hides_no_other(buckets, tmp_path):
-    buckets.mount("my-bucket", "pets/")
-    place = Path(tmp_path, "state/s3/my-bucket/pets")
+    buckets.mount("vpc-1", "my-bucket", "pets/")
+    place = Path(tmp_path, "state/s3/vpc-1/my-bucket/pets")
     Path(os.fsdecode(os.fsencode(place) + b"/\xff")).write_text("x")
     (place / "dog").write_text("woof")
     buckets.look("my-bucket")
@@ -77,7 +95,7 @@ def test_a_prefix_that_leads_elsewhere_is_not_mounted(buckets, tmp_path, prefix)
     """A job with the right to list a prefix can ask as Mountpoint does, in whatever words."""
     s3_backends[ACCOUNT]["aws"].put_object("my-bucket", f"{prefix}planted", b"x")
     before = keys()
-    buckets.mount("my-bucket", prefix)
+    buckets.mount("vpc-1", "my-bucket", prefix)
     buckets.look()
     assert keys() == before
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["outside", "secret", "state"]

@@ -14,6 +14,9 @@ from contextlib import suppress
 from http import HTTPStatus
 
 log = logging.getLogger(__name__)
+VPC = "localcloud.vpc"
+"""The key of a request's VPC in its WSGI environment, "" for one from this machine."""
+
 Peer = tuple[str, str]
 """A node, by its VPC and its address, which no other node can send from (nodes.vpc)."""
 USER: Peer = ("", "")

@@ -12,7 +12,7 @@ from moto.efs.models import EFSBackend, FileSystem, efs_backends
 
 from phalanx.localcloud import owners, trees
 from phalanx.localcloud.context import Context
-from phalanx.localcloud.nodes.machine import EXPORTS
+from phalanx.localcloud.nodes.machine import BUCKETS, EXPORTS
 
 PATCHED = (
     "moto.efs.models.EFSBackend.create_file_system",
@@ -48,10 +48,10 @@ def _metered(found: os.stat_result) -> int:
 
 
 def exports(context: Context, vpc_id: str) -> None:
-    """Make the directory with what the nodes of a VPC serve each other over NFS."""
-    path = context.state / EXPORTS / vpc_id
-    path.mkdir(parents=True, exist_ok=True, mode=0o755)
-    os.chown(path, context.root_of_nodes, context.root_of_nodes)
+    """Make the directories with what the nodes of a VPC serve each other over NFS, and with the buckets they mount."""
+    for path in (context.state / EXPORTS / vpc_id, context.state / BUCKETS / vpc_id):
+        path.mkdir(parents=True, exist_ok=True, mode=0o755)
+        os.chown(path, context.root_of_nodes, context.root_of_nodes)
 
 
 def remove_exports(state: Path, vpc_id: str) -> None:

@@ -17,7 +17,7 @@ from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import ThreadedWSGIServer
 
 from phalanx.localcloud import admission
-from phalanx.localcloud.admission import USER, Incoming, Peer, Share
+from phalanx.localcloud.admission import USER, VPC, Incoming, Peer, Share
 from phalanx.localcloud.api import WsgiApp
 from phalanx.localcloud.iam.calls import BODY_LIMIT_BYTES
 
@@ -38,8 +38,6 @@ _OF_S3 = re.compile(r"AWS4-HMAC-SHA256 Credential=\w+/\d+/[\w-]+/s3/aws4_request
 # PutObject and UploadPart, the only calls whose bodies nothing parses.
 _QUERY = "(partNumber|uploadId|x-id)=[^&]*"
 _OBJECT = re.compile(rf"/[^/?#]+/[^?#]+(\?{_QUERY}(&{_QUERY})*)?")
-VPC = "localcloud.vpc"
-"""The key of a request's VPC in its WSGI environment, "" for one from this machine."""
 
 
 class _Server(ThreadedWSGIServer):

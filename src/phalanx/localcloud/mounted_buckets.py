@@ -1,5 +1,6 @@
 """Buckets of which a node has mounted a prefix: a directory of this machine has its objects as files, both ways.
 
+There is one for each VPC, so that its nodes see what they have mounted themselves, and nothing of other clusters.
 A file is in the bucket for whoever asks S3 after it was closed, and an object is a file within a second.
 """
 
@@ -12,12 +13,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from phalanx.localcloud import trees
+from phalanx.localcloud.admission import VPC
 from phalanx.localcloud.context import Context
 from phalanx.localcloud.fsx import links
 from phalanx.localcloud.fsx.records import Link
 from phalanx.localcloud.iam import calls
 from phalanx.localcloud.iam.calls import Call
 from phalanx.localcloud.nodes.bootstrap import mountpoint
+from phalanx.localcloud.nodes.machine import BUCKETS
 
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _EVENTS = frozenset({"NEW", "CHANGED", "DELETED"})
@@ -36,10 +39,10 @@ class Buckets:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._links: dict[tuple[str, str], Link] = {}
+        self._links: dict[tuple[str, str, str], Link] = {}
         self._lock = threading.RLock()
         self._ended = threading.Event()
-        self._root = context.state / "s3"
+        self._root = context.state / BUCKETS
         context.at_stop(self.stop)
 
     def stop(self) -> None:
@@ -52,16 +55,16 @@ class Buckets:
             for path in self._root.glob("*"):
                 trees.remove(path)
 
-    def mount(self, bucket: str, prefix: str) -> None:
-        """Show a prefix as files from now on, unless it can't be a directory's path: whoever may list it chooses it."""
-        path = f"{bucket}/{prefix}".removesuffix("/")
+    def mount(self, vpc_id: str, bucket: str, prefix: str) -> None:
+        """Show a prefix as files to a VPC's nodes from now on, unless it can't be a path: any lister chooses it."""
+        path = f"{vpc_id}/{bucket}/{prefix}".removesuffix("/")
         if not all(map(_can_be_name, path.split("/"))):
             return
         with self._lock:
             if len(self._links) >= _MOST:
                 return
             link = Link("", path, bucket, prefix, _EVENTS, _EVENTS, modes=(_FILE_MODE, _DIRECTORY_MODE))
-            if self._links.setdefault((bucket, prefix), link) is not link:
+            if self._links.setdefault((vpc_id, bucket, prefix), link) is not link:
                 return
             self._root.mkdir(exist_ok=True)
             self._sync(link)
@@ -101,7 +104,7 @@ def wrap(context: Context, app: App) -> App:
             name = str(call.params.get("Bucket", ""))
             buckets.look(name)
             if environ.get("HTTP_USER_AGENT", "").startswith(mountpoint.AGENT):
-                buckets.mount(name, str(call.params.get("prefix", "")))
+                buckets.mount(environ.get(VPC, ""), name, str(call.params.get("prefix", "")))
         return app(environ, start_response)
 
     return answer

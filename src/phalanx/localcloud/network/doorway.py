@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol
 
+from phalanx.localcloud.admission import VPC
 from phalanx.localcloud.cloudformation.resources.waiting import WAIT_PATH
-from phalanx.localcloud.http import VPC
 from phalanx.localcloud.iam.calls import ENDPOINT_POLICY
 from phalanx.localcloud.network.reach import Way
 

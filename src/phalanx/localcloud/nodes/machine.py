@@ -26,6 +26,7 @@ API_URL = f"http://{API_ADDRESS}:{API_PORT}"
 
 
 EXPORTS = "nfs"
+BUCKETS = "s3"
 """The directory in the state directory with what nodes serve over NFS, by VPC."""
 
 
@@ -144,8 +145,8 @@ class Site:
 
     @property
     def buckets(self) -> Path:
-        """The files of mounted buckets, in a directory for each."""
-        return self.state / "s3"
+        """The files of mounted buckets: a directory for each VPC, and in it one for each bucket."""
+        return self.state / BUCKETS
 
     def exports(self, vpc_id: str) -> Path:
         """What the nodes of a VPC serve each other over NFS."""

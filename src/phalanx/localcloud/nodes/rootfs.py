@@ -199,9 +199,9 @@ def mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
     if (exports := site.exports(machine.vpc_id)).is_dir():
         (shelf / "exports").mkdir()
         kernel.bind(exports, shelf / "exports")
-    if site.buckets.is_dir():
+    if (mounted := site.buckets / machine.vpc_id).is_dir():
         (shelf / "s3").mkdir()
-        kernel.bind(site.buckets, shelf / "s3")
+        kernel.bind(mounted, shelf / "s3")
     (shelf / "lustre").mkdir()
     for name, place in machine.file_systems.items():
         source, (address, _, mount_name) = site.file_systems / name, place.partition("@")
