@@ -23,6 +23,11 @@ FULL = (
     "Our system will be working on provisioning additional capacity. Launching EC2 instance failed."
 )
 
+RESERVED = (
+    "The requested reservation does not have sufficient compatible and available capacity for this request. Launching "
+    "EC2 instance failed."
+)
+
 
 def event(reason: str, logical_id: str = "HeadGroup", status: str = "CREATE_FAILED") -> StackEvent:
     return StackEvent("e", 1.0, logical_id, "physical", "AWS::AutoScaling::AutoScalingGroup", status, reason)
@@ -57,6 +62,14 @@ LOST = "PublicRouteTable (rtb-1) has lost its route to 0.0.0.0/0"
 PLANTED = {
     "a route that somebody deleted": (Evidence(status="CREATE_COMPLETE", drift=(LOST,)), "somebody has removed a part"),
     "quota of vCPUs, from the function": (of_stack(signalled("The head could not be launched: " + VCPUS)), "of vCPUs"),
+    "a reservation that is full": (
+        Evidence(status="CREATE_COMPLETE", missing=(RESERVED,)),
+        "the reservation has no place",
+    ),
+    "a reservation that was cancelled": (
+        of_stack(signalled("The head could not be launched: The capacity reservation ID 'cr-0123abcd' was not found")),
+        "the reservation has no place",
+    ),
     "quota of vCPUs of a worker": (Evidence(status="CREATE_COMPLETE", missing=(VCPUS,)), "quota of vCPUs"),
     "quota of Spot": (of_stack(event("Max spot instance count exceeded.")), "quota of Spot"),
     "a zone without an endpoint": (

@@ -148,6 +148,13 @@ CAUSES = (
         r"\(AWS::FSx::DataRepositoryAssociation\)(?!.*not authorized to perform)",
     ),
     Cause(
+        "the reservation has no place left for a node, or has ended",
+        "`aws ec2 describe-capacity-reservations` shows its state and its free places. Wait until one is free, or name "
+        "another reservation in `capacity`; nothing can start in a Capacity Block in its last half hour.",
+        r"compatible and available capacity|ReservationCapacityExceeded|capacity reservation ID '[^']*' was not found"
+        r"|InvalidCapacityReservation",
+    ),
+    Cause(
         "AWS has no capacity left for this type in this zone",
         "Try again later, or choose other `zones`, another `type`, or a smaller `min`.",
         r"sufficient \S+ capacity|InsufficientInstanceCapacity|insufficient capacity|no Spot capacity",
