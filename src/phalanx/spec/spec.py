@@ -198,7 +198,7 @@ class ClusterSpec:
     file_system: str | None = key(
         "An EFS file system of yours for the shared directory, or with `storage: lustre` one of FSx for Lustre; mount "
         "targets are used, if it has any in the VPC of `network`. If it contains data, its root keeps its owner and "
-        "mode: jobs can write only where you let uid 2000 write.",
+        "mode: jobs write where you let uid 2000 write. A hostile job can read and change all of an EFS file system.",
         FILE_SYSTEM_ID,
         "fs-0123456789abcdef0",
         unset="a new one",
