@@ -68,7 +68,6 @@ PERSON = "person"
 NOT_HERE = {
     "network-interface/*": "EC2's reference names instances and interfaces for AssociateAddress; not tried on AWS",
     "ec2:AssociateAddress": "the same: there is a statement for each",
-    "ec2:DescribeCapacityReservations": "with a reservation, which the local cloud can't hold",
     "ec2:DescribeSpotPriceHistory": "prices are AWS's; without it, they come from a table",
     "pricing:GetProducts": "the same",
     "cloudformation:TagResource": "AWS judges a stack's tags beside CreateStack",
@@ -142,15 +141,20 @@ class Life:
         own = iam.create_policy(PolicyName="own", PolicyDocument=json.dumps(document))["Policy"]["Arn"]
         files = OwnFileSystem(api(self.terminal, "efs"), self._vpc)
         image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+        place = {"InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-east-1a"}
+        held = ec2.create_capacity_reservation(InstanceType="c5.large", InstanceCount=2, **place)["CapacityReservation"]
         network = {"head_subnet": self._vpc.head, "worker_subnet": self._vpc.workers}
         choices = (
             {"image": image, "key_pair": "mine", "placement": "mine", "policies": [own], "permissions_boundary": own},
             {"network": network, "file_system": files.id},
+            {"capacity": held["CapacityReservationId"]},
             {"image": "ubuntu-24.04", "head": {"type": "m5.large"}, "capacity": "spot"},
         )
         aws = AwsHere(lambda service: boto3.client(service, region_name="us-east-1"))
         for chosen in choices:
             lookups.facts(aws, aws_spec(type="c5.large", nodes=2, **chosen), "")
+        # A local cloud with a reservation does not stop after the last cluster.
+        ec2.cancel_capacity_reservation(CapacityReservationId=held["CapacityReservationId"])
 
     def _use_data(self) -> None:
         code = self._tmp / "code"
