@@ -20,11 +20,8 @@ _HELP: tuple[Choice, ...] = (
     {},
     {"type": FAST},
     {"type": FAST, "head": {"type": "m5.large"}},
-    {"image": "amazon-linux-2023"},
-    {"storage": "lustre"},
     {"type": FAST, "storage": "lustre"},
-    {"nodes": 4},
-    {"lease_s": 8 * 3600},
+    *({field: value} for field, values in OPTIONS.items() for value in values),
 )
 
 
