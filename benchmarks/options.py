@@ -6,6 +6,7 @@ What the options name (subnets, a file system, reservations …) is invented: fa
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -70,6 +71,8 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "zones": (("us-east-1a",), ("us-east-1b", "us-east-1a")),
     "type": (FAST, OTHER, (OTHER, FAST)),
 }
+# cfn-lint's rules are for one thread at a time.
+_linting = threading.Lock()
 _CARDS = tuple(Card(index, 2, "efa-only") for index in range(32))
 _FACTS = Facts(
     "aws", "us-east-1", (), 2, memory_gib=4, strategies=("cluster",), cards=(), ssh_public_key="ssh-rsa A me"
@@ -151,4 +154,5 @@ def complaints(plan: Plan) -> list[str]:
     """Return what cfn-lint says of a plan's document."""
     from phalanx.template import synthesize
 
-    return [f"{one.rule.id} {one.message} {one.path}" for one in cfn_lint(plan.spec.region)(synthesize(plan))]
+    with _linting:
+        return [f"{one.rule.id} {one.message} {one.path}" for one in cfn_lint(plan.spec.region)(synthesize(plan))]
