@@ -7,7 +7,6 @@ This file needs PyTorch 2.1 and Python 3.10, and nothing else of phalanx. `phala
 # No `from __future__ import annotations`: DistributedDataParallel compares the annotations of a hook with types.
 
 import atexit
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -26,24 +25,20 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817  (as in PyTorch's documents)
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-_SMALL_MB, _MIB = 1, 1 << 20
-_WARM_UP_STEPS, _POWER_SGD_RANK = 3, 4
-# Local SGD averages the weights after this many steps.
-_LOCAL_STEPS = 4
+_SMALL_MB, _MIB, _WARM_UP_STEPS, _POWER_SGD_RANK = 1, 1 << 20, 3, 4
+_LOCAL_STEPS = 4  # Then local SGD averages the weights.
 # A choice must be this much faster than plain DDP, and one that costs accuracy than those that cost none.
 _WORTH, _WORTH_ITS_PRICE = 1.05, 1.5
 _LATE, _EXIT_WITHIN_S = "_phalanx_late_gradients", 30.0
-
 _Loss = Callable[[Any], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A way to exchange gradients. `small_buckets`: about one bucket for each layer, so that sending begins earlier."""
+    """A way to exchange gradients, and its price in words. `small_buckets`: about one for each layer, sent earlier."""
 
     name: str
     price: str
-    """What it does to gradients or accuracy, in words."""
     hook: str = ""
     small_buckets: bool = False
     costs_accuracy: bool = False
@@ -114,8 +109,7 @@ def finish(model: DDP) -> bool:
 
     Call it on all ranks after the last step. Returns False, and does nothing, if there are none: then take no step.
     """
-    late = getattr(model, _LATE, None)
-    return late is not None and late.finish()
+    return hasattr(model, _LATE) and getattr(model, _LATE).finish()
 
 
 def suggest(
@@ -125,8 +119,8 @@ def suggest(
 
     Call it on all ranks, with a batch of the usual size: the network's argument, or a tuple of arguments. `loss` maps
     the network's output to a scalar (default: the mean of a tensor). Weights, buffers, gradients and random numbers are
-    afterwards as before. All ranks get the same answer, from the slowest rank's times.
-    Raises TypeError or ValueError for a model, batch or candidate that can't be measured.
+    afterwards as before. All ranks get the same answer, from the slowest rank's times. Raises TypeError or ValueError
+    for a model, batch or candidate that can't be measured.
     """
     ranks, chosen = _ranks(model), [_chosen(name) for name in candidates]
     if ranks == 1:
@@ -179,8 +173,7 @@ class _Stopwatch:
             for _ in range(_WARM_UP_STEPS):
                 self._step_s(model, mode)
         rounds = [[self._step_s(model, mode) for model in models] for _ in range(self._steps)]
-        medians = [statistics.median(took_s) for took_s in zip(*rounds, strict=True)]
-        slowest = torch.tensor(medians, dtype=torch.float64, device=self._device)
+        slowest = torch.tensor(rounds, dtype=torch.float64, device=self._device).quantile(0.5, dim=0)
         dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self._model.process_group)
         return slowest.tolist()
 
@@ -223,11 +216,10 @@ def _same_buffers(network: torch.nn.Module) -> ExitStack:
 
 
 def _chosen(choice: str | Choice | Suggestion) -> Choice:
-    if isinstance(choice, str):
-        if choice not in CHOICES:
-            raise ValueError(f"there is no choice '{choice}': choose among {', '.join(CHOICES)}")
-        return CHOICES[choice]
-    return choice.choice if isinstance(choice, Suggestion) else choice
+    found = CHOICES.get(choice) if isinstance(choice, str) else choice
+    if found is None:
+        raise ValueError(f"there is no choice '{choice}': choose among {', '.join(CHOICES)}")
+    return found.choice if isinstance(found, Suggestion) else found
 
 
 def _has_sparse_gradients(network: torch.nn.Module) -> bool:
@@ -259,10 +251,7 @@ def _applied(model: DDP, choice: Choice, scaler: Any = None, is_trained: bool = 
         # DDP refuses the hook by its name where there is no NCCL, although gloo can sum bfloat16.
         made.register_comm_hook(model.process_group, lambda group, bucket: bf16_compress_hook(group, bucket))
     elif choice.hook == "powersgd":
-        from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
-
-        state = PowerSGDState(model.process_group, _POWER_SGD_RANK, start_powerSGD_iter=2)
-        made.register_comm_hook(state, powerSGD_hook)
+        made.register_comm_hook(_PowerSGD(model), _PowerSGD.exchange)
     elif choice.hook:
         late = _Late(model, torch.float16 if choice.hook == "late-fp16" else None, scaler, is_trained)
         setattr(made, _LATE, late)
@@ -272,8 +261,7 @@ def _applied(model: DDP, choice: Choice, scaler: Any = None, is_trained: bool = 
 
 def _with_buckets(model: DDP, choice: Choice) -> DDP:
     """Return a DistributedDataParallel with the same settings and the choice's buckets; it replaces the first."""
-    # A mesh has given the model its process group.
-    names = signature(DDP).parameters.keys() - {"device_mesh"}
+    names = signature(DDP).parameters.keys() - {"device_mesh"}  # The process group is the mesh's.
     settings = {name: getattr(model, name) for name in names if hasattr(model, name)}
     if "forward_sync_buffers" in settings:
         del settings["broadcast_buffers"]  # Its old name.
@@ -298,13 +286,32 @@ def _buckets(model: DDP, choice: Choice) -> dict[str, Any]:
     return {} if is_default else {"bucket_cap_mb": model.bucket_bytes_cap / _MIB}
 
 
+class _PowerSGD:
+    """PyTorch's PowerSGD, but error feedback in place: its own allocates all gradients' size twice in each step."""
+
+    def __init__(self, model: DDP) -> None:
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as pytorch  # It may need NumPy.
+
+        self._hook, group = pytorch.powerSGD_hook, model.process_group
+        self._state = pytorch.PowerSGDState(group, _POWER_SGD_RANK, start_powerSGD_iter=2, use_error_feedback=False)
+        self._errors: dict[int, torch.Tensor] = {}
+
+    def exchange(self, bucket: GradBucket) -> Future[torch.Tensor]:
+        """Begin to average a bucket's gradients and what former approximations left out; the first steps are plain."""
+        if self._state.iter < self._state.start_powerSGD_iter:
+            return self._hook(self._state, bucket)
+        own, index = bucket.buffer(), bucket.index()
+        self._errors[index] = error = self._errors[index].add_(own) if index in self._errors else own.clone()
+        own.copy_(error)
+        return self._hook(self._state, bucket).then(lambda done: (done.value(), error.sub_(done.value()))[0])
+
+
 class _Sent(NamedTuple):
-    """A bucket's gradients on their way: their average over all ranks, and the scale of the loss that made them."""
+    """A bucket's gradients on their way, the scale of their loss, and each parameter with its part of the bucket."""
 
     average: Future[torch.Tensor]
     scale: float
     views: list[tuple[torch.Tensor, torch.Tensor]]
-    """The bucket's parameters, each with its part of the bucket."""
 
     def at_scale(self, scale: float) -> Future[torch.Tensor]:
         factor = scale / self.scale
@@ -312,20 +319,14 @@ class _Sent(NamedTuple):
 
 
 class _Late:
-    """The state of double buffering. `dtype` is what travels; None for the gradients' own.
-
-    `is_trained`: an optimizer uses the gradients of every backward pass.
-    """
+    """Double buffering. `dtype` travels, or the gradients' own; `is_trained`: an optimizer uses those of every pass."""
 
     def __init__(self, model: DDP, dtype: torch.dtype | None, scaler: Any, is_trained: bool) -> None:
-        self._dtype, self._scaler, self._is_trained = dtype, scaler, is_trained
-        self._ranks = _ranks(model)
+        self._dtype, self._scaler, self._is_trained, self._ranks = dtype, scaler, is_trained, _ranks(model)
         # A group of its own: buffers that the next forward pass broadcasts must not wait behind gradients.
-        members = dist.get_process_group_ranks(model.process_group)
-        self._group = dist.new_group(members, use_local_synchronization=True)
+        self._group = dist.new_group(dist.get_process_group_ranks(model.process_group), use_local_synchronization=True)
         self._sent: dict[int, _Sent] = {}
-        self._is_first, self._began, self._has_stepped = True, False, False
-        self._last_scale = self._scale()
+        self._is_first, self._began, self._has_stepped, self._last_scale = True, False, False, self._scale()
         self._parameters = {id(parameter) for parameter in model.parameters()}
         if is_trained:
             # PyTorch keeps what it calls for ever; this one must not keep the model.
@@ -355,8 +356,7 @@ class _Late:
         scale, self._last_scale = self._last_scale, self._scale()
         if self._is_trained and self._began and not self._has_stepped and self._last_scale >= scale:
             raise RuntimeError("double buffering: two backward passes for one step lose gradients: use model.no_sync()")
-        self._is_first = not self._began
-        self._began, self._has_stepped = True, False
+        self._is_first, self._began, self._has_stepped = not self._began, True, False
 
     def _send(self, bucket: GradBucket) -> _Sent:
         """Begin to average a copy of the bucket's gradients over all ranks."""

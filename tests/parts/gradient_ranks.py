@@ -133,6 +133,30 @@ def every_choice() -> dict[str, Any]:
     return facts
 
 
+def power_sgd() -> dict[str, list[bool]]:
+    """Whether the gradients of each step are those of PyTorch's own error feedback, bit for bit."""
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+    pytorchs = DistributedDataParallel(network(), bucket_cap_mb=1, gradient_as_bucket_view=True)
+    state = PowerSGDState(pytorchs.process_group, 4, start_powerSGD_iter=2)
+    pytorchs.register_comm_hook(state, powerSGD_hook)
+    models = [gradients.apply(DistributedDataParallel(network()), "powersgd"), pytorchs]
+    is_equal: list[bool] = []
+    for step in range(STEPS):
+        one, other = (gradients_of(model, step) for model in models)
+        is_equal.append(torch.equal(one, other))
+    return {"equal": is_equal, "approximated": [bool(error.any()) for error in state.error_dict.values()]}
+
+
+def gradients_of(model: nn.Module, step: int) -> torch.Tensor:
+    """Return the gradients of a step, which the model then takes."""
+    model.zero_grad()
+    loss_of(model, step, dist.get_rank()).backward()
+    found = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return found
+
+
 def accumulated() -> dict[str, float]:
     """Return how far the weights are from plain DDP's after three backward passes for each step."""
     plain = weights(trained("plain", micro=3))

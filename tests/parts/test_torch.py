@@ -14,7 +14,7 @@ import pytest
 RANKS = Path(__file__).parent / "gradient_ranks.py"
 WITHIN_S = 600
 ABOUT_CHOICES = ("every_choice", "accumulated", "double_buffering", "scaled", "overflowing")
-NAMES = (*ABOUT_CHOICES, "mistakes", "suggested", "settings", "forgotten")
+NAMES = (*ABOUT_CHOICES, "mistakes", "suggested", "settings", "forgotten", "power_sgd")
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,10 @@ def test_accumulated_gradients_are_summed_before_they_are_sent(facts):
         assert found["small-buckets"] == 0.0
         assert 0 < found["fp16-small-buckets"] < 0.001
         assert 0 < found["powersgd"] < 0.5
+
+
+def test_error_feedback_in_place_is_pytorchs_bit_for_bit(facts):
+    assert facts["power_sgd"] == 2 * [{"equal": 6 * [True], "approximated": [True]}]
 
 
 def test_double_buffering_applies_each_gradient_once_one_step_late(facts):
