@@ -34,6 +34,8 @@ tree unzip vi vim wget xxd xz zip zstd
 POSITION = r"(?:^|[|&;(){`']|\$\(|\b(?:then|do|else|if|while|until|exec|!)\s)[ \t]*(?:\w+=\S*[ \t]+)*"
 # What a shell reads as words: comments, strings (but not commands within them), arrays.
 NOISE = (
+    # A script for another system, which has its own packages.
+    (r"(?ms)<<'COMPILE'$.*?^COMPILE$", ""),
     (r"(?m)^ *#.*$| # .*$", ""),
     (r"\\\n", " "),
     (r"'[^']*'", "''"),

@@ -18,7 +18,8 @@ def asked_for(cloud):
 
 def test_each_event_is_reported_once_and_in_order():
     steps = list(Creation(asked_for(FakeCloud())).steps())
-    assert [step for step in steps if isinstance(step, StackEvent)] == READY
+    shown = [step.event_id for step in steps if isinstance(step, StackEvent)]
+    assert shown == [event.event_id for event in READY]
 
 
 def test_nodes_are_reported_as_they_answer_and_missing_ones_with_their_reason():
