@@ -307,6 +307,15 @@ PLANTED = {
         Evidence(status="CREATE_COMPLETE", missing=("i-2 acknowledged, but ssh deeplearning-worker2 failed: denied",)),
         "accepted no login",
     ),
+    "a login that times out": (
+        Evidence(
+            status="CREATE_COMPLETE",
+            missing=(
+                "i-2 acknowledged, but ssh deeplearning-worker2 failed: ssh: connect to host: Connection timed out",
+            ),
+        ),
+        "accepted no login",
+    ),
     "a missing right": (
         of_stack(
             event(

@@ -274,14 +274,15 @@ CAUSES = (
         r"AssumeRoleUnauthorizedAccess|security-credentials|no credentials",
     ),
     Cause(
+        "a node accepted no login of the head's",
+        "Did its machine end, or was a rule of its security group revoked? Has the image an sshd that reads "
+        "/etc/ssh/sshd_config.d, and does nothing on it deny the user phalanx?",
+        r"acknowledged, but ssh",
+    ),
+    Cause(
         "a node has no way out to AWS's API",
         "Was a route, a NAT gateway or a security group changed? Does a firewall of the organisation stand between?",
         r"(?<!WaitCondition )timed out|Network is unreachable|No route to host|name resolution|Connection refused",
-    ),
-    Cause(
-        "a node accepted no login of the head's",
-        "Has the image an sshd that reads /etc/ssh/sshd_config.d, and does nothing on it deny the user phalanx?",
-        r"acknowledged, but ssh",
     ),
     Cause(
         "a right is missing",

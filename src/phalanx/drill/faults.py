@@ -28,8 +28,10 @@ class Fault:
 
 
 # What a job says whose node or head was lost.
-_LOST = r"deeplearning-worker\d+ (was lost|can't be reached)|head lost|runner died|can't log in to|can't be reached"
-_ENDING = {RUN: _LOST}
+_LOST = r"deeplearning-worker\d+ (was lost|can't be reached)|head lost|runner died|can't log in to|can't be reached|did not accept the job"
+# A node that ends, or is cut off, between its acknowledgement and the head's login can't be what was requested.
+_NO_LOGIN = r"accepted no login"
+_ENDING = {RUN: _LOST, UP: _NO_LOGIN}
 _RIGHT = r"has lost a policy|a right is missing|not authorized to perform"
 _WAY_OUT = r"has lost its route|no way out"
 _DOOR = r"has lost its rules"
@@ -61,7 +63,9 @@ FAULTS: dict[str, Fault] = {
     "quota of VPCs": Fault(strikes.quota("vpc_limit", 1), (UP,), {UP: "quota of VPCs"}, (UP,), first=True),
     "launches fail twice": Fault(strikes.refuses_launches, (UP, REPLACEMENT, SCALE), first=True),
     "policy detached": Fault(strikes.detach_policy, (UP, IDLE), {UP: _RIGHT, IDLE: _RIGHT}),
-    "rule revoked": Fault(strikes.revoke_rule, (UP, *_ALIVE), dict.fromkeys((UP, *_ALIVE), _DOOR)),
+    "rule revoked": Fault(
+        strikes.revoke_rule, (UP, *_ALIVE), {**dict.fromkeys(_ALIVE, _DOOR), UP: rf"{_DOOR}|{_NO_LOGIN}"}
+    ),
     "route deleted": Fault(strikes.delete_route, (UP, IDLE), {UP: _WAY_OUT, IDLE: _WAY_OUT}),
     "Ctrl-C": Fault(strikes.nothing, (UP, SCALE, DOWN), sends=signal.SIGINT),
     "command killed": Fault(strikes.nothing, (UP, SCALE, DOWN), sends=signal.SIGKILL),
