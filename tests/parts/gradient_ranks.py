@@ -10,6 +10,7 @@ import atexit
 import gc
 import hashlib
 import inspect
+import itertools
 import json
 import os
 import sys
@@ -38,6 +39,12 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
 
 
+def network_of_buckets() -> nn.Module:
+    """A network of two buckets of 1 MiB: the first one is sent before the first layer's gradients are there."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 4))
+
+
 def batch(step: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     source = torch.Generator().manual_seed(100 * step + rank)
     return torch.randn(8, 16, generator=source), torch.randint(4, (8,), generator=source)
@@ -64,10 +71,12 @@ def are_alike(model: nn.Module) -> bool:
     return all(torch.equal(own, other) for other in every)
 
 
-def trained(choice: str, clip: float = 0.0, micro: int = 1, scaler: Any = None) -> DistributedDataParallel:
+def trained(
+    choice: str, clip: float = 0.0, micro: int = 1, scaler: Any = None, made: Callable[[], nn.Module] = network
+) -> DistributedDataParallel:
     """Train with a choice, as a user's script does, and take the last step."""
     # BatchNorm's statistics are each rank's own, as in `replayed`; they have no effect on weights in training.
-    ddp = DistributedDataParallel(network(), bucket_cap_mb=0.001)
+    ddp = DistributedDataParallel(made(), bucket_cap_mb=0.001)
     model = gradients.apply(ddp, choice, scaler=scaler)
     optimizer = optimizer_of(model)
     for step in range(STEPS):
@@ -129,6 +138,16 @@ def every_choice() -> dict[str, Any]:
     facts = {}
     for name in gradients.CHOICES:
         model = trained(name)
+        facts[name] = [are_alike(model), float((weights(model) - plain).abs().max())]
+    return facts
+
+
+def three_ranks() -> dict[str, Any]:
+    """As `every_choice`, with two buckets, for what rounds or approximates and is not experimental."""
+    plain = weights(trained("plain", made=network_of_buckets))
+    facts = {}
+    for name in ("fp16-small-buckets", "powersgd"):
+        model = trained(name, made=network_of_buckets)
         facts[name] = [are_alike(model), float((weights(model) - plain).abs().max())]
     return facts
 
@@ -320,18 +339,47 @@ def alone() -> dict[str, Any]:
 def dies() -> dict[str, str]:
     """The second rank ends in the middle of the exchange; the first one reports what its training gets."""
     model = gradients.apply(DistributedDataParallel(network()), "double-buffering")
+    return {"error": refusal(lambda: train(model, lambda: os._exit(9)))}
+
+
+def train(model: nn.Module, dying: Callable[[], None]) -> None:
+    """Train; `dying` is called on the second rank before its fourth backward pass."""
     optimizer = optimizer_of(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, step, dist.get_rank())
+        if step == 3 and dist.get_rank() == 1:
+            dying()
+        loss.backward()
+        optimizer.step()
 
-    def train() -> None:
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            loss = loss_of(model, step, dist.get_rank())
-            if step == 3 and dist.get_rank() == 1:
-                os._exit(9)
-            loss.backward()
-            optimizer.step()
 
-    return {"error": refusal(train)}
+def dies_with_fp16() -> dict[str, str]:
+    """The second rank ends after it has sent its first bucket."""
+    model = gradients.apply(DistributedDataParallel(network_of_buckets()), "fp16-small-buckets")
+    first = model.module[0].weight
+    return {"error": refusal(lambda: train(model, lambda: first.register_hook(lambda _: os._exit(9))))}
+
+
+def dies_with_powersgd() -> dict[str, str]:
+    """The second rank ends between the two sums of an approximation, in a thread of gloo."""
+    model = gradients.apply(DistributedDataParallel(network_of_buckets()), "powersgd")
+    all_reduce, sums = dist.all_reduce, itertools.count(1)
+
+    def last_sum(*words: Any, **named: Any) -> Any:
+        # Biases, the first factors, the second ones.
+        return os._exit(9) if next(sums) == 3 else all_reduce(*words, **named)
+
+    return {"error": refusal(lambda: train(model, lambda: setattr(dist, "all_reduce", last_sum)))}
+
+
+def dies_in_suggest() -> dict[str, str]:
+    """The second rank ends while `suggest` measures fp16-small-buckets, after it has sent its first bucket."""
+    model, passes, steps = DistributedDataParallel(network_of_buckets()), itertools.count(1), 2
+    before = 4 * (3 + steps)  # No exchange, plain, small-buckets, fp16; each warms up with three steps.
+    if dist.get_rank() == 1:
+        model.module[0].weight.register_hook(lambda _: os._exit(9) if next(passes) == before + 2 else None)
+    return {"error": refusal(lambda: gradients.suggest(model, batch(0, dist.get_rank())[0], steps=steps))}
 
 
 def ends_while_gloo_computes() -> dict[str, bool]:
@@ -360,7 +408,7 @@ def be_rank(rank: int, ranks: int, directory: Path, names: list[str]) -> None:
     dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=ranks)
     for name in names:
         print(json.dumps(globals()[name]()), flush=True)
-    if names != ["dies"]:
+    if not names[0].startswith("dies"):
         time.sleep(0.3)  # examples/fashion_mnist/train.py tells why
         dist.destroy_process_group()
 

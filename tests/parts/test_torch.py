@@ -14,6 +14,7 @@ import pytest
 RANKS = Path(__file__).parent / "gradient_ranks.py"
 WITHIN_S = 600
 ABOUT_CHOICES = ("every_choice", "accumulated", "double_buffering", "scaled", "overflowing")
+DEATHS = ("dies", "dies_with_fp16", "dies_with_powersgd", "dies_in_suggest")
 NAMES = (*ABOUT_CHOICES, "mistakes", "suggested", "settings", "forgotten", "power_sgd")
 
 
@@ -28,7 +29,8 @@ class Rank:
 def groups(tmp_path_factory) -> dict[str, list[Rank]]:
     """The ranks of each group, by the first function that the group ran."""
     directory = tmp_path_factory.mktemp("ranks")
-    wanted = (f"2:{','.join(NAMES)}", "1:alone", "2:dies", "2:ends_while_gloo_computes")
+    deaths = [f"2:{name}" for name in DEATHS]
+    wanted = (f"2:{','.join(NAMES)}", "1:alone", "3:three_ranks", *deaths, "2:ends_while_gloo_computes")
     subprocess.run([sys.executable, str(RANKS), str(directory), *wanted], check=True, timeout=WITHIN_S)
     return {place.name: [rank_of(out) for out in sorted(place.glob("*.out"))] for place in directory.iterdir()}
 
@@ -51,6 +53,14 @@ def test_with_every_choice_all_ranks_have_the_same_weights(facts):
         assert [name for name, (alike, _) in found.items() if not alike] == []
         assert found["small-buckets"][1] == 0.0
         assert 0 < found["fp16"][1] < 0.001 < found["double-buffering"][1]
+
+
+def test_three_ranks_have_the_same_weights_bit_for_bit(groups):
+    ranks = groups["three_ranks"]
+    assert [rank.code for rank in ranks] == [0, 0, 0], ranks[0].errors[-2000:]
+    for found in (rank.facts[0] for rank in ranks):
+        assert [alike for alike, _ in found.values()] == [True, True]
+        assert 0 < found["fp16-small-buckets"][1] < 0.001 < found["powersgd"][1]
 
 
 def test_accumulated_gradients_are_summed_before_they_are_sent(facts):
@@ -139,10 +149,13 @@ def test_a_world_of_one_is_left_as_it_is(groups):
     assert rank.facts == [{"same": True, "reason": "there is one process, so nothing is exchanged"}], rank.errors
 
 
-def test_a_rank_that_dies_ends_the_others_exchange_with_an_error(groups):
-    left, died = groups["dies"]
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_rank_that_dies_ends_the_others_exchange_with_an_error(groups, death):
+    left, died = groups[death]
     assert died.code == 9
     assert left.facts[0]["error"].startswith("RuntimeError: "), left.errors
+    assert " by peer" in left.facts[0]["error"], "the connection was closed or reset"
+    assert left.code == 0, left.errors
 
 
 def test_an_interpreter_ends_only_after_the_threads_of_gloo_let_go_of_python(groups):
