@@ -2,7 +2,7 @@
 
 On four nodes of a local cluster whose links are limited, samples of all cases in turn, so that what else the machine
 does meets all of them. Each sample is a job that measures, in turns, a step without exchange, with plain DDP and with
-what `suggest` chose there. Fashion-MNIST is trained with plain DDP and with the usual choices, for the accuracy.
+what `suggest` chose there. Fashion-MNIST is trained with plain DDP and with every choice of a sample, for the accuracy.
 
 Every sample is kept at once in benchmarks/results/ethernet-<date>.jsonl. With --within, no sample begins after so many
 seconds, and the same command goes on. Once all are there, it writes the table (.txt) and the plot (.svg) beside them.
@@ -15,7 +15,6 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,9 +44,12 @@ class Case:
     reach: float
     is_efficiency: bool = False
     turns: int = 3
+    by_pairs: bool = False
 
-    def value(self, sample: Sample) -> float:
-        return sample["alone_s" if self.is_efficiency else "plain_s"] / sample["chosen_s"]
+    def values(self, sample: Sample) -> list[float]:
+        """Return a sample's value, or that of each of its turns: a pair of plain DDP and the choice."""
+        base = "alone_s" if self.is_efficiency else "plain_s"
+        return [one[base] / one["chosen_s"] for one in (sample["rounds"] if self.by_pairs else [sample])]
 
 
 CASES = (
@@ -55,10 +57,10 @@ CASES = (
     Case("1 Gbit/s, 1:1, on the CPU", "1gbit", 1.0, True, 1.45),
     Case("1 Gbit/s, 1:2, on the CPU", "1gbit", 0.5, True, 1.65),
     Case("250 Mbit/s, 1:4, on the CPU", "250mbit", 0.25, True, 3.3, turns=2),
-    Case("unshaped, 1:1, on the CPU", "none", 1.0, True, 0.98, turns=4),
+    Case("unshaped, 1:1, on the CPU", "none", 1.0, True, 0.98, turns=4, by_pairs=True),
 )
 NODES = (2, 4)
-SHAPED = ("1gbit", "250mbit")
+SHAPED = "1gbit"
 
 
 def main() -> None:
@@ -66,47 +68,62 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=5, help="of each case (%(default)s)")
     parser.add_argument("--within", type=float, default=float("inf"), help="begin no sample after so many seconds")
     parser.add_argument("--nodes", type=int, action="append", choices=NODES, help="only with so many nodes")
+    parser.add_argument("--case", default="", help="only cases whose names contain this")
     parser.add_argument("--record", type=Path, help=GOES_ON)
     arguments = parser.parse_args()
     until_s = time.monotonic() + arguments.within
-    wanted = list(_wanted(arguments.samples, tuple(arguments.nodes or NODES)))
-    record = arguments.record or record_to_go_on("ethernet", len(wanted), lambda kept: len(_read(kept)))
-    if _complete(record, wanted, until_s):
+    speeds = wanted_speeds(arguments.samples, tuple(arguments.nodes or NODES), arguments.case)
+    if not speeds:
+        parser.error(f"no case contains '{arguments.case}': {'; '.join(case.name for case in CASES)}")
+    record = arguments.record or record_to_go_on("ethernet", 2, lambda kept: 1 if missing(_read(kept), speeds) else 2)
+    if _complete(record, speeds, until_s):
         _report(record)
     else:
-        left = len(_missing(record, wanted))
-        print(f"{left} of {len(wanted)} samples are missing: run this command again to go on")
+        print(f"{len(missing(_read(record), speeds))} samples are missing: run this command again to go on")
 
 
-def _wanted(samples: int, nodes: tuple[int, ...]) -> Iterator[Sample]:
-    """Yield the keys of all samples, in the order in which they are taken: those of two nodes, which decide, first."""
-    for count in sorted(nodes):
-        for number in range(samples):
-            for case in CASES:
-                yield {"kind": "speed", "case": case.name, "nodes": count, "number": number}
-        if count == min(nodes):
-            for seed in SEEDS:
-                for chosen_at in ("", *SHAPED):
-                    yield {"kind": "accuracy", "chosen_at": chosen_at, "seed": seed}
+def wanted_speeds(samples: int, nodes: tuple[int, ...] = NODES, part: str = "") -> list[Sample]:
+    """Return the keys of all samples of speed, those of two nodes, which decide, first."""
+    cases = [case for case in CASES if part in case.name]
+    return [
+        {"kind": "speed", "case": case.name, "nodes": count, "number": number}
+        for count in sorted(nodes)
+        for number in range(samples)
+        for case in cases
+    ]
 
 
-def _missing(record: Path, wanted: list[Sample]) -> list[Sample]:
-    """Return the keys of which the record has no sample."""
-    taken = _read(record)
-    return [key for key in wanted if not any(key.items() <= sample.items() for sample in taken)]
+def missing(taken: list[Sample], speeds: list[Sample]) -> list[Sample]:
+    """Return the keys of which there is no sample yet: the speeds, and the accuracy of each choice that one took.
+
+    The accuracies of what was chosen with two nodes come before the speeds of four.
+    """
+    found: list[Sample] = []
+    for nodes in sorted({key["nodes"] for key in speeds}):
+        own = [key for key in speeds if key["nodes"] == nodes]
+        choices = {sample["choice"] for sample in taken if any(key.items() <= sample.items() for key in own)}
+        trainings = [
+            {"kind": "accuracy", "choice": choice, "seed": seed}
+            for choice in sorted({"plain", *choices})
+            for seed in SEEDS
+        ]
+        wanted = [key for key in own + trainings if key not in found]
+        found += [key for key in wanted if not any(key.items() <= sample.items() for sample in taken)]
+    return found
 
 
-def _complete(record: Path, wanted: list[Sample], until_s: float) -> bool:
+def _complete(record: Path, speeds: list[Sample], until_s: float) -> bool:
     """Take the samples that the record lacks; return whether all are there."""
-    missing = _missing(record, wanted)
-    if not missing:
+    if not missing(_read(record), speeds):
         return True
     with bench_cluster(max(NODES)) as cluster:
         cluster.up()
-        for key in missing:
+        # What a sample chooses is to be trained, too.
+        while left := missing(_read(record), speeds):
             if time.monotonic() > until_s:
                 return False
-            sample = {**key, **(_speed if key["kind"] == "speed" else _accuracy)(cluster, key, record)}
+            key = left[0]
+            sample = {**key, **(_speed if key["kind"] == "speed" else _accuracy)(cluster, key)}
             with record.open("a") as file:
                 file.write(json.dumps(sample) + "\n")
             print(_line(sample), flush=True)
@@ -118,7 +135,7 @@ def _read(record: Path) -> list[Sample]:
     return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
 
 
-def _speed(cluster: BenchCluster, key: Sample, _record: Path) -> Sample:
+def _speed(cluster: BenchCluster, key: Sample) -> Sample:
     case = next(case for case in CASES if case.name == key["case"])
     cluster.phalanx("local", "link", "--rate", case.rate)
     busy = ["--busy"] if case.is_busy else []
@@ -127,17 +144,16 @@ def _speed(cluster: BenchCluster, key: Sample, _record: Path) -> Sample:
     return json.loads(next(line for line in output.splitlines() if "exchange_s" in line).partition(" ")[2])
 
 
-def _accuracy(cluster: BenchCluster, key: Sample, record: Path) -> Sample:
-    """Train with what was chosen most often at a rate; with plain DDP where the key names none."""
+def _accuracy(cluster: BenchCluster, key: Sample) -> Sample:
+    """Train with a choice."""
     cluster.phalanx("local", "link", "--rate", "1gbit")
-    cases = {case.name for case in CASES if case.rate == key["chosen_at"]}
-    chosen = [sample["choice"] for sample in _read(record) if sample.get("case") in cases]
-    choice = statistics.mode(chosen) if chosen else "plain"
     words = ["--hidden", "4096", "--batch-size", "256", "--epochs", str(EPOCHS), "--seed", str(key["seed"])]
-    output = _job(cluster, TRAINING, 2, "train.py", *words, "--exchange", choice, "--out", f"/tmp/{time.time_ns()}")
+    output = _job(
+        cluster, TRAINING, 2, "train.py", *words, "--exchange", key["choice"], "--out", f"/tmp/{time.time_ns()}"
+    )
     validation = re.search(rf"^\[0\] {EPOCHS} +(?:[\d.]+ +){{3}}([\d.]+) ", output, re.MULTILINE)
     assert validation, output
-    return {"choice": choice, "accuracy": 100 * float(validation[1])}
+    return {"accuracy": 100 * float(validation[1])}
 
 
 def _job(cluster: BenchCluster, directory: Path, nodes: int, *words: str) -> str:
@@ -165,10 +181,11 @@ def _report(record: Path) -> None:
         for case in CASES:
             own = [one for one in speeds if one["case"] == case.name and one["nodes"] == nodes]
             if own:
-                lines.append(_row(case, nodes, own, accuracies))
+                lines.append(row(case, nodes, own, accuracies))
     lines += [
         _accuracy_line(samples, accuracies),
         "plain and chosen: speed, of the ideal without any exchange; value: what reach is for",
+        "value of the unshaped case: the median of all pairs of plain DDP and the choice, one for each turn",
     ]
     text = "\n".join(lines) + "\n"
     record.with_suffix(".txt").write_text(text)
@@ -176,8 +193,9 @@ def _report(record: Path) -> None:
     print(text)
 
 
-def _row(case: Case, nodes: int, own: list[Sample], accuracies: dict[str, float]) -> str:
-    values = [case.value(sample) for sample in own]
+def row(case: Case, nodes: int, own: list[Sample], accuracies: dict[str, float]) -> str:
+    """Return the line of a case: medians, the verdict, and the accuracy of each choice."""
+    values = [value for sample in own for value in case.values(sample)]
     plain, chosen = (statistics.median(one["alone_s"] / one[name] for one in own) for name in ("plain_s", "chosen_s"))
     verdict = ("met" if statistics.median(values) >= case.reach else "MISSED") if nodes == NODES[0] else ""
     spread = f"{min(values):.2f}-{max(values):.2f}"
@@ -197,8 +215,10 @@ def _accuracies(samples: list[Sample]) -> dict[str, float]:
 
 
 def _accuracy_line(samples: list[Sample], accuracies: dict[str, float]) -> str:
-    """Compare the choice at 1 Gbit/s with plain DDP."""
-    name = next((sample["choice"] for sample in samples if sample.get("chosen_at") == SHAPED[0]), "plain")
+    """Compare what was chosen most often at 1 Gbit/s with plain DDP."""
+    cases = {case.name for case in CASES if case.rate == SHAPED}
+    chosen = [sample["choice"] for sample in samples if sample.get("case") in cases and sample["nodes"] == NODES[0]]
+    name = statistics.mode(chosen) if chosen else "plain"
     verdict = "met" if accuracies[name] >= accuracies["plain"] - _WITHIN_POINTS else "MISSED"
     return f"Fashion-MNIST: plain {accuracies['plain']:.2f} %, {name} {accuracies[name]:.2f} %  {verdict}"
 
@@ -209,9 +229,10 @@ def _plot(speeds: list[Sample]) -> str:
     for case in CASES:
         own = [one for one in speeds if one["case"] == case.name and one["nodes"] == NODES[0]]
         kinds = {"plain DDP": "plain_s", "suggested": "chosen_s"}
-        groups[case.name] = {
-            label: statistics.median(one["alone_s"] / one[name] for one in own) for label, name in kinds.items() if own
-        }
+        if own:
+            groups[case.name] = {
+                label: statistics.median(one["alone_s"] / one[name] for one in own) for label, name in kinds.items()
+            }
     return bars("speed, of a training without any exchange (2 nodes)", groups)
 
 
