@@ -124,7 +124,7 @@ def test_status_255_is_the_command_s_own_while_the_connection_lives(head):
 def test_status_255_without_a_connection_is_a_broken_one(head, bin_directory):
     head.connect()
     master = master_pid(head, bin_directory)
-    with pytest.raises(ConnectionLost, match="broke while"):
+    with pytest.raises(ConnectionLost, match="the connection to deeplearning-master broke\n"):
         head.run(f"kill -9 {master}; {gone(master)}; exit 255", timeout_s=120, check=False)
 
 

@@ -30,7 +30,7 @@ class Fault:
 # What a job says whose node or head was lost.
 _LOST = (
     r"deeplearning-worker\d+ (was lost|can't be reached)|head lost|runner died|can't log in to|can't be reached"
-    "|did not accept the job"
+    r"|did not accept the job|the connection to \S+ broke"
 )
 # A node that ends, or is cut off, between its acknowledgement and the head's login can't be what was requested.
 _NO_LOGIN = r"accepted no login"

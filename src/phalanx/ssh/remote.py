@@ -232,7 +232,8 @@ class Remote:
 
     def _judge(self, command: str, completed: Completed, check: bool) -> None:
         if completed.status == 255 and not self.connected():
-            raise ConnectionLost(f"the connection to {self.host} broke while `{command}` ran", _LATER)
+            # Not what ran there: most of it is phalanx's own, which tells a user nothing.
+            raise ConnectionLost(f"the connection to {self.host} broke", _LATER)
         if check and completed.status != 0:
             output = (completed.stderr or completed.stdout).decode(errors="replace").strip()
             raise ClusterError(f"`{command}` on {self.host} ended with status {completed.status}: {output[-2000:]}")
