@@ -155,6 +155,7 @@ def test_the_check_of_the_network_sums_with_mpi(cluster):
     found = json.loads(cluster.phalanx("check", "net", "--launcher", "mpi", "--json", check=False).stdout)
     assert (found["engine"], len(found["all_reduce"]), found["links"][0]["error"]) == ("mpi", 6, "")
     assert {node["name"] for node in found["nodes"]} == {f"deeplearning-worker{number}" for number in range(1, 5)}
+    assert {node["transport"].partition(" v")[0] for node in found["nodes"]} == {"TCP (Open MPI"}
 
 
 def test_plain_ssh_scp_rsync_and_a_forwarded_agent_reach_every_node(cluster, tmp_path):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from phalanx.errors import JobError
 from phalanx.netcheck.__main__ import rounds
-from phalanx.netcheck.engines import network_of
+from phalanx.netcheck.engines import network_of, network_of_mpi
 from phalanx.reach.check_net import Link, Network, problems
 from phalanx.reach.net_plot import svg
 from phalanx.reach.net_result import network
@@ -78,6 +78,32 @@ def test_a_type_s_promise_counts_as_far_as_it_can_be_checked(promised_bit_s, slo
     promises = dict.fromkeys(NODES, promised_bit_s)
     assert len(problems(alike, promises)) == (4 if slow else 0)
     assert problems(measured(), promises) == []
+
+
+@pytest.mark.parametrize(
+    ("transport", "named"),
+    [("TCP (Open MPI v4.1.4)", True), ("Libfabric (Open MPI v4.1.4)", False), ("Open MPI v4.1.4", False)],
+)
+def test_a_node_whose_adapter_mpi_does_not_use_is_named(transport, named):
+    found = replace(measured(), engine="mpi", with_efa=frozenset({"two"}), transports=dict.fromkeys(NODES, transport))
+    expected = [f"two has an Elastic Fabric Adapter, but MPI uses {transport}"] if named else []
+    assert problems(found, {}) == expected
+
+
+@pytest.mark.parametrize(
+    ("components", "network_used"),
+    [
+        ({"pml_ob1", "btl_self", "btl_tcp", "btl_vader", "mtl_ofi", "mtl_psm2"}, "TCP"),
+        ({"pml_cm", "btl_self", "btl_tcp", "btl_vader", "mtl_ofi"}, "Libfabric"),
+        ({"pml_cm", "pml_ob1", "btl_tcp", "mtl_ofi"}, ""),
+        ({"pml_ucx", "btl_tcp"}, "UCX"),
+        ({"pml_ob1", "btl_self", "btl_openib"}, "openib"),
+        ({"pml_ob1", "btl_tcp", "btl_openib"}, ""),
+        (set(), ""),
+    ],
+)
+def test_open_mpis_network_is_that_of_its_open_components(components, network_used):
+    assert network_of_mpi(components) == network_used
 
 
 @pytest.mark.parametrize(("transport", "named"), [("Socket", True), ("AWS Libfabric", False), ("OFI", False)])

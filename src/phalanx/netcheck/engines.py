@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import glob
 import os
 import re
 import socket
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Set
 
 SIZES_BYTES = (4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 _REPEATS = 3
 # Of meeting the other ranks, and of each sum.
 _WITHIN_S = 60
+# Every component of Open MPI has a variable of this name.
+_VERSION = "_major_version"
+_WITHIN_A_NODE = {"self", "sm", "vader", "smcuda"}
+_MPI_NETWORKS = {"tcp": "TCP", "ofi": "Libfabric"}
 
 
 def started_by_mpi() -> bool:
@@ -38,7 +43,10 @@ class Mpi:
         self.world.Allreduce([sent, self._mpi.FLOAT], [received, self._mpi.FLOAT])
 
     def transport(self) -> str:
-        return str(self._mpi.Get_library_version()).partition(",")[0].splitlines()[0]
+        """Return what carries messages between nodes, and the library's version; only that if it doesn't say."""
+        version = str(self._mpi.Get_library_version()).partition(",")[0].splitlines()[0]
+        found = network_of_mpi(open_components(str(self._mpi.__file__))) if version.startswith("Open MPI") else ""
+        return f"{found} ({version})" if found else version
 
     def close(self) -> None:
         """Do nothing: MPI ends with the process."""
@@ -81,6 +89,35 @@ class Torch:
         # gloo's threads let go of the last tensor first, or the process may hang or abort here (pytorch issue 190489).
         time.sleep(1)
         self._torch.distributed.destroy_process_group()
+
+
+def open_components(library: str) -> Set[str]:
+    """Return the components that Open MPI kept open, as "btl_tcp"; none if it doesn't say. MPI must be initialized."""
+    try:
+        mpi = ctypes.CDLL(library)
+        count, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+        if mpi.MPI_T_init_thread(0, ctypes.byref(count)) or mpi.MPI_T_cvar_get_num(ctypes.byref(count)):
+            return set()
+    except (OSError, AttributeError):
+        return set()
+    names: Set[str] = set()
+    for number in range(count.value):
+        size = ctypes.c_int(len(name))
+        # Of a component that was closed, the variables are no longer valid (docs/aws-behaviour.md 2.64).
+        if mpi.MPI_T_cvar_get_info(number, name, ctypes.byref(size), *[None] * 7) == 0:
+            names.add(name.value.decode(errors="replace"))
+    mpi.MPI_T_finalize()
+    return {one[: -len(_VERSION)] for one in names if one.endswith(_VERSION)}
+
+
+def network_of_mpi(components: Set[str]) -> str:
+    """Return what Open MPI's components send with between nodes: TCP, UCX, Libfabric …, or "" if that is not clear."""
+    layers = components & {"pml_ob1", "pml_cm", "pml_ucx"}
+    if layers == {"pml_ucx"}:
+        return "UCX"
+    framework = {"pml_ob1": "btl_", "pml_cm": "mtl_"}.get(layers.pop(), "") if len(layers) == 1 else ""
+    used = {one[4:] for one in components if framework and one.startswith(framework)} - _WITHIN_A_NODE
+    return _MPI_NETWORKS.get(found := used.pop(), found) if len(used) == 1 else ""
 
 
 def network_of(log: str) -> str:

@@ -113,13 +113,20 @@ def _late_nodes(found: Network) -> list[str]:
 
 
 def _fallen_back(found: Network) -> list[str]:
-    """Return a sentence for each node that has an EFA which NCCL does not use."""
-    used = {node: transport for node, transport in found.transports.items() if found.engine == "nccl"}
+    """Return a sentence for each node that has an EFA which NCCL or MPI does not use."""
+    library = {"nccl": "NCCL", "mpi": "MPI"}.get(found.engine)
     return [
-        f"{node} has an Elastic Fabric Adapter, but NCCL uses {transport}"
-        for node, transport in used.items()
-        if node in found.with_efa and not any(word in transport.lower() for word in ("libfabric", "ofi", "efa"))
+        f"{node} has an Elastic Fabric Adapter, but {library} uses {transport}"
+        for node, transport in found.transports.items()
+        if node in found.with_efa and _is_slow(found.engine, transport)
     ]
+
+
+def _is_slow(engine: str, transport: str) -> bool:
+    """Whether an engine names a transport that is no EFA; MPI does not always name one."""
+    if engine == "mpi":
+        return transport.startswith("TCP")
+    return engine == "nccl" and not any(word in transport.lower() for word in ("libfabric", "ofi", "efa"))
 
 
 def gbit(bit_s: float) -> str:
