@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import account
+import botocore.session
 import pytest
 import yaml
 from fleet_fakes import forget_resources
@@ -38,6 +40,26 @@ def test_a_request_that_aws_refuses_is_refused_with_its_code(clients, furnished,
     assert account.refusal(clients[service], operation, given, furnished) == code
 
 
-def test_the_table_is_long_and_every_service_has_its_source():
+def test_the_table_is_long_and_every_row_has_its_source():
+    model = functools.cache(botocore.session.get_session().get_service_model)
+    sources = [_source(model(case[0].partition(".")[0]), case) for case in TABLE["refusals"]]
+    assert all(source.startswith("https://docs.aws.amazon.com/") for source in sources)
+    own = [case for case, source in zip(TABLE["refusals"], sources, strict=True) if _names_operation(source, case)]
+    assert len(own) >= 100
+    assert {case[0].partition(".")[0] for case in own} == set(TABLE["pages"])
     assert {case[0].partition(".")[0] for case in TABLE["refusals"]} == set(TABLE["sources"])
-    assert len(TABLE["refusals"]) > 100
+
+
+def _source(model: Any, case: list[Any]) -> str:
+    """Return the operation's page if it lists the error, as AWS's model behind the page does; else the service's."""
+    (service, _, operation), code = case[0].partition("."), case[2]
+    described = model.operation_model(operation)
+    name = TABLE["names"].get(code, code)
+    listed = {text for error in described.error_shapes for text in (error.name, error.error_code)}
+    if service in TABLE["pages"] and (name in listed or name in described.documentation):
+        return TABLE["pages"][service].format(operation=operation)
+    return TABLE["sources"][service]
+
+
+def _names_operation(source: str, case: list[Any]) -> bool:
+    return source.endswith(f"/API_{case[0].partition('.')[2]}.html")
