@@ -5,6 +5,7 @@ The local cloud records what the policies of a role allowed. A right is needed i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -94,25 +95,33 @@ class Life:
         phalanx = self.terminal.phalanx
         self._look_up()
         phalanx("up")
-        with self.terminal.start("ssh", "head", "--", "sleep 4711") as busy:
+        with self._busy("sleep 4711"):
             for command in (["status"], ["nodes"], ["why"], ["extend", "6h"], ["allow", "192.0.2.0/24"], ["reap"]):
                 phalanx(*command)
             self._use_data()
             phalanx("scale", "3")
             self._lose_a_worker()
             self._lose_the_head()
-            busy.kill()
-        use = "echo begun; until [ -e /efs/.changed ]; do sleep 0.2; done"
-        with self.terminal.start("ssh", "head", "--", use) as busy:
+        with self._busy("echo begun; until [ -e /efs/.changed ]; do sleep 0.2; done") as busy:
             read_until(busy, "begun")
             self._change()
             self.terminal.on("head", "touch /efs/.changed")
+            busy.wait(timeout=WAIT_S)
         wait_until_stopped(self.terminal, WAIT_S)
         assert json.loads(phalanx("status", "--json").stdout)["stopped"]
         self._keep_policies()
         phalanx("up")
         self._add_by_hand()
         phalanx("down", "--yes")
+
+    @contextlib.contextmanager
+    def _busy(self, command: str) -> Iterator[subprocess.Popen[str]]:
+        """Keep the head in use; end that when the block fails, too, because Popen's own end waits for it."""
+        with self.terminal.start("ssh", "head", "--", command) as busy:
+            try:
+                yield busy
+            finally:
+                busy.kill()
 
     def _become_a_person(self) -> None:
         environment = {**os.environ, "PHALANX_STATE_DIR": str(self.terminal.state)}
