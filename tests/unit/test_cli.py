@@ -198,6 +198,11 @@ def test_a_table_on_a_narrow_terminal_cuts_no_word_and_folds_long_texts(capfd, m
     ]
 
 
+def test_a_cell_with_line_breaks_stays_on_its_line(capfd):
+    print_table(("JOB", "COMMAND"), [("a", "bash -c 'set -e\n\tmake'"), ("b", "x")])
+    assert capfd.readouterr().out.splitlines() == ["JOB  COMMAND", r"a    bash -c 'set -e\x0a\x09make'", "b    x"]
+
+
 def test_a_table_in_a_pipe_has_a_line_for_each_row_and_all_columns(capfd, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
     print_table(("JOB", "NAME", "COMMAND"), [("日本", "-", "python train.py --epochs 50"), ("b", "-", "x")])

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from phalanx.cli.terminal import for_stream, plain
+from phalanx.cli.terminal import for_stream, one_line
 
 _LEAST_OF_TEXT = 24
 """Columns that a folded text has at least; shorter cells stay on one line."""
@@ -55,7 +55,7 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table that never cuts a word; on a terminal it folds long texts and leaves out empty columns."""
-    table = [list(columns), *([plain(str(cell)) for cell in row] for row in rows)]
+    table = [list(columns), *([one_line(str(cell)) for cell in row] for row in rows)]
     if sys.stdout.isatty():
         table = _without_empty_columns(table)
     widths = _widths(table, shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize)

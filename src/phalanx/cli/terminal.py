@@ -20,6 +20,7 @@ _DECEIVES = (
     "\U000e0000-\U000e007f"
 )
 _ACTS = re.compile(f"({_COLOR})|[{_CONTROLS}{_DECEIVES}]")
+_BREAKS = re.compile("[\t\n]")
 
 
 def visible(text: str) -> str:
@@ -31,6 +32,11 @@ def visible(text: str) -> str:
 def plain(text: str) -> str:
     """Escape as `visible` does and remove colours, so that a table knows the width of its cells."""
     return _ACTS.sub(lambda found: "" if found[1] else _escape(found[0]), text)
+
+
+def one_line(text: str) -> str:
+    """Escape as `plain` does, and tabs and line breaks too, so that a table's row stays on its line."""
+    return _BREAKS.sub(lambda found: _escape(found[0]), plain(text))
 
 
 def for_stream(text: str, stream: TextIO) -> str:
