@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ from phalanx.cli.options import cluster_option, debug_option, load_cluster, via_
 from phalanx.launchers import LAUNCHERS
 from phalanx.launchers.options import OPTIONS
 from phalanx.schedulers import SCHEDULERS
+
+# Programs that start the ranks of MPI, and their options with counts as `phalanx run` spells them.
+_STARTERS = frozenset(("mpiexec", "mpirun", "orterun", "prterun", "mpiexec.hydra"))
+_COUNTS = {"-n": "-n", "-np": "-n", "--np": "-n", "-N": "-N", "-ppn": "-N"}
 
 
 def _nodes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
@@ -46,6 +51,27 @@ def _secret(name: str, source: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"'{name}': can't read {source[1:]}: {error}") from None
     return text.rstrip("\r\n")
+
+
+def _refuse_nested(argv: tuple[str, ...]) -> None:
+    """Raise UsageError for an mpiexec below the launcher's own, which Open MPI's refuses once the job has started."""
+    if argv and Path(argv[0]).name in _STARTERS:
+        raise click.UsageError(
+            f"the launcher mpi starts the ranks itself, so {argv[0]} can't be the program: "
+            f"`{_without_starter(argv[1:])}` starts them, "
+            f"`phalanx run --launcher exec -n 1 -- {shlex.join(argv)}` runs this command once"
+        )
+
+
+def _without_starter(argv: tuple[str, ...]) -> str:
+    """Return the command line for what mpiexec would start; its options other than counts stay out."""
+    counts: list[str] = []
+    while len(argv) > 1 and argv[0] in _COUNTS:
+        counts += (_COUNTS[argv[0]], argv[1])
+        argv = argv[2:]
+    if not argv or argv[0].startswith("-"):
+        return "phalanx run --launcher mpi -n N -- PROGRAM"
+    return shlex.join(("phalanx", "run", "--launcher", "mpi", *counts, "--", *argv))
 
 
 def _launcher_options(command: Any) -> Any:
@@ -139,6 +165,8 @@ def command(
         raise click.UsageError("Missing argument '[--] COMMAND...'.")
     if dry_run and chosen["job_resume"]:
         raise click.UsageError("--dry-run can't show what --resume starts: the head knows the earlier job")
+    if chosen["launcher"] == "mpi" and not chosen["job_resume"]:  # a resumed job has its own launcher
+        _refuse_nested(argv)
     cluster = load_cluster(name, file)
     cluster.require_ready()
     fields = chosen_fields(chosen)
