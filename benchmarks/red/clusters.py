@@ -42,7 +42,7 @@ DEFENCES = (
     defence(
         "jobs can't change the key with which nodes log in to each other",
         "test_hindered_proof.py::test_a_job_can_t_spoil_the_key_with_which_nodes_log_in_to_each_other",
-        ("node/account.py", "files.chown(path, _NO_ACCOUNT if uid else 0, uid)", "files.chown(path, uid)"),
+        ("node/account.py", "files.chown(path, _NO_ACCOUNT if uid else 0,", "files.chown(path, uid,"),
     ),
     defence(
         "the head's logins that prove its nodes are root's",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +62,25 @@ def test_the_job_user_may_leave_nothing_to_cron_and_at(root):
     apply(root)
     assert (root / "etc/at.deny").read_text().splitlines()[0] == "daemon"
     assert "phalanx" in (root / "etc/at.deny").read_text().splitlines()
+
+
+def test_cron_that_is_roots_alone_stays_so(root):
+    """Red Hat's (cronie) lets only root use it where neither file exists."""
+    (root / "usr/sbin").mkdir(parents=True, exist_ok=True)
+    (root / "usr/sbin/crond").touch()
+    (root / "etc/cron.deny").unlink(missing_ok=True)
+    apply(root)
+    assert not (root / "etc/cron.deny").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_jobs_read_the_key_by_the_group_that_an_image_gave_their_user(root):
+    (root / "etc/passwd").write_text("phalanx:x:1001:100::/home/phalanx:/bin/bash\n")
+    key = root / "key"
+    key.touch()
+    account.share_key(str(key), "phalanx", str(root))
+    found = key.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (65533, 100, 0o440)
 
 
 def test_a_head_that_does_not_train_is_no_worker(root):

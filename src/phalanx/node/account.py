@@ -11,6 +11,8 @@ UID = 2000
 _ADMINS = ("ubuntu", "ec2-user", "admin", "hadoop")
 # An id that Debian and Red Hat give to no account.
 _NO_ACCOUNT = 65533
+# Fields of /etc/passwd.
+_USER, _GROUP = 2, 3
 AUTHORIZED = "/etc/ssh/phalanx/authorized_keys"
 ENVIRONMENTS = "/var/lib/phalanx/environments"
 # Files in a home directory that shells and ssh read at their start. All jobs share the home, so root owns them.
@@ -55,12 +57,13 @@ def make_environments(uid: int, root: str = "") -> None:
     os.chmod(root + ENVIRONMENTS, 0o700)
 
 
-def share_key(path: str, uid: int) -> None:
+def share_key(path: str, name: str, root: str = "") -> None:
     """Let jobs read a private key of ssh that they can't change, or none of a later job could log in to another node.
 
     It belongs to nobody, because ssh refuses a key of its own user's that others may read: root uses it, too.
     """
-    files.chown(path, _NO_ACCOUNT if uid else 0, uid)
+    uid = find(name, root)
+    files.chown(path, _NO_ACCOUNT if uid else 0, find(name, root, _GROUP))
     os.chmod(path, 0o440 if uid else 0o400)
 
 
@@ -70,12 +73,12 @@ def uid_of(name: str, root: str = "") -> int:
     return uid if uid >= 0 else 0 if single_uid(root) else UID
 
 
-def find(name: str, root: str = "") -> int:
-    """Return the uid of a user in /etc/passwd; -1 if there is no such user."""
+def find(name: str, root: str = "", field: int = _USER) -> int:
+    """Return the uid of a user in /etc/passwd, or another of its numbers; -1 if there is no such user."""
     for line in files.read(f"{root}/etc/passwd").splitlines():
         fields = line.split(":")
         if fields[0] == name:
-            return int(fields[2])
+            return int(fields[field])
     return -1
 
 
@@ -89,11 +92,12 @@ def authorize(job_user: str, key: str, root: str = "") -> None:
 def deny_timers(name: str, root: str = "") -> None:
     """Let the job user leave nothing to cron and at, which would run it beside later jobs.
 
-    Without at.deny, `at` is root's alone already.
+    Without a file, Debian's cron is everybody's; at, and cron on Red Hat (crond), are root's alone already.
     """
     for program in ("cron", "at"):
         path = f"{root}/etc/{program}.deny"
-        if program == "cron" or os.path.exists(path):
+        is_open = program == "cron" and not os.path.exists(root + "/usr/sbin/crond")
+        if is_open or os.path.exists(path):
             files.write(path, files.with_block(files.read(path), name + "\n"))
 
 

@@ -71,7 +71,7 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
     def make_keys() -> None:
         trust.make_key(root + HOST_KEY, agent.identity.instance_id)
         trust.make_key(root + USER_KEY, agent.identity.instance_id)
-        account.share_key(root + USER_KEY, agent.job_uid())
+        account.share_key(root + USER_KEY, settings.job_user, root)
 
     def start() -> None:
         files.write(root + BOOTED, "ready to serve\n")

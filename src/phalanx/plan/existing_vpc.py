@@ -128,7 +128,10 @@ def warnings(found: ExistingVpc) -> Iterator[str]:
     """Yield what could keep the cluster from coming up and can't be judged, and what costs more."""
     for subnet in found.subnets:
         if subnet.filtered:
-            yield f"the network ACL of {subnet.subnet_id} has rules of its own, which must let nodes work and ssh in"
+            yield (
+                f"the network ACL of {subnet.subnet_id} has rules of its own, which must let nodes work "
+                "(between them every port, as UDP 273 for their beats) and ssh in"
+            )
     if found.workers.way_out == OTHER:
         yield f"{found.workers.subnet_id} has {OTHER} as its way out: whether it leads to AWS and the web is not known"
     if found.workers.way_out == INTERNET:
