@@ -84,8 +84,8 @@ def test_a_cluster_that_was_deleted_in_the_console_leaves_only_what_down_then_re
     found = up.phalanx(*REAP, check=False)
     first, *left = found.stdout.splitlines()
     assert (found.returncode, first) == (1, "Of cluster byhand is left (it has no stack):")
-    wanted = (r"  log group byhand-LogGroup-\w+", r"  file system fs-\w+ \(EFS has counted no data in it\)")
-    assert len(left) == 2 and all(map(re.fullmatch, wanted, left)), left
+    # Of the file system, EFS may not have counted the data: it is younger than a day.
+    assert len(left) == 1 and re.fullmatch(r"  log group byhand-LogGroup-\w+", left[0]), left
     assert "nothing of it is left" in up.phalanx("down", "--yes").stdout
     assert_reap_finds_nothing(up)
     assert "Nothing to do" in up.phalanx("down", "--yes").stdout

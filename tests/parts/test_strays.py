@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from aws_here import AwsHere
 from clusters import plan
 from fleet_fakes import IMAGE, REGION, name, until
 from moto.ec2.models import ec2_backends
+from moto.efs.models import efs_backends
 from moto.events.models import events_backends
 from stack_fakes import Stacks, stacks
 
@@ -22,6 +24,7 @@ from phalanx.template.document import build
 
 ACCOUNT = "123456789012"
 TAG = {"Key": "phalanx:cluster", "Value": "demo"}
+DAY_S = 24 * 3600.0
 LAMBDA = {"Service": "lambda.amazonaws.com"}
 TRUST = json.dumps({"Statement": [{"Effect": "Allow", "Principal": LAMBDA, "Action": "sts:AssumeRole"}]})
 KINDS = {
@@ -122,12 +125,15 @@ def untagged_rule(aws: AwsHere, cluster: str) -> Callable[[], Any]:
     return rule(aws, cluster, tags=False)
 
 
-def file_system(aws: AwsHere, cluster: str) -> Callable[[], Any]:
+def file_system(aws: AwsHere, cluster: str, age_s: float = 2 * DAY_S) -> Callable[[], Any]:
     made = aws.call("efs", "create_file_system", CreationToken=name("token"), Tags=[{**TAG, "Value": cluster}])
+    # EFS counts by the clock of the test's cloud.
+    now_s = min(time.time(), made["SizeInBytes"]["Timestamp"].timestamp())
+    efs_backends[ACCOUNT][REGION].file_systems_by_id[made["FileSystemId"]].creation_time = now_s - age_s
     return lambda: aws.call("efs", "delete_file_system", FileSystemId=made["FileSystemId"])
 
 
-def function(aws: AwsHere, cluster: str, start: str = "") -> Callable[[], Any]:
+def function(aws: AwsHere, cluster: str, start: str = "", tags: dict[str, str] | None = None) -> Callable[[], Any]:
     title, made = f"{start or cluster}-Function-0123456789AB", io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         archive.writestr("index.py", "def handler(event, context): pass")
@@ -141,7 +147,7 @@ def function(aws: AwsHere, cluster: str, start: str = "") -> Callable[[], Any]:
         Handler="index.handler",
         Role=arn,
         Code={"ZipFile": made.getvalue()},
-        Tags={TAG["Key"]: cluster},
+        Tags={TAG["Key"]: cluster} if tags is None else tags,
     )
     remove()
     return lambda: aws.call("lambda", "delete_function", FunctionName=title)
@@ -309,6 +315,29 @@ def test_a_cluster_whose_name_is_shortened_in_names_is_found_by_its_tag(aws, pla
     try:
         assert len(remains.find(aws, cluster, [])) == 1
         assert cluster in orphans.clusters(aws) and cluster[:-5] not in orphans.clusters(aws)
+    finally:
+        remove()
+
+
+@pytest.mark.parametrize(("age_s", "is_named"), [(DAY_S - 60, False), (DAY_S + 60, True)])
+def test_a_file_system_is_old_enough_to_have_been_counted(aws: AwsHere, age_s: float, is_named: bool):
+    cluster = name("young")
+    remove = file_system(aws, cluster, age_s)
+    try:
+        assert (cluster in [one.cluster for one in orphans.find(aws)]) == is_named
+    finally:
+        remove()
+
+
+def test_a_file_system_that_was_counted_when_it_was_new_may_have_data(aws: AwsHere, monkeypatch):
+    cluster = name("stale")
+    remove = file_system(aws, cluster, age_s=9 * DAY_S)
+    (found,) = [one for one in aws.pages("efs", "describe_file_systems", "FileSystems") if _is_of(one, cluster)]
+    made = efs_backends[ACCOUNT][REGION].file_systems_by_id[found["FileSystemId"]]
+    counted = {"Value": 6144, "Timestamp": made.creation_time + 3600}
+    monkeypatch.setattr(type(made), "size_in_bytes", property(lambda _: counted))
+    try:
+        assert cluster not in [one.cluster for one in orphans.find(aws)]
     finally:
         remove()
 

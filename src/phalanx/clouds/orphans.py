@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from phalanx.clouds import lustre_file_systems, remains, strays
@@ -17,6 +18,8 @@ _LIVES = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
 _OURS = "RosterTable"
 # The root directory of an EFS file system without data counts as one object (docs/aws-behaviour.md 4.19).
 _EMPTY_BYTES = 6144
+# What EFS has counted may be hours behind what was written (ibid.).
+_COUNTED_AFTER = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,14 @@ def _empty_file_systems(api: ApiCloud) -> Mapping[str, list[str]]:
 
 def _is_empty(found: Mapping[str, Any]) -> bool:
     is_free = found["LifeCycleState"] == "available" and not found["NumberOfMountTargets"]
-    return is_free and found["SizeInBytes"]["Value"] <= _EMPTY_BYTES
+    return is_free and found["SizeInBytes"]["Value"] <= _EMPTY_BYTES and _is_counted(found)
+
+
+def _is_counted(found: Mapping[str, Any]) -> bool:
+    """Whether it is older than a day, and was so when EFS counted, if that is known."""
+    now = datetime.now(timezone.utc)
+    counted = found["SizeInBytes"].get("Timestamp", now)
+    return min(now, counted) - found["CreationTime"] > _COUNTED_AFTER
 
 
 def _of(api: ApiCloud, cluster: str, empty: Iterable[str]) -> Orphans | None:
