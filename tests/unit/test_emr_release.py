@@ -50,3 +50,23 @@ def test_an_account_that_the_agent_did_not_make_is_left(monkeypatch):
     assert release.uid_of("phalanx") == -1
     monkeypatch.setattr(release.pwd, "getpwnam", lambda _: SimpleNamespace(pw_uid=2000, pw_gecos="phalanx jobs"))
     assert release.uid_of("phalanx") == 2000
+
+
+def test_what_can_t_be_removed_is_named_before_the_account_is_forgotten(monkeypatch):
+    forgotten: list[str] = []
+    monkeypatch.setattr(release, "uid_of", lambda _: 2000)
+    for name in ("stop_agent", "end_processes", "block", "keep_others", "run"):
+        monkeypatch.setattr(release, name, lambda *_, **__: [])
+    monkeypatch.setattr(release, "keep_lines", lambda path, _: forgotten.append(path))
+    monkeypatch.setattr(release.os.path, "lexists", lambda path: path == "/home/phalanx")
+    with pytest.raises(SystemExit, match="/home/phalanx can't be removed"):
+        release.main()
+    assert "/etc/passwd" not in forgotten, "another try finds the home by its account"
+
+
+def test_a_home_of_many_files_has_hours_to_be_removed(monkeypatch):
+    limits: dict[str, float] = {}
+    monkeypatch.setattr(release.subprocess, "run", lambda argv, timeout, **_: limits.update({argv[0]: timeout}) or None)
+    release.remove("/missing")
+    release.run("ip")
+    assert limits["rm"] >= 3600 and limits["ip"] == 60

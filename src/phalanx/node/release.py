@@ -31,6 +31,8 @@ SHARED = ("/etc/hosts", "/etc/environment", "/etc/fstab", "/etc/cron.deny", "/et
 WORKERS = "/home/hadoop/worker_ip_file"
 # Less than whoever runs this waits for it.
 WITHIN_S = 60.0
+# A home may have millions of files. Whoever no longer waits runs this again, later.
+REMOVED_WITHIN_S = 6 * 3600.0
 ACCOUNTS = ("passwd", "group", "shadow")
 # Those of node.firewall.
 RULES = (
@@ -154,8 +156,11 @@ def replace(path: str, text: str) -> None:
 
 
 def remove(path: str) -> None:
+    """Remove what is there. What stays ends the run: the account, by which another one finds it, stays too."""
     # Python's rmtree fails at a thousand nested directories, which a job may have made at home.
-    run("rm", "-rf", path)
+    run("rm", "-rf", path, timeout_s=REMOVED_WITHIN_S)
+    if os.path.lexists(path):
+        raise SystemExit(f"{path} can't be removed")
 
 
 def links_to(path: str, target: str) -> bool:
@@ -180,10 +185,10 @@ def end(pid: int, how: int = signal.SIGKILL) -> None:
         pass
 
 
-def run(*argv: str) -> None:
+def run(*argv: str, timeout_s: float = 60) -> None:
     """Run a command, which may have nothing to do."""
     try:
-        subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60, check=False)
+        subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=timeout_s, check=False)
     except (OSError, subprocess.TimeoutExpired):
         pass
 
