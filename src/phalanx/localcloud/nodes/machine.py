@@ -26,8 +26,9 @@ API_URL = f"http://{API_ADDRESS}:{API_PORT}"
 
 
 EXPORTS = "nfs"
-BUCKETS = "s3"
 """The directory in the state directory with what nodes serve over NFS, by VPC."""
+BUCKETS = "s3"
+"""The directory in the state directory with the files of mounted buckets, by VPC."""
 
 
 class NodeError(Exception):
