@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +30,7 @@ from phalanx.runner.verbs.listing import list_jobs
 
 ACCOUNT = "123456789012"
 JOB = "991231-235959-badbad"
+NOBODY = 65_534
 BOTH = pytest.mark.parametrize("remove", [trees.remove, lambda top: trees_of_nodes.remove(Path(top))])
 
 
@@ -53,15 +56,84 @@ def test_no_link_is_followed(tmp_path: Path, remove: Callable[[str], object]):
     assert (tmp_path / "outside/kept").is_dir()
 
 
+def as_a_user(place: Path, work: Callable[[], object]) -> None:
+    """Do the work in its own process there, as a user to whom modes apply: to root, they do not."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.chdir(place)
+            if os.geteuid() == 0:
+                os.chown(".", NOBODY, NOBODY)
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def make_siblings(top: Path) -> None:
+    for number in range(20):
+        (top / f"beside{number}/sub").mkdir(parents=True)
+        (top / f"beside{number}/sub/file").touch()
+
+
 @BOTH
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
 def test_what_can_t_be_removed_stays_and_the_rest_goes(tmp_path: Path, remove: Callable[[str], object]):
-    (tmp_path / "top/shut/file").mkdir(parents=True)
-    (tmp_path / "top/beside").mkdir()
-    (tmp_path / "top/shut").chmod(0)
-    remove(str(tmp_path / "top"))
+    def work() -> None:
+        make_siblings(Path("top"))
+        Path("top/shut/file").mkdir(parents=True)
+        Path("top/shut").chmod(0)
+        remove("top")
+
+    as_a_user(tmp_path, work)
     assert [path.name for path in (tmp_path / "top").iterdir()] == ["shut"]
     (tmp_path / "top/shut").chmod(0o700)
+
+
+@BOTH
+def test_a_directory_that_its_owner_can_not_enter_is_removed(tmp_path: Path, remove: Callable[[str], Any]):
+    def work() -> None:
+        make_siblings(Path("top"))
+        Path("top/shut/sub").mkdir(parents=True)
+        Path("top/shut/sub/file").touch()
+        Path("top/shut").chmod(0o600)
+        assert remove("top")
+
+    as_a_user(tmp_path, work)
+    assert not (tmp_path / "top").exists()
+
+
+@BOTH
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes directories of other users")
+def test_another_user_s_directory_stays_and_the_rest_goes(tmp_path: Path, remove: Callable[[str], object]):
+    def work() -> None:
+        make_siblings(Path("top"))
+        remove("top")
+
+    (tmp_path / "top/shut/sub").mkdir(parents=True)
+    (tmp_path / "top/shut").chmod(0o644)
+    os.chown(tmp_path / "top", NOBODY, NOBODY)
+    as_a_user(tmp_path, work)
+    assert [path.name for path in (tmp_path / "top").iterdir()] == ["shut"]
+    assert stat.S_IMODE((tmp_path / "top/shut").stat().st_mode) == 0o644
+
+
+def test_the_walk_of_nodes_passes_over_what_it_could_not_leave(tmp_path: Path):
+    def work() -> None:
+        make_siblings(Path("top"))
+        Path("top/shut/sub").mkdir(parents=True)
+        Path("top/shut").chmod(0o600)
+        found = [path for path, _, _ in trees_of_nodes.walk(os.open("top", os.O_DIRECTORY))]
+        assert len(found) == 41 and "shut" not in found
+
+    as_a_user(tmp_path, work)
+    assert stat.S_IMODE((tmp_path / "top/shut").stat().st_mode) == 0o600, "only what is removed is changed"
 
 
 def test_the_walk_has_all_files_and_enters_no_link(tmp_path: Path):

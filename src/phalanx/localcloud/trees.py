@@ -19,8 +19,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def walk(top: int, longest: int = sys.maxsize) -> Iterator[tuple[str, int, list[str]]]:
     """Yield each directory from an open one on: its path, itself, and the names in it that are no directories.
 
-    No link is followed. What can't be opened is passed over, and what has a path of more than `longest` bytes. A
-    directory is open until the next one. Raises OSError if another process moves one meanwhile.
+    No link is followed. What can't be opened or left again is passed over, and what has a path of more than `longest`
+    bytes. A directory is open until the next one. Raises OSError if another process moves one meanwhile.
     """
     place = _Place(os.dup(top))
     try:
@@ -46,8 +46,9 @@ def remove(top: Path) -> bool:
     What can't be removed stays, and the rest goes.
     """
     with suppress(OSError):
-        place = _Place(os.open(top, _DIRECTORY))
+        place = _Place(os.open(top, _DIRECTORY), unlocks=True)
         try:
+            _unlock(place.fd)
             _empty(place)
         finally:
             os.close(place.fd)
@@ -56,10 +57,14 @@ def remove(top: Path) -> bool:
 
 
 class _Place:
-    """An open directory that moves down and up: only two are open at a time, and no path gets too long."""
+    """An open directory that moves down and up: only two are open at a time, and no path gets too long.
 
-    def __init__(self, fd: int) -> None:
+    If it `unlocks`, it changes the mode of a directory that it could not leave.
+    """
+
+    def __init__(self, fd: int, unlocks: bool = False) -> None:
         self.fd = fd
+        self._unlocks = unlocks
         self._above: list[tuple[str, tuple[int, int]]] = []
 
     def path_of(self, name: str) -> str:
@@ -67,10 +72,15 @@ class _Place:
         return "/".join([*(above for above, _ in self._above), name])
 
     def down(self, name: str) -> bool:
-        """Enter a directory; return whether that was possible."""
+        """Enter a directory that can be left again; return whether that was possible."""
         try:
             below = os.open(name, _DIRECTORY, dir_fd=self.fd)
         except OSError:
+            return False
+        if self._unlocks:
+            _unlock(below)
+        if not _leads_up(below):
+            os.close(below)
             return False
         self._above.append((name, self._identity()))
         self._move(below)
@@ -110,15 +120,27 @@ def _empty(place: _Place) -> None:
 
 def _unlink_in(directory: int) -> list[str]:
     """Remove what is no directory, and return the names of the directories."""
-    with suppress(OSError):
-        if not os.access(".", os.X_OK, dir_fd=directory):
-            # Its owner has taken away what the way back up needs.
-            os.fchmod(directory, 0o700)
     names, below = _listed(directory)
     for name in names:
         with suppress(OSError):
             os.unlink(name, dir_fd=directory)
     return below
+
+
+def _unlock(directory: int) -> None:
+    """Give back what removing and the way up need and the owner took away."""
+    with suppress(OSError):
+        if not _leads_up(directory):
+            os.fchmod(directory, 0o700)
+
+
+def _leads_up(directory: int) -> bool:
+    """Return whether names can be looked up in a directory, by the rights that this process has now."""
+    try:
+        os.stat("..", dir_fd=directory)
+    except OSError:
+        return False
+    return True
 
 
 def _listed(directory: int) -> tuple[list[str], list[str]]:

@@ -36,6 +36,7 @@ def remove(top: str) -> bool:
     try:
         place = _Place(os.open(top, _DIRECTORY))
         try:
+            _unlocked(place.fd)
             _empty(place)
         finally:
             os.close(place.fd)
@@ -53,10 +54,13 @@ class _Place:
         self._above: List[Tuple[str, Tuple[int, int]]] = []
 
     def down(self, name: str) -> bool:
-        """Enter a directory; return whether that was possible."""
+        """Enter a directory that can be left again; return whether that was possible."""
         try:
             below = os.open(name, _DIRECTORY, dir_fd=self.fd)
         except OSError:
+            return False
+        if not _unlocked(below):
+            os.close(below)
             return False
         self._above.append((name, self._identity()))
         self._move(below)
@@ -94,18 +98,34 @@ def _empty(place: _Place) -> None:
 
 def _unlink_in(directory: int) -> List[str]:
     """Remove what is no directory, and return the names of the directories."""
-    if not os.access(".", os.X_OK, dir_fd=directory):
-        # Its owner has taken away what the way back up needs.
-        _try(os.chmod, ".", directory, 0o700)
     names, below = _listed(directory)
     for name in names:
         _try(os.unlink, name, directory)
     return below
 
 
-def _try(call: Callable[..., None], name: str, directory: int, *arguments: int) -> None:
+def _unlocked(directory: int) -> bool:
+    """Give back what removing and the way up need and the owner took away; return whether it is there."""
+    if not _leads_up(directory):
+        try:
+            os.fchmod(directory, 0o700)
+        except OSError:
+            return False
+    return _leads_up(directory)
+
+
+def _leads_up(directory: int) -> bool:
+    """Return whether names can be looked up in a directory, by the rights that this process has now."""
     try:
-        call(name, *arguments, dir_fd=directory)
+        os.stat("..", dir_fd=directory)
+    except OSError:
+        return False
+    return True
+
+
+def _try(call: Callable[..., None], name: str, directory: int) -> None:
+    try:
+        call(name, dir_fd=directory)
     except OSError:
         pass
 
