@@ -185,6 +185,20 @@ def test_a_jobs_directory_is_seen_and_sent(tmp_path: Path):
         assert len(multipart.survey(home.files, "")[0]) == 1
 
 
+def test_a_file_whose_path_is_too_long_is_passed_over(tmp_path: Path):
+    home = Home(str(tmp_path / "home"))
+    levels = (4_000 - len(home.files)) // 2
+    with deep_tree(Path(home.files), levels):
+        last = os.open(home.files + "/d" * levels, os.O_DIRECTORY)
+        os.close(os.open("x" * 200, os.O_CREAT | os.O_WRONLY, dir_fd=last))
+        os.close(last)
+        assert environment._size(home.files) == 0
+        assert [Path(path).name for path in home.look().files] == ["file"]
+        files, left_out = multipart.survey(home.files, "")
+        assert [Path(one.path).name for one in files] == ["file"]
+        assert [Path(path).name for path in left_out] == ["x" * 200], "the user learns of it"
+
+
 def test_a_shared_directory_is_deleted_and_swept(tmp_path: Path):
     with deep_tree(tmp_path / "efs/fs-1"), deep_tree(tmp_path / EXPORTS / "vpc-1"):
         file_systems.sweep(tmp_path)

@@ -89,7 +89,10 @@ def send(bucket: Bucket, files: List[File], keys: Keys) -> None:
 
 
 def survey(source: str, prefix: str) -> Tuple[List[File], List[str]]:
-    """Return the regular files at `source` with their keys, and what is neither that nor a directory."""
+    """Return the regular files at `source` with their keys, and what is neither that nor a directory.
+
+    What was removed meanwhile, or has too long a path, is among the latter.
+    """
     if os.path.isfile(source):
         return [File(source, prefix, os.path.getsize(source))], []
     files, left_out = [], []
@@ -97,8 +100,8 @@ def survey(source: str, prefix: str) -> Tuple[List[File], List[str]]:
         for name in sorted(names):
             path = os.path.join(directory, name)
             relative = os.path.relpath(path, source).replace(os.sep, "/")
-            status = os.lstat(path)
-            if stat.S_ISREG(status.st_mode):
+            status = trees.status_of(path)
+            if status and stat.S_ISREG(status.st_mode):
                 files.append(File(path, prefix + relative, status.st_size))
             else:
                 left_out.append(relative)

@@ -83,8 +83,10 @@ class Home:
         for directory, names in trees.walk(self.files):
             for name in names:
                 path = os.path.join(directory, name)
+                status = trees.status_of(path)
+                if status is None:
+                    continue
                 with suppress(FileNotFoundError):
-                    status = os.lstat(path)
                     if stat.S_ISREG(status.st_mode):
                         print_ = (status.st_ino, status.st_size, status.st_mtime_ns)
                         files[os.path.relpath(path, self.files)] = print_

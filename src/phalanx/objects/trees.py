@@ -10,7 +10,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterator, List, Tuple, Union
+    from typing import Callable, Iterator, List, Optional, Tuple, Union
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -44,6 +44,16 @@ def remove(top: str) -> bool:
     except OSError:
         pass
     return not os.path.lexists(top)
+
+
+def status_of(path: str) -> Optional[os.stat_result]:
+    """Return the status of what was found; None if it was removed since, or its path is too long for any call."""
+    try:
+        return os.lstat(path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
+            return None
+        raise
 
 
 class _Place:

@@ -332,9 +332,8 @@ def _discard(path: str) -> None:
 
 
 def _size(path: str) -> int:
-    return sum(
-        os.lstat(os.path.join(directory, name)).st_size for directory, names in trees.walk(path) for name in names
-    )
+    found = (trees.status_of(os.path.join(directory, name)) for directory, names in trees.walk(path) for name in names)
+    return sum(status.st_size for status in found if status is not None)
 
 
 def _say(text: str) -> None:
