@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from moto import mock_aws
 from moto.s3.models import s3_backends
+from stack_fakes import Stacks, stacks
 
+from phalanx.localcloud.admission import VPC
 from phalanx.localcloud.mounted_buckets import Buckets
+from phalanx.localcloud.nodes.bootstrap import mountpoint
 
 ACCOUNT = "123456789012"
 
@@ -86,6 +89,57 @@ def test_a_file_whose_name_no_key_can_have_hides_no_other(buckets, tmp_path):
     (place / "dog").write_text("woof")
     buckets.look("my-bucket")
     assert keys() == ["pets/dog"]
+
+
+def test_a_forgotten_vpc_leaves_its_objects_in_the_bucket_and_no_files_here(buckets, tmp_path):
+    """A sync of files that are removed already would take them for deleted by a job."""
+    s3_backends[ACCOUNT]["aws"].put_object("my-bucket", "pets/cat", b"meow")
+    for vpc_id in ("vpc-1", "vpc-2"):
+        buckets.mount(vpc_id, "my-bucket", "pets/")
+    there = Path(tmp_path, "state/s3")
+    (there / "vpc-1/my-bucket/pets/late").write_text("x")
+    buckets.forget("vpc-1")
+    assert [path.name for path in there.iterdir()] == ["vpc-2"]
+    buckets.look()
+    assert sorted(keys()) == ["pets/cat", "pets/late"] and (there / "vpc-2/my-bucket/pets/late").exists()
+    assert [path.name for path in there.iterdir()] == ["vpc-2"]
+
+
+def test_many_clusters_one_after_another_can_mount_and_one_thread_follows_them(buckets, tmp_path):
+    threads = list[str]()
+    buckets._context.spawn = lambda _, name: threads.append(name)
+    for number in range(201):
+        buckets.mount(f"vpc-{number}", "my-bucket", "pets/")
+        assert Path(tmp_path, f"state/s3/vpc-{number}/my-bucket/pets").is_dir()
+        buckets.forget(f"vpc-{number}")
+    assert len(threads) == 1
+
+
+def _mount(cloud: Stacks, vpc_id: str) -> None:
+    """List a prefix as a node's Mountpoint does."""
+
+    def as_node(environ: dict[str, Any], start_response: Any) -> Any:
+        return app({**environ, VPC: vpc_id, "HTTP_USER_AGENT": mountpoint.AGENT}, start_response)
+
+    app, cloud.app = cloud.app, as_node
+    try:
+        cloud.client("s3").list_objects_v2(Bucket="my-bucket", Prefix="pets/")
+    finally:
+        cloud.app = app
+
+
+def test_a_deleted_vpc_is_forgotten(tmp_path):
+    with stacks(tmp_path) as cloud:
+        cloud.client("s3").create_bucket(Bucket="my-bucket")
+        cloud.client("s3").put_object(Bucket="my-bucket", Key="pets/cat", Body=b"meow")
+        stack = cloud.made({"Vpc": {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.0.0.0/16"}}})
+        vpc_id = cloud.physical(stack, "Vpc")
+        _mount(cloud, vpc_id)
+        assert (tmp_path / "s3" / vpc_id / "my-bucket/pets/cat").exists()
+        assert cloud.deleted(stack) == "DELETE_COMPLETE"
+        assert not (tmp_path / "s3" / vpc_id).exists()
+        listed = cloud.client("s3").list_objects_v2(Bucket="my-bucket")["Contents"]
+        assert [one["Key"] for one in listed] == ["pets/cat"]
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ class Context:
     `prices` is the file of AWS's price list (products). `gauges` show this machine's limits (room); None: it has none.
     `network_changed()` is called after changes of records that decide about packets (network.guard).
     `keep_buckets()` writes what has changed in buckets (kept_buckets).
+    `forget_mounts(vpc_id)` ends the mounts of buckets in a VPC (mounted_buckets).
     `root_of_nodes` is the uid and gid that own what nodes mount (userns.root_of_nodes).
     """
 
@@ -65,6 +66,7 @@ class Context:
     gauges: Gauges | None = None
     network_changed: Callable[[], None] = lambda: None
     keep_buckets: Callable[..., None] = lambda: None
+    forget_mounts: Callable[[str], None] = lambda _vpc_id: None
     _at_stop: list[Callable[[], object]] = field(default_factory=list)
 
     def issue(self, principal: str) -> Issued:

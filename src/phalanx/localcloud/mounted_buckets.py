@@ -42,6 +42,7 @@ class Buckets:
         self._links: dict[tuple[str, str, str], Link] = {}
         self._lock = threading.RLock()
         self._ended = threading.Event()
+        self._is_followed = False
         self._root = context.state / BUCKETS
         context.at_stop(self.stop)
 
@@ -54,6 +55,16 @@ class Buckets:
             self._links.clear()
             for path in self._root.glob("*"):
                 trees.remove(path)
+
+    def forget(self, vpc_id: str) -> None:
+        """Remove the files of a VPC that is deleted; the objects stay in the buckets."""
+        with self._lock:
+            for key in [one for one in self._links if one[0] == vpc_id]:
+                # What was closed in the last second.
+                self._sync(self._links[key])
+                # As in stop: no link may see its files removed.
+                del self._links[key]
+            trees.remove(self._root / vpc_id)
 
     def mount(self, vpc_id: str, bucket: str, prefix: str) -> None:
         """Show a prefix as files to a VPC's nodes from now on, unless it can't be a path: any lister chooses it."""
@@ -68,7 +79,8 @@ class Buckets:
                 return
             self._root.mkdir(exist_ok=True)
             self._sync(link)
-            if len(self._links) == 1:
+            if not self._is_followed:
+                self._is_followed = True
                 self._context.spawn(self._follow, name="mounted buckets")
 
     def look(self, bucket: str = "") -> None:
@@ -97,6 +109,7 @@ def _can_be_name(part: str) -> bool:
 def wrap(context: Context, app: App) -> App:
     """Return `app` with mounted buckets. `iam.wrap` must stand before it: it parses the call."""
     buckets = Buckets(context)
+    context.forget_mounts = buckets.forget
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         call: Call = environ[calls.PARSED]

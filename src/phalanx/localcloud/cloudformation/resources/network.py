@@ -40,6 +40,7 @@ def _delete_vpc(request: Request, physical_id: str) -> None:
     backend.delete_vpc(physical_id)
     request.context.close_vpc(physical_id)
     file_systems.remove_exports(request.context.state, physical_id)
+    request.context.forget_mounts(physical_id)
 
 
 def _refuse_while(what: str, things: Any, depends: Any) -> None:
