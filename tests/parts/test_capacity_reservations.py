@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from botocore.exceptions import ClientError
 from fleet_fakes import Cloud, Group, cloud, until
 from instances import described, run, state
 
-from phalanx.localcloud import faults
+from phalanx.localcloud import faults, fleet, reserved
 
 MINUTE = 60.0
 GPUS = "p4d.24xlarge"
@@ -136,6 +137,49 @@ def test_a_reservation_ends_at_its_end_date(local):
     _, (subnet,) = local.network()
     with pytest.raises(ClientError, match="ReservationCapacityExceeded"):
         run(local, subnet, **into(held))
+
+
+def ends_before(local: Cloud, monkeypatch, module: object, step: str) -> str:
+    """Reserve one c5.large, the only one; the reservation ends just before this step, the first time. Return its id."""
+    faults.apply(local.context, {"capacity": {"c5.large": 1}})
+    held = reserve(local, EndDateType="limited", EndDate=local.clock.now() + timedelta(minutes=5))
+    original = getattr(module, step)
+
+    def late(*args, **kwargs):
+        monkeypatch.setattr(module, step, original)
+        local.clock.advance(5 * MINUTE)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(module, step, late)
+    return held
+
+
+def has_room(local: Cloud, subnet: str) -> bool:
+    """Launch one instance; return whether there was capacity: an instance's place is free just after its end."""
+    with suppress(ClientError):
+        return bool(run(local, subnet))
+    return False
+
+
+@pytest.mark.parametrize(("module", "step"), [(fleet, "_moto_launch"), (reserved, "leave")], ids=["launch", "end"])
+def test_a_reservation_that_ends_during_a_launch_or_an_end_frees_its_place_once(local, monkeypatch, module, step):
+    held = ends_before(local, monkeypatch, module, step)
+    _, (subnet,) = local.network()
+    made = run(local, subnet, **into(held))["InstanceId"]
+    is_inside = "CapacityReservationId" in described(local, made)
+    end(local, made)
+    until(lambda: has_room(local, subnet), timeout_s=10)
+    assert is_inside == (module is reserved)
+    with pytest.raises(ClientError, match="InsufficientInstanceCapacity"):
+        run(local, subnet)
+
+
+def test_a_reservation_that_ends_just_before_a_place_is_taken_has_none(local, monkeypatch):
+    held = ends_before(local, monkeypatch, reserved, "take")
+    _, (subnet,) = local.network()
+    with pytest.raises(ClientError, match="ReservationCapacityExceeded"):
+        run(local, subnet, **into(held))
+    run(local, subnet)
 
 
 @pytest.mark.parametrize(

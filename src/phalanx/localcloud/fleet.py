@@ -80,14 +80,13 @@ class Fleet:
         try:
             self.pool.refuse_by_fault()
         except CapacityError:
-            reserved.leave(found.id, request.count)
+            self._give_back(request.instance_type, request.zone, found.id, request.count)
             raise
         return found.id
 
     def _give_back(self, instance_type: str, zone: str, reserved_in: str, count: int = 1) -> None:
-        if reserved_in:
-            reserved.leave(reserved_in, count)
-        else:
+        # A reservation that has ended meanwhile has left the places in use to their instances.
+        if not reserved_in or reserved.leave(reserved_in, count):
             self.pool.give_back(instance_type, zone, placement.vcpus(instance_type), count)
 
     def _refuse_without_room(self, request: placement.Request) -> None:
@@ -118,6 +117,9 @@ class Fleet:
         for instance in reservation.instances:
             request.complete(instance)
             put_in_reservation(instance, reserved_in)
+            # One that ends from here on finds the instance itself.
+            if reserved.is_released(reserved_in):
+                put_in_reservation(instance, "")
         return reservation
 
     def _boot_soon(self, instance: Instance) -> None:

@@ -123,10 +123,8 @@ def _hold(made: Reservation, count: int) -> None:
 
 def _release(one: Reservation) -> None:
     """End a reservation: what nobody uses is free, and its instances run on outside of it."""
-    if one.released:
-        return
-    one.released, vcpus = True, placement.vcpus(one.instance_type)
-    fleet.current().pool.give_back(one.instance_type, one.zone, vcpus, one.count - one.used)
+    unused, vcpus = reserved.release(one), placement.vcpus(one.instance_type)
+    fleet.current().pool.give_back(one.instance_type, one.zone, vcpus, unused)
     for instance in fleet.current().live():
         if fleet.reservation_of(instance) == one.id:
             fleet.put_in_reservation(instance, "")

@@ -53,7 +53,8 @@ class Reservation:
 
     def free(self, now: datetime) -> int:
         """Return how many instances can still be launched in it."""
-        return self.count - self.used if self.state(now) == "active" and not self.cleared else 0
+        has_places = self.state(now) == "active" and not self.cleared and not self.released
+        return self.count - self.used if has_places else 0
 
 
 @dataclass(frozen=True)
@@ -132,10 +133,26 @@ def take(wanted: Wish, place: tuple[str, str, str], count: int, now: datetime) -
         return found
 
 
-def leave(reservation_id: str, count: int = 1) -> None:
-    """Give places back."""
+def leave(reservation_id: str, count: int = 1) -> bool:
+    """Give places back; return whether their capacity is free now, because the reservation has been released."""
     with _lock:
-        _held[reservation_id].used -= count
+        one = _held[reservation_id]
+        one.used -= count
+        return one.released
+
+
+def release(one: Reservation) -> int:
+    """Mark a reservation as released; return how many places have no instance, 0 if it was released before."""
+    with _lock:
+        unused = 0 if one.released else one.count - one.used
+        one.released = True
+        return unused
+
+
+def is_released(reservation_id: str) -> bool:
+    """Whether instances of this reservation run on outside of it; of "", they do not."""
+    found = _held.get(reservation_id)
+    return found is not None and found.released
 
 
 def _choose(wanted: Wish, place: tuple[str, str, str], count: int, now: datetime) -> Reservation | None:
