@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from aws_here import AwsHere
+from botocore.exceptions import ClientError
 from clusters import plan
 from fleet_fakes import IMAGE, REGION, name, until
 from moto.ec2.models import ec2_backends
@@ -19,6 +20,7 @@ from moto.events.models import events_backends
 from stack_fakes import Stacks, stacks
 
 from phalanx.clouds import orphans, remains, strays
+from phalanx.clouds.refusals import translate
 from phalanx.localcloud import file_systems
 from phalanx.template.document import build
 
@@ -317,6 +319,41 @@ def test_a_cluster_whose_name_is_shortened_in_names_is_found_by_its_tag(aws, pla
         assert cluster in orphans.clusters(aws) and cluster[:-5] not in orphans.clusters(aws)
     finally:
         remove()
+
+
+class Refusing(AwsHere):
+    """AWS for a user whose policy does not allow these operations."""
+
+    def __init__(self, clients: Callable[[str], Any], *operations: str) -> None:
+        super().__init__(clients)
+        self._refused = operations
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        if operation not in self._refused:
+            return super().call(service, operation, **arguments)
+        error = ClientError({"Error": {"Code": "AccessDeniedException", "Message": "not authorized"}}, operation)
+        raise translate(error, f"{service}:{operation}", "AWS") from error
+
+
+def test_a_policy_of_a_version_that_had_no_rules_is_enough_to_prove_a_cluster_gone(running):
+    assert remains.find(Refusing(running.client, "list_rules"), name("gone"), []) == []
+
+
+@pytest.mark.parametrize(
+    ("plant", "operation"),
+    [(function, "list_tags"), (rule, "list_tags_for_resource"), (removal_role, "list_role_tags")],
+)
+def test_what_has_tags_that_the_user_may_not_read_is_somebody_elses(aws, running, plant, operation):
+    cluster, own = name("secret"), name("own")
+    removes = [plant(aws, cluster), queue(aws, own)]
+    refusing = Refusing(running.client, operation)
+    try:
+        found = [one.cluster for one in orphans.find(refusing)]
+        assert own in found and cluster not in found
+        assert remains.find(refusing, cluster, []) == []
+    finally:
+        for remove in removes:
+            remove()
 
 
 @pytest.mark.parametrize(("age_s", "is_named"), [(DAY_S - 60, False), (DAY_S + 60, True)])

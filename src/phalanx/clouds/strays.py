@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from phalanx.clouds import lustre_file_systems
 from phalanx.clouds.protocol import CLUSTER_TAG
+from phalanx.clouds.refusals import is_denied
+from phalanx.errors import CloudError
 
 # CloudFormation shortens a stack's name in longer names (docs/aws-behaviour.md 3.30), but never this much.
 _PREFIX = 20
@@ -100,17 +102,21 @@ def _functions(api: Api, _start: str) -> Iterator[Listed]:
 
 def _tags_of_function(api: Api, arn: str) -> Mapping[str, str] | None:
     """Return its tags; None without it: a list may still have a function that was deleted a moment ago."""
-    found = api.exists("lambda", "list_tags", Resource=arn)
+    found = _read(api, "lambda", "list_tags", Resource=arn)
     return found and found.get("Tags", {})
 
 
 def _rules(api: Api, start: str) -> Iterator[Listed]:
-    for found in api.pages("events", "list_rules", "Rules", **({"NamePrefix": start} if start else {})):
-        yield Listed("rule", found["Name"], partial(_tags_of_rule, api, found["Arn"]))
+    try:
+        for found in api.pages("events", "list_rules", "Rules", **({"NamePrefix": start} if start else {})):
+            yield Listed("rule", found["Name"], partial(_tags_of_rule, api, found["Arn"]))
+    except CloudError as error:
+        # Policies that an earlier version printed do not allow it, and its clusters have no rules.
+        _require_denied(error)
 
 
 def _tags_of_rule(api: Api, arn: str) -> Mapping[str, str] | None:
-    return _as_mapping(api.exists("events", "list_tags_for_resource", ResourceARN=arn))
+    return _as_mapping(_read(api, "events", "list_tags_for_resource", ResourceARN=arn))
 
 
 def _roles(api: Api, _start: str) -> Iterator[Listed]:
@@ -119,7 +125,21 @@ def _roles(api: Api, _start: str) -> Iterator[Listed]:
 
 
 def _tags_of_role(api: Api, name: str) -> Mapping[str, str] | None:
-    return _as_mapping(api.exists("iam", "list_role_tags", RoleName=name))
+    return _as_mapping(_read(api, "iam", "list_role_tags", RoleName=name))
+
+
+def _read(api: Api, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
+    """Return a resource's tags; None if it is gone, or if a policy for one cluster does not allow it for this one."""
+    try:
+        return api.exists(service, operation, **arguments)
+    except CloudError as error:
+        _require_denied(error)
+        return None
+
+
+def _require_denied(error: CloudError) -> None:
+    if not (isinstance(error.__cause__, Exception) and is_denied(error.__cause__)):
+        raise error
 
 
 def _as_mapping(answer: Mapping[str, Any] | None) -> Mapping[str, str] | None:
