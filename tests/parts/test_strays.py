@@ -26,6 +26,7 @@ from phalanx.template.document import build
 
 ACCOUNT = "123456789012"
 TAG = {"Key": "phalanx:cluster", "Value": "demo"}
+STACK_TAG = "aws:cloudformation:stack-name"
 DAY_S = 24 * 3600.0
 LAMBDA = {"Service": "lambda.amazonaws.com"}
 TRUST = json.dumps({"Statement": [{"Effect": "Allow", "Principal": LAMBDA, "Action": "sts:AssumeRole"}]})
@@ -319,6 +320,31 @@ def test_a_cluster_whose_name_is_shortened_in_names_is_found_by_its_tag(aws, pla
         assert cluster in orphans.clusters(aws) and cluster[:-5] not in orphans.clusters(aws)
     finally:
         remove()
+
+
+@pytest.mark.parametrize("has_tag", [True, False], ids=["whole name in a tag", "no tag"])
+def test_a_function_of_a_stack_of_somebody_else_is_no_orphan(aws: AwsHere, has_tag: bool):
+    """Its logical id is Function, too, and CloudFormation has shortened its stack's name: no stack has that one."""
+    stack = name("serverless-image-handler-production")
+    remove = function(aws, stack, start=stack[:-5], tags={STACK_TAG: stack} if has_tag else {})
+    try:
+        assert not {stack, stack[:-5]} & orphans.clusters(aws)
+        for cluster in (stack, stack[:-5]):
+            assert remains.find(aws, cluster, []) == [], "`down` would wait for it"
+    finally:
+        remove()
+
+
+@pytest.mark.parametrize("proof", [rule, removal_role])
+def test_a_function_without_the_tag_is_a_clusters_if_its_stack_made_a_removal(aws: AwsHere, proof):
+    cluster = name("a-cluster-from-the-console")
+    removes = [function(aws, cluster, start=cluster[:-5], tags={STACK_TAG: cluster}), proof(aws, cluster)]
+    try:
+        assert cluster in orphans.clusters(aws) and cluster[:-5] not in orphans.clusters(aws)
+        assert f"function {cluster[:-5]}-Function-0123456789AB" in remains.find(aws, cluster, [])
+    finally:
+        for remove in removes:
+            remove()
 
 
 class Refusing(AwsHere):

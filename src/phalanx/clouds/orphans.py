@@ -45,7 +45,7 @@ def clusters(api: ApiCloud) -> set[str]:
         *(tag["Value"] for tag in api.pages("ec2", "describe_tags", "Tags", Filters=by_key)),
         *(tag["Value"] for tag in api.pages("autoscaling", "describe_tags", "Tags", Filters=by_key)),
         *_in_names(_names(api)),
-        *(one.cluster() for one in strays.listed(api) if strays.FORM.fullmatch(one.name)),
+        *(one.cluster() for one in strays.listed(api) if strays.WITH_TAGS.fullmatch(one.name)),
         *_of_emr(api),
         *(cluster for _, cluster in lustre_file_systems.tagged(api)),
     }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 from phalanx.clouds import lustre_file_systems
@@ -28,9 +28,19 @@ LOGICAL_IDS = {
 
 Of the roles, it has the one whose path says its region.
 """
-_ALL = "|".join(logical_id for logical_ids in LOGICAL_IDS.values() for logical_id in logical_ids)
-FORM = re.compile(rf"(?P<cluster>.+)-(?:{_ALL})-[A-Za-z0-9]{{8,}}")
-"""The form of these names; `cluster` may be shortened."""
+
+
+def _form(*kinds: str) -> re.Pattern[str]:
+    titles = "|".join(logical_id for kind in kinds for logical_id in LOGICAL_IDS[kind])
+    return re.compile(rf"(?P<cluster>.+)-(?:{titles})-[A-Za-z0-9]{{8,}}")
+
+
+FORM = _form("queue", "table", "topic", "log group")
+"""The form of names that alone say which cluster it is."""
+WITH_TAGS = _form("function", "rule", "role")
+"""The form of names in which CloudFormation may have shortened the cluster's: their tags say which it is."""
+_REMOVAL = _form("rule", "role")
+_STACK_TAG = "aws:cloudformation:stack-name"
 
 
 class Api(Protocol):
@@ -49,18 +59,38 @@ class Listed:
     read_tags: Callable[[], Mapping[str, str] | None]
 
     def cluster(self) -> str:
-        """Return whose it is by its tag or else, as one of a stack without tags, by its name; "" if it is gone."""
+        """Return whose it is by its tags or else, as one of a stack without tags, by its name.
+
+        "" if it is gone, or somebody else's.
+        """
         tags = self.read_tags()
-        if tags is None:
-            return ""
-        made = FORM.fullmatch(self.name)
-        return tags.get(CLUSTER_TAG) or (made["cluster"] if made else "")
+        made = _REMOVAL.fullmatch(self.name)
+        if tags is None or CLUSTER_TAG in tags or not made:
+            return (tags or {}).get(CLUSTER_TAG, "")
+        return tags.get(_STACK_TAG) or made["cluster"]
+
+
+@dataclass(frozen=True)
+class ListedFunction(Listed):
+    """A function. Its name proves nothing: others' stacks have the logical id Function, too."""
+
+    removals: Callable[[], Collection[str]]
+
+    def cluster(self) -> str:
+        """Return whose it is by its tag or else, as one of a stack without tags, by what only a cluster's stack has."""
+        tags = self.read_tags() or {}
+        stack = tags.get(_STACK_TAG, "")
+        return tags.get(CLUSTER_TAG) or (stack if stack and stack in self.removals() else "")
 
 
 def listed(api: Api, start: str = "") -> Iterator[Listed]:
     """Yield functions, rules and this region's own roles whose names start like this."""
-    for look in (_functions, _rules, _roles):
-        yield from (one for one in look(api, start) if one.name.startswith(start))
+    made = [one for look in (_rules, _roles) for one in look(api, start) if one.name.startswith(start)]
+    yield from made
+    removals = cache(lambda: {one.cluster() for one in made})
+    for name, read_tags in _functions(api):
+        if name.startswith(start):
+            yield ListedFunction("function", name, read_tags, removals)
 
 
 def find(api: Api, cluster: str) -> Iterator[str]:
@@ -95,13 +125,13 @@ def _listed_ones(api: Api, cluster: str) -> Iterator[str]:
             yield f"{one.kind} {one.name}"
 
 
-def _functions(api: Api, _start: str) -> Iterator[Listed]:
+def _functions(api: Api) -> Iterator[tuple[str, Callable[[], Mapping[str, str] | None]]]:
+    """Yield the name of each, and what reads its tags: a list may still have one that was deleted a moment ago."""
     for found in api.pages("lambda", "list_functions", "Functions"):
-        yield Listed("function", found["FunctionName"], partial(_tags_of_function, api, found["FunctionArn"]))
+        yield found["FunctionName"], partial(_tags_of_function, api, found["FunctionArn"])
 
 
 def _tags_of_function(api: Api, arn: str) -> Mapping[str, str] | None:
-    """Return its tags; None without it: a list may still have a function that was deleted a moment ago."""
     found = _read(api, "lambda", "list_tags", Resource=arn)
     return found and found.get("Tags", {})
 
