@@ -9,7 +9,7 @@ import pytest
     ("argv", "typed"),
     [
         (["mpiexec", "-n", "4", "-N", "2", "hostname"], "phalanx run --launcher mpi -n 4 -N 2 -- hostname"),
-        (["/usr/bin/mpirun", "-np", "4", "hostname", "-f"], "phalanx run --launcher mpi -n 4 -- hostname -f"),
+        (["/opt/openmpi/bin/mpirun", "-np", "4", "hostname", "-f"], "phalanx run --launcher mpi -n 4 -- hostname -f"),
         (["mpiexec", "--hostfile", "hosts", "-n", "4", "hostname"], "phalanx run --launcher mpi -n N -- PROGRAM"),
         (["mpiexec"], "phalanx run --launcher mpi -n N -- PROGRAM"),
     ],
