@@ -33,6 +33,7 @@ WORST = make_plan(
         policies=[f"arn:aws:iam::123456789012:policy/{n}{'p' * 120}" for n in range(10)],
         permissions_boundary=f"arn:aws:iam::123456789012:policy/{'b' * 128}",
         down_after_s=7 * 86400,
+        metrics="yes",
         tags={f"{n:02}{'k' * 30}": "v" * 60 for n in range(10)},
     ),
     replace(GPU_FACTS, zones=("ap-southeast-1a",), deployment=999, cards=P5, head=HeadFacts(2, 8, "x86_64")),

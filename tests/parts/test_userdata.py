@@ -65,7 +65,7 @@ def test_references_of_the_template_are_named_inside_sub():
     assert "#group=${Group}" in lines
     assert "#key=a${!b}" in lines
     assert variables["Group"] == {"Fn::Sub": "${A}-b"}
-    assert set(variables) == {"Agent", "Group"}
+    assert set(variables) == {"Group"}
 
 
 def test_a_setting_can_not_bring_a_line_of_its_own():

@@ -35,10 +35,9 @@ def largest(**fields: Any) -> Plan:
 
 def test_a_document_that_no_request_takes_is_refused_with_the_key_that_makes_it_largest():
     together = {name: value for fields in LARGE.values() for name, value in fields.items()}
-    for key in ("tags", "policies"):
-        with pytest.raises(SpecError, match=rf"^{key}: .* bytes, and CloudFormation takes 51,200 in a request"):
-            request(largest(**together))
-        del together[key]
+    with pytest.raises(SpecError, match=r"^tags: .* bytes, and CloudFormation takes 51,200 in a request"):
+        request(largest(**together))
+    del together["tags"]
     request(largest(**together))
 
 

@@ -61,7 +61,7 @@ def test_parameters_keep_cloudformations_limits(name):
 def test_up_sends_the_document_without_the_agent_which_travels_as_values(name):
     complete = json.loads(synthesize(PLANS[name]))
     document, sent = request(PLANS[name])
-    agent = userdata.parameters(PLANS[name].spec.boot)
+    agent = {**userdata.first_parameters(), **userdata.parameters(PLANS[name].spec.boot)}
     assert sent.items() >= agent.items()
     assert {key: complete["Parameters"][key].pop("Default") for key in agent} == agent
     assert json.loads(document) == complete
@@ -71,7 +71,7 @@ def test_every_parameter_but_the_agents_is_used(document):
     """cfn-lint, which checks this otherwise, would complain about the agent's, which the head reads."""
     text = json.dumps([document["Resources"], document["Conditions"]])
     used = {name for name in document["Parameters"] if f'"{name}"' in text or f"${{{name}}}" in text}
-    assert set(document["Parameters"]) - used == {*userdata.parameters()}
+    assert set(document["Parameters"]) - used == {*userdata.parameters()}  # Stage 1 is used.
 
 
 def test_the_largest_boot_script_leaves_parameters_free():
@@ -206,7 +206,8 @@ def test_a_file_system_that_is_there_takes_the_place_of_a_new_one():
 def test_the_console_shows_every_parameter_in_a_group_and_the_agent_last(document):
     groups = document["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
     assert sorted(name for group in groups for name in group["Parameters"]) == sorted(document["Parameters"])
-    assert groups[-1] == {"Label": {"default": "Do not change"}, "Parameters": list(userdata.parameters())}
+    agent = {**userdata.first_parameters(), **userdata.parameters()}
+    assert groups[-1] == {"Label": {"default": "Do not change"}, "Parameters": list(agent)}
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -301,7 +302,7 @@ def test_boot_logs_outlive_the_stack_without_blocking_the_next(document):
 
 
 def test_the_agent_is_carried_once():
-    for part in (userdata.first_stage(), *userdata.parameters().values()):
+    for part in {**userdata.first_parameters(), **userdata.parameters()}.values():
         assert synthesize(plan()).count(json.dumps(part)[1:-1]) == 1
 
 

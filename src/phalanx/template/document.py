@@ -22,7 +22,6 @@ from phalanx.template import (
     rendezvous,
     request_limits,
     storage,
-    userdata,
 )
 
 
@@ -39,12 +38,12 @@ def request(plan: Plan) -> tuple[str, dict[str, str]]:
     """
     document = _without_agent(plan)
     request_limits.refuse_large_document(plan, document, lambda other: len(_without_agent(other).encode()))
-    return document, {**plan.parameters(), **userdata.parameters(plan.spec.boot)}
+    return document, {**plan.parameters(), **parameters.agent(plan)}
 
 
 def _without_agent(plan: Plan) -> str:
     document = build(plan).to_dict()
-    for name in userdata.parameters(plan.spec.boot):
+    for name in parameters.agent(plan):
         del document["Parameters"][name]["Default"]
     return _serialized(document)
 
@@ -64,7 +63,6 @@ def build(plan: Plan) -> Template:
     if is_emr(plan.spec.cloud):
         emr_stack.add_to(template, plan)
     else:
-        template.add_mapping("Agent", {"stage": {"first": userdata.first_stage()}})
         for part in (parameters, network, access, storage, rendezvous, fleet, removal, outputs):
             part.add_to(template, plan)
     image = plan.facts.image.recipe if plan.facts.image else ""

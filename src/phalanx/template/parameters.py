@@ -8,6 +8,7 @@ from troposphere import Equals, Not, Parameter, Ref, Template
 
 from phalanx.plan.machine_images import is_ami
 from phalanx.plan.plan import Plan
+from phalanx.spec.cloud_names import is_emr
 from phalanx.spec.spec_limits import FILE_SYSTEM, LONGEST_IDLE_S, LONGEST_NODE_TIMEOUT_S, MOST_NODES
 from phalanx.template import userdata
 from phalanx.template.network import head_subnet
@@ -65,7 +66,8 @@ def add_to(template: Template, plan: Plan) -> None:
 def add_common_to(template: Template, plan: Plan) -> None:
     """Add the parameters and conditions of every cluster, whichever service makes its machines."""
     of_people = _sizes(plan) | _places(plan) | _network(plan) | _access(plan) | _jobs(plan)
-    for name, settings in (of_people | _agent(plan)).items():
+    of_agent = {name: {"Type": "String", "Default": text} for name, text in agent(plan).items()}
+    for name, settings in (of_people | of_agent).items():
         template.add_parameter(Parameter(name, **settings))
     if plan.uses_efs:
         template.add_condition("MakesFileSystem", Equals(Ref("FileSystemId"), ""))
@@ -82,7 +84,7 @@ def metadata(template: Template, plan: Plan) -> dict[str, Any]:
     """
     declared = template.parameters.keys()
     labelled = [(label, [name for name in names if name in declared]) for label, names in _GROUPS]
-    labelled += [("Do not change", list(_agent(plan)))]
+    labelled += [("Do not change", list(agent(plan)))]
     groups = [{"Label": {"default": label}, "Parameters": names} for label, names in labelled if names]
     return {
         "AWS::CloudFormation::Interface": {
@@ -232,8 +234,10 @@ def _money(plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
-def _agent(plan: Plan) -> dict[str, dict[str, Any]]:
-    return {name: {"Type": "String", "Default": text} for name, text in userdata.parameters(plan.spec.boot).items()}
+def agent(plan: Plan) -> dict[str, str]:
+    """Return the parameters that carry the agent and the boot script. On EMR, a bootstrap action brings stage 1."""
+    first = {} if is_emr(plan.spec.cloud) else userdata.first_parameters()
+    return {**first, **userdata.parameters(plan.spec.boot)}
 
 
 def _number(default: int, least: int, most: int, description: str) -> dict[str, Any]:

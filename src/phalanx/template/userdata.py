@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from troposphere import AWSHelperFn, Base64, FindInMap, GetAtt, Ref, Sub
+from troposphere import AWSHelperFn, Base64, GetAtt, Ref, Sub
 
 from phalanx import __version__
 from phalanx.code.cache import cache_directory, keep
@@ -20,6 +20,7 @@ __all__ = [
     "LIMIT_BYTES",
     "agent_version",
     "digest",
+    "first_parameters",
     "first_stage",
     "parameters",
     "render",
@@ -98,10 +99,11 @@ exec(m)
 
 def user_data(config: Mapping[str, Any], boot: str | None = None) -> Base64:
     """Return a launch template's UserData; `config` values are text or references that CloudFormation resolves."""
-    variables: dict[str, Any] = {"Agent": FindInMap("Agent", "stage", "first")}
+    variables: dict[str, Any] = {}
     settings = {**config, "digest": digest(boot)}
     lines = [f"#{key}={inline(key, value, variables)}\n" for key, value in settings.items()]
-    return Base64(Sub("${Agent}\n" + "".join(lines), **variables))
+    stage_1 = "".join(f"${{{name}}}" for name in first_parameters())
+    return Base64(Sub(f"{_SCRIPT}{stage_1}\n" + "".join(lines), **variables))
 
 
 def inline(key: str, value: Any, variables: dict[str, Any]) -> str:
@@ -136,11 +138,18 @@ def render(config: Mapping[str, str], boot: str | None = None) -> bytes:
     return (first_stage() + "\n" + "".join(lines)).encode()
 
 
+def first_parameters() -> dict[str, str]:
+    """Return stage 1 of the agent as parameters of the stack, to which the user data refers."""
+    return {f"AgentStart{number}": piece for number, piece in enumerate(_pieces(_stages()[0]), 1)}
+
+
 def parameters(boot: str | None = None) -> dict[str, str]:
     """Return stage 2 of the agent and the boot script as parameters of the stack, in the order of their names."""
-    rest = _rest(boot)
-    pieces = [rest[begin : begin + _VALUE_BYTES] for begin in range(0, len(rest), _VALUE_BYTES)]
-    return {f"Agent{number:02}": piece for number, piece in enumerate(pieces, 1)}
+    return {f"Agent{number:02}": piece for number, piece in enumerate(_pieces(_rest(boot)), 1)}
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[begin : begin + _VALUE_BYTES] for begin in range(0, len(text), _VALUE_BYTES)]
 
 
 def first_stage() -> str:
