@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from aws_here import AwsHere
 from botocore.exceptions import ClientError
-from fleet_fakes import IMAGE, name, until
+from fleet_fakes import IMAGE, ZONE, name, until
 from stack_fakes import HANDLE, TOPIC, Stacks, stacks, waits
 
 from phalanx import clouds
@@ -44,7 +45,7 @@ def account(local: Stacks, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]
     made = Account(local.client)
     monkeypatch.setattr(clouds, "get", lambda *_: made)
     yield made
-    faults.apply(local.context, {"address_limit": None})
+    faults.apply(local.context, {"address_limit": None, "capacity": {"c5.large": None}})
 
 
 @pytest.fixture
@@ -108,13 +109,16 @@ def test_an_update_that_failed_is_forgotten_once_another_one_worked(local, why):
     faults.apply(local.context, {"address_limit": None})
     assert local.updated(stack, with_address) == "UPDATE_COMPLETE"
     assert why(stack)["cause"] is None
+    assert local.deleted(stack) == "DELETE_COMPLETE"  # other tests count addresses
 
 
 def network(local: Stacks) -> tuple[str, str]:
     """Make a VPC with a subnet; return their ids."""
     ec2 = local.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
-    return vpc, ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.1.0/24")["Subnet"]["SubnetId"]
+    # EC2 would pick any zone, and us-east-1e has no c5.large.
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.1.0/24", AvailabilityZone=ZONE)
+    return vpc, subnet["Subnet"]["SubnetId"]
 
 
 def lustre(local: Stacks) -> Callable[[int], dict[str, Any]]:
@@ -164,7 +168,8 @@ def with_head(local: Stacks, desired: int) -> dict[str, Any]:
 def waiting(local: Stacks, desired: int) -> str:
     """Return a stack that waits for its head's word."""
     stack = local.create(with_head(local, desired))
-    until(lambda: local.status(stack, "Ready1") == "CREATE_IN_PROGRESS", "Ready1")
+    # Its status shows a moment before its deadline is set; time that moves in between would move the deadline.
+    until(lambda: 600.0 in local.clock.delays_s(), "Ready1's deadline")
     return stack
 
 
@@ -177,11 +182,11 @@ def time_is_up(local: Stacks, stack: str) -> None:
 def test_why_the_head_could_not_be_launched_again_is_known_after_the_rollback(local, why):
     stack = waiting(local, desired=1)
     faults.apply(local.context, {"capacity": {"c5.large": 0}})
-    group = {"AutoScalingGroupName": local.physical(stack, "HeadGroup")}
-    (head,) = local.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"][0]["Instances"]
-    local.client("ec2").terminate_instances(InstanceIds=[head["InstanceId"]])
-    of_group = local.client("autoscaling").describe_scaling_activities
-    until(lambda: "Failed" in [one["StatusCode"] for one in of_group(**group)["Activities"]], "a failed launch")
+    group, asg = local.physical(stack, "HeadGroup"), local.client("autoscaling")
+    (shown,) = asg.describe_auto_scaling_groups(AutoScalingGroupNames=[group])["AutoScalingGroups"]
+    local.client("ec2").terminate_instances(InstanceIds=[shown["Instances"][0]["InstanceId"]])
+    of_group = functools.partial(asg.describe_scaling_activities, AutoScalingGroupName=group)
+    until(lambda: "Failed" in [one["StatusCode"] for one in of_group()["Activities"]], "a failed launch")
     time_is_up(local, stack)
     faults.apply(local.context, {"capacity": {"c5.large": None}})
     found = why(stack)
