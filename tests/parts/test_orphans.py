@@ -1,0 +1,198 @@
+"""Clusters without a stack are found by what is left of them, and nothing of somebody else is taken for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from aws_here import AwsHere
+from botocore.exceptions import ClientError
+from fleet_fakes import REGION, name, until
+from leftovers import (
+    ACCOUNT,
+    DAY_S,
+    TAG,
+    file_system,
+    function,
+    group_by,
+    launch_template,
+    log_group,
+    queue,
+    removal_role,
+    rule,
+    table,
+    topic,
+    untagged_rule,
+)
+from moto.efs.models import efs_backends
+from stack_fakes import Stacks, stacks
+
+from phalanx.clouds import orphans, remains
+from phalanx.clouds.refusals import translate
+from phalanx.localcloud import file_systems
+
+STACK_TAG = "aws:cloudformation:stack-name"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory) -> Iterator[Stacks]:
+    with stacks(tmp_path_factory.mktemp("state")) as made:
+        yield made
+
+
+@pytest.fixture
+def aws(running) -> AwsHere:
+    return AwsHere(running.client)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        *(queue, table, topic, log_group, launch_template, group_by("{}-head", [TAG])),
+        *(removal_role, function, rule, untagged_rule, file_system),
+    ],
+)
+def test_clusters_without_a_stack_are_found_whatever_is_left(aws, plant):
+    cluster = name("orphan")
+    remove = plant(aws, cluster)
+    try:
+        (found,) = [one for one in orphans.find(aws) if one.cluster == cluster]
+        assert found.stack == "" and len(found.lines) == 1
+    finally:
+        remove()
+    until(lambda: cluster not in [one.cluster for one in orphans.find(aws)], f"the end of {cluster}")
+
+
+@pytest.mark.parametrize("plant", [removal_role, function, rule])
+def test_a_cluster_whose_name_is_shortened_in_names_is_found_by_its_tag(aws, plant):
+    cluster = name("a-cluster-with-a-long-name")
+    remove = plant(aws, cluster, start=cluster[:-5])
+    try:
+        assert len(remains.find(aws, cluster, [])) == 1
+        assert cluster in orphans.clusters(aws) and cluster[:-5] not in orphans.clusters(aws)
+    finally:
+        remove()
+
+
+@pytest.mark.parametrize("has_tag", [True, False], ids=["whole name in a tag", "no tag"])
+def test_a_function_of_a_stack_of_somebody_else_is_no_orphan(aws: AwsHere, has_tag: bool):
+    """Its logical id is Function, too, and CloudFormation has shortened its stack's name: no stack has that one."""
+    stack = name("serverless-image-handler-production")
+    remove = function(aws, stack, start=stack[:-5], tags={STACK_TAG: stack} if has_tag else {})
+    try:
+        assert not {stack, stack[:-5]} & orphans.clusters(aws)
+        for cluster in (stack, stack[:-5]):
+            assert remains.find(aws, cluster, []) == [], "`down` would wait for it"
+    finally:
+        remove()
+
+
+@pytest.mark.parametrize("proof", [rule, removal_role])
+def test_a_function_without_the_tag_is_a_clusters_if_its_stack_made_a_removal(aws: AwsHere, proof):
+    cluster = name("a-cluster-from-the-console")
+    removes = [function(aws, cluster, start=cluster[:-5], tags={STACK_TAG: cluster}), proof(aws, cluster)]
+    try:
+        assert cluster in orphans.clusters(aws) and cluster[:-5] not in orphans.clusters(aws)
+        assert f"function {cluster[:-5]}-Function-0123456789AB" in remains.find(aws, cluster, [])
+    finally:
+        for remove in removes:
+            remove()
+
+
+class Refusing(AwsHere):
+    """AWS for a user whose policy does not allow these operations."""
+
+    def __init__(self, clients: Callable[[str], Any], *operations: str) -> None:
+        super().__init__(clients)
+        self._refused = operations
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        if operation not in self._refused:
+            return super().call(service, operation, **arguments)
+        error = ClientError({"Error": {"Code": "AccessDeniedException", "Message": "not authorized"}}, operation)
+        raise translate(error, f"{service}:{operation}", "AWS") from error
+
+
+def test_a_policy_of_a_version_that_had_no_rules_is_enough_to_prove_a_cluster_gone(running):
+    assert remains.find(Refusing(running.client, "list_rules"), name("gone"), []) == []
+
+
+@pytest.mark.parametrize(
+    ("plant", "operation"),
+    [(function, "list_tags"), (rule, "list_tags_for_resource"), (removal_role, "list_role_tags")],
+)
+def test_what_has_tags_that_the_user_may_not_read_is_somebody_elses(aws, running, plant, operation):
+    cluster, own = name("secret"), name("own")
+    removes = [plant(aws, cluster), queue(aws, own)]
+    refusing = Refusing(running.client, operation)
+    try:
+        found = [one.cluster for one in orphans.find(refusing)]
+        assert own in found and cluster not in found
+        assert remains.find(refusing, cluster, []) == []
+    finally:
+        for remove in removes:
+            remove()
+
+
+@pytest.mark.parametrize(("age_s", "is_named"), [(DAY_S - 60, False), (DAY_S + 60, True)])
+def test_a_file_system_is_old_enough_to_have_been_counted(aws: AwsHere, age_s: float, is_named: bool):
+    cluster = name("young")
+    remove = file_system(aws, cluster, age_s)
+    try:
+        assert (cluster in [one.cluster for one in orphans.find(aws)]) == is_named
+    finally:
+        remove()
+
+
+def test_a_file_system_that_was_counted_when_it_was_new_may_have_data(aws: AwsHere, monkeypatch):
+    cluster = name("stale")
+    remove = file_system(aws, cluster, age_s=9 * DAY_S)
+    (found,) = [one for one in aws.pages("efs", "describe_file_systems", "FileSystems") if _is_of(one, cluster)]
+    made = efs_backends[ACCOUNT][REGION].file_systems_by_id[found["FileSystemId"]]
+    counted = {"Value": 6144, "Timestamp": made.creation_time + 3600}
+    monkeypatch.setattr(type(made), "size_in_bytes", property(lambda _: counted))
+    try:
+        assert cluster not in [one.cluster for one in orphans.find(aws)]
+    finally:
+        remove()
+
+
+def test_a_file_system_with_data_or_in_use_is_not_left_behind(aws, running):
+    cluster = name("keeps")
+    remove = file_system(aws, cluster)
+    (found,) = [one for one in aws.pages("efs", "describe_file_systems", "FileSystems") if _is_of(one, cluster)]
+    where = file_systems.directory(running.context.state, found["FileSystemId"])
+    try:
+        assert found["SizeInBytes"]["Value"] == 6144
+        (where / "data").touch()
+        assert cluster not in [one.cluster for one in orphans.find(aws)]
+        (where / "data").unlink()
+        assert cluster in [one.cluster for one in orphans.find(aws)]
+        assert remains.find(aws, cluster, []) == [], "`down` decides about it by the stack"
+        vpc = aws.call("ec2", "create_vpc", CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+        subnet = aws.call("ec2", "create_subnet", VpcId=vpc, CidrBlock="10.0.1.0/24")["Subnet"]["SubnetId"]
+        given = {"FileSystemId": found["FileSystemId"], "SubnetId": subnet}
+        target = aws.call("efs", "create_mount_target", **given)["MountTargetId"]
+        assert cluster not in [one.cluster for one in orphans.find(aws)]
+        aws.call("efs", "delete_mount_target", MountTargetId=target)
+    finally:
+        remove()
+
+
+def _is_of(found: dict[str, Any], cluster: str) -> bool:
+    return {**TAG, "Value": cluster} in found["Tags"]
+
+
+def test_a_failed_stack_of_somebody_else_is_no_cluster(aws, running):
+    own = {"Type": "AWS::Logs::LogGroup"}
+    wrong = {
+        "Type": "AWS::EC2::Subnet",
+        "DependsOn": "LogGroup",
+        "Properties": {"VpcId": "vpc-0", "CidrBlock": "10.0.0.0/24"},
+    }
+    stack = running.create({"LogGroup": own, "Wrong": wrong}, OnFailure="DO_NOTHING")
+    assert running.settled(stack) == "CREATE_FAILED"
+    assert running.describe(stack)["StackName"] in orphans.clusters(aws)
+    assert running.describe(stack)["StackName"] not in [one.cluster for one in orphans.find(aws)]
+    running.deleted(stack)
