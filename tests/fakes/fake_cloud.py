@@ -134,6 +134,8 @@ class FakeCloud:
     reviewed: list[tuple[dict[str, str], list[str]]] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     outdated_now: list[str] = field(default_factory=list)
+    objects: dict[str, str] = field(default_factory=dict)  # those that are there
+    uploads: dict[str, str] = field(default_factory=dict)  # all that were
 
     def facts(self, spec, ssh_public_key):
         return Facts(spec.cloud, spec.region, ("us-east-1a",), 2, ssh_public_key=ssh_public_key)
@@ -143,6 +145,15 @@ class FakeCloud:
 
     def image(self, parameter):
         return None
+
+    def require_private_bucket(self, bucket):
+        pass
+
+    def put_object(self, url, text):
+        self.objects[url] = self.uploads[url] = text
+
+    def delete_object(self, url):
+        self.objects.pop(url, None)
 
     def create_stack(self, name, template, parameters, tags=None):
         if self.refuse_create:

@@ -10,6 +10,7 @@ import hashlib
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from moto.s3.models import s3_backends
 from stack_fakes import stacks
 
@@ -85,6 +86,28 @@ def test_what_is_deleted_or_replaced_stays_so(cloud, tmp_path):
         s3.delete_objects(Bucket="my-bucket", Delete={"Objects": [{"Key": key} for key in found]})
         s3.delete_bucket(Bucket="my-bucket")
     assert not any((tmp_path / "buckets").iterdir())
+
+
+def test_a_new_bucket_is_private_and_encrypted_until_somebody_changes_that(cloud):
+    with cloud() as first:
+        s3 = first.client("s3")
+        for bucket in ("my-bucket", "open"):
+            s3.create_bucket(Bucket=bucket)
+            assert all(blocks_of(s3, bucket).values())
+        s3.put_public_access_block(Bucket="open", PublicAccessBlockConfiguration={"BlockPublicAcls": True})
+        s3.delete_bucket_encryption(Bucket="open")
+    with cloud() as second:
+        s3 = second.client("s3")
+        assert all(blocks_of(s3, "my-bucket").values())
+        rule = s3.get_bucket_encryption(Bucket="my-bucket")["ServerSideEncryptionConfiguration"]["Rules"][0]
+        assert rule["ApplyServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
+        assert [name for name, blocks in blocks_of(s3, "open").items() if blocks] == ["BlockPublicAcls"]
+        with pytest.raises(ClientError, match="ServerSideEncryptionConfigurationNotFoundError"):
+            s3.get_bucket_encryption(Bucket="open")
+
+
+def blocks_of(s3: Any, bucket: str) -> dict[str, bool]:
+    return s3.get_public_access_block(Bucket=bucket)["PublicAccessBlockConfiguration"]
 
 
 def test_a_versioned_bucket_goes_on_with_its_newest_versions(cloud):

@@ -38,9 +38,27 @@ def test_a_large_template_makes_a_stack(running, s3, bucket):
     assert running.settled(stack) == "CREATE_COMPLETE"
 
 
+@pytest.mark.parametrize("host", ["{here}", "https://s3.us-east-1.amazonaws.com"])
+def test_a_change_set_reads_a_large_template_too(running, s3, bucket, host):
+    stack = running.made({"Topic": TOPIC})
+    s3.put_object(Bucket=bucket, Key="template.json", Body=LARGE.replace('"Topic"', '"Other"').encode())
+    there = f"{host.format(here=running.context.url_host)}/{bucket}/template.json"
+    api = running.cloudformation
+    made = api.create_change_set(StackName=stack, ChangeSetName="larger", TemplateURL=there)["Id"]
+    s3.delete_object(Bucket=bucket, Key="template.json")
+    changes = api.describe_change_set(ChangeSetName=made)["Changes"]
+    assert {(one["ResourceChange"]["Action"], one["ResourceChange"]["LogicalResourceId"]) for one in changes} == {
+        ("Add", "Other"),
+        ("Remove", "Topic"),
+    }
+    api.execute_change_set(ChangeSetName=made)
+    assert running.settled(stack) == "UPDATE_COMPLETE"
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
+        ("https://s3.eu-west-1.amazonaws.com/{bucket}/huge.json", "TemplateURL must be a supported URL"),
         ("https://example.org/template.json", "TemplateURL must be a supported URL"),
         ("s3://bucket/template.json", "TemplateURL must be a supported URL"),
         ("{here}/nowhere/template.json", "S3 error: The specified bucket does not exist"),
@@ -49,12 +67,15 @@ def test_a_large_template_makes_a_stack(running, s3, bucket):
         ("{here}/{bucket}/empty.json", "Either Template URL or Template Body must be specified"),
     ],
 )
-def test_what_createstack_refuses_of_an_url(running, s3, bucket, url, message):
+def test_what_cloudformation_refuses_of_an_url(running, s3, bucket, url, message):
     s3.put_object(Bucket=bucket, Key="huge.json", Body=b"x" * 1_000_001)
     s3.put_object(Bucket=bucket, Key="empty.json", Body=b"")
     there = url.format(here=running.context.url_host, bucket=bucket)
+    api = running.cloudformation
     with pytest.raises(ClientError, match=message):
-        running.cloudformation.create_stack(StackName=name("stack"), TemplateURL=there)
+        api.create_stack(StackName=name("stack"), TemplateURL=there)
+    with pytest.raises(ClientError, match=message):
+        api.create_change_set(StackName=name("stack"), ChangeSetName="new", ChangeSetType="CREATE", TemplateURL=there)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,15 @@ from phalanx.localcloud.cloudformation.errors import ResourceFailed
 from phalanx.localcloud.iam.policy import Ask, Decision, decide
 from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc, Subnet
 from phalanx.template.document import build
-from phalanx.template.permissions import OPTIONAL, OWN, OWN_OF, OWN_OF_PRIVATE, needed
+from phalanx.template.permissions import (
+    OF_DOCUMENTS,
+    OPTIONAL,
+    OWN,
+    OWN_OF,
+    OWN_OF_BUCKET,
+    OWN_OF_PRIVATE,
+    needed,
+)
 from phalanx.template.policy import parts, policy
 
 SOURCES = Path(phalanx.__file__).parent
@@ -33,14 +41,21 @@ DOCUMENTS = {
     **{name: functools.partial(lambda one: build(one).to_dict(), one) for name, one in PLANS.items()},
     "emr": lambda: build(EMR).to_dict(),
 }
-# What the person asks CloudFormation for, and what its tags need.
-STACK = {"cloudformation:CreateStack", "cloudformation:TagResource", "ssm:GetParameters"}
+# What the person asks CloudFormation for, and what its tags and a document in S3 need.
+STACK = {"cloudformation:CreateStack", "cloudformation:TagResource", "ssm:GetParameters", "s3:GetObject"}
+# Of the calls that take a right with another name (docs/aws-behaviour.md 12.1, 12.11).
+RIGHTS = {
+    ("s3", "head_bucket"): "s3:ListBucket",
+    ("s3", "get_bucket_encryption"): "s3:GetEncryptionConfiguration",
+    ("s3", "get_public_access_block"): "s3:GetBucketPublicAccessBlock",
+    ("s3control", "get_public_access_block"): "s3:GetAccountPublicAccessBlock",
+}
 
 
 def made_calls() -> set[str]:
     """Return the IAM actions of the calls that the sources name."""
     services = "s3|emr|ec2|autoscaling|efs|fsx|logs|sqs|dynamodb|sns|lambda|iam|ssm|service-quotas|cloudformation"
-    services += "|pricing|events"
+    services += "|pricing|events|s3control"
     pattern = rf'"({services})",\s*"([a-z_]+)"'
     clouds = [file for file in (SOURCES / "clouds").glob("*.py") if file.name != "local.py"]
     files = [*clouds, *(SOURCES / "cluster").glob("*.py")]
@@ -51,8 +66,8 @@ def made_calls() -> set[str]:
 
 
 def action(service: str, operation: str) -> str:
-    if (service, operation) == ("s3", "head_bucket"):
-        return "s3:ListBucket"  # docs/aws-behaviour.md 12.1
+    if (service, operation) in RIGHTS:
+        return RIGHTS[service, operation]
     name = "".join(word.title() for word in operation.split("_"))
     return f"{SERVICES.get(service, service)}:{name.replace('Aws', 'AWS')}"
 
@@ -78,7 +93,8 @@ def without(statements: list[dict], removed: str) -> list[dict]:
 
 
 def test_phalanx_makes_exactly_the_calls_that_the_policy_allows_it():
-    assert made_calls() | STACK == {*OWN, *chain(*OWN_OF.values()), *OWN_OF_PRIVATE, *OPTIONAL}
+    allowed = {*OWN, *chain(*OWN_OF.values()), *OWN_OF_PRIVATE, *OWN_OF_BUCKET, *OF_DOCUMENTS, *OPTIONAL}
+    assert made_calls() | STACK == allowed
 
 
 def test_every_type_of_every_plan_has_its_calls():
@@ -205,6 +221,27 @@ def test_images_and_buckets_are_those_of_the_document():
     uploaded = Ask("s3:PutObject", "arn:aws:s3:::bucket/logs/phalanx/agent-0123456789ab.sh")
     assert decide(agent, uploaded) is Decision.ALLOWED
     assert decide(agent, Ask("s3:PutObject", "arn:aws:s3:::bucket/data")) is not Decision.ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("name", "action", "resource", "verdict"),
+    [
+        ("demo", "s3:PutObject", "documents/phalanx/demo-0123456789abcdef.json", True),
+        ("*", "s3:PutObject", "documents/phalanx/demo-0123456789abcdef.json", True),
+        ("demo", "s3:DeleteObject", "documents/phalanx/other-0123456789abcdef.json", False),
+        ("demo", "s3:GetObject", "documents/data", False),
+        ("*", "s3:GetObject", "documents/data", False),
+        ("demo", "s3:GetBucketPolicyStatus", "documents", True),
+        ("demo", "s3:GetBucketPolicyStatus", "other", False),
+    ],
+)
+def test_of_the_bucket_for_documents_only_these_are_allowed(name, action, resource, verdict):
+    ask = Ask(action, f"arn:aws:s3:::{resource}")
+    made = build(plan(bucket="documents"))
+    statements = policy(made.to_dict(), name, "documents")["Statement"]
+    assert (decide(statements, ask) is Decision.ALLOWED) == verdict
+    assert decide(policy(made.to_dict(), name)["Statement"], ask) is not Decision.ALLOWED
+    assert [one for one in on_all_resources({"Statement": statements}) if not takes(one, "*")] == []
 
 
 @pytest.mark.parametrize("words", [(), ("--any-name",)])

@@ -72,6 +72,7 @@ def test_two_lines_are_enough(write):
         "lustre": None,
         "permissions_boundary": None,
         "tags": None,
+        "bucket": None,
         "keep": None,
         "lease_s": None,
         "idle_s": None,

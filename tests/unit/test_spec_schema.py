@@ -136,6 +136,7 @@ WRONG = {
     "efa": st.from_regex(r"\A[a-z]{4,6}\Z"),
     "policies": st.lists(st.from_regex(r"\Aarn:aws:iam::[b-z]{1,3}:policy/x\Z"), min_size=1),
     "data": st.dictionaries(st.just("a"), st.from_regex(r"\A(s3:/|http://)[a-z]{3,5}\Z"), min_size=1),
+    "bucket": st.from_regex(r"\A([A-Z]{1,9}|s3://[a-z]{3,9}/|[a-z]{1,2}|[a-z]{3}\.\.[a-z])\Z"),
     "permissions_boundary": st.from_regex(r"\A[a-zA-Z]{1,9}\Z"),
     "tags": st.dictionaries(
         st.sampled_from(["Name", "aws:x", "AWS:x", "phalanx:cluster", "a*b"]), st.just("x"), min_size=1

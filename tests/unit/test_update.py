@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 
@@ -10,10 +11,10 @@ from fake_cloud import READY, STACK, FakeCloud, demo, event, up
 
 from phalanx import template
 from phalanx.clouds.protocol import Running, StackChange
-from phalanx.cluster.bring_up import BringUp
+from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.update import Proposal
-from phalanx.errors import ClusterError, StackFailed
+from phalanx.errors import CloudError, ClusterError, StackFailed
 
 pytestmark = pytest.mark.usefixtures("in_memory")
 
@@ -44,6 +45,41 @@ def test_a_changed_file_is_shown_and_then_executed():
     assert cloud.reviewed == [({}, ["SshPublicKey"])]
     assert Cluster.load("demo").spec["type"] == "c5.xlarge"
     assert changed(cloud, shown.append, type="c5.xlarge", idle_s=1800).changed == {}
+
+
+def test_a_document_that_no_request_takes_is_compared_from_the_bucket(monkeypatch):
+    cloud = FakeCloud(changes=[GROUP])
+    up(cloud)
+    document = "x" * 60_000
+    monkeypatch.setattr(template, "request", lambda plan: (document, plan.parameters()))
+    making = BringUp(cloud, demo(type="c5.xlarge", bucket="documents"), lambda proposal: None)
+    notes = [step.text for step in making.steps() if isinstance(step, Note)]
+    ((url, text),) = cloud.uploads.items()
+    assert re.fullmatch(r"s3://documents/phalanx/demo-[0-9a-f]{16}\.json", url)
+    assert (cloud.sent[-1], text, cloud.objects) == (url, document, {})
+    assert any(f"it goes through {url}, which is deleted afterwards" in note for note in notes)
+    assert making.result and [*making.result.changed] == ["type"]
+
+
+def test_another_bucket_is_no_change_of_the_cluster():
+    cloud = FakeCloud(changes=[GROUP])
+    up(cloud)
+    assert changed(cloud, pytest.fail, bucket="documents").changed == {}
+
+
+def test_an_update_that_cloudformation_refuses_leaves_nothing_in_the_bucket(monkeypatch):
+    def refuse(*_arguments):
+        assert cloud.objects
+        raise CloudError("cloudformation:CreateChangeSet was refused")
+
+    cloud = FakeCloud(changes=[GROUP])
+    up(cloud)
+    monkeypatch.setattr(template, "request", lambda plan: ("x" * 60_000, plan.parameters()))
+    monkeypatch.setattr(cloud, "review_changes", refuse)
+    with pytest.raises(CloudError, match="was refused"):
+        changed(cloud, type="c5.xlarge", bucket="documents")
+    assert cloud.uploads
+    assert cloud.objects == {}
 
 
 def test_a_role_that_would_outlive_an_update_which_no_longer_wants_it_is_deleted():

@@ -42,15 +42,17 @@ def command(file: Path, as_json: bool, offline: bool, egress: bool) -> None:
     """
     from phalanx.plan import plan_text
     from phalanx.spec.spec_load import with_location
-    from phalanx.template import request
+    from phalanx.template import is_large, request
 
     plan = planned(file, offline)
     if egress:
         _show_egress(plan, as_json)
         return
-    with with_location(file):
-        request(plan)
     asked = not (offline or plan.facts.not_asked)
+    with with_location(file):
+        document, _ = request(plan)
+        if asked and plan.spec.bucket and is_large(document):
+            _require_bucket(plan.spec, plan.spec.bucket)
     standing = _standing(plan) if asked else None
     recipes = unsuited_recipes(plan)
     if as_json:
@@ -58,10 +60,21 @@ def command(file: Path, as_json: bool, offline: bool, egress: bool) -> None:
         print_json({**plan_text.as_dict(plan), "unsuited_recipes": recipes, "requested": requested})
     else:
         say("\n".join(plan_text.explain(plan)))
+        if is_large(document):
+            say(f"No request takes the stack's document: `up` sends it through the bucket {plan.spec.bucket}.")
         if recipes:
             say(unsuited_text(recipes))
         if standing:
             say(_standing_text(plan.spec, standing))
+
+
+def _require_bucket(spec: ClusterSpec, bucket: str) -> None:
+    """Raise SpecError unless the document may go through the bucket."""
+    cloud = clouds.get(spec.cloud, spec.region)
+    try:
+        cloud.require_private_bucket(bucket)
+    finally:
+        cloud.stop_if_idle()
 
 
 def _show_egress(plan: Plan, as_json: bool) -> None:

@@ -39,7 +39,8 @@ def command(file: Path, any_name: bool, images: bool, part: int | None, offline:
     from phalanx.template.policy import policy
 
     plan = planned(file, offline)
-    _print(policy(build(plan).to_dict(), "*" if any_name else plan.spec.name), part)
+    name = "*" if any_name else plan.spec.name
+    _print(policy(build(plan).to_dict(), name, plan.spec.bucket), part)
 
 
 def _print(whole: dict[str, Any], part: int | None) -> None:

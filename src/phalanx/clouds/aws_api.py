@@ -12,7 +12,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 
-from phalanx.clouds import change_sets, drift, foreign, lustre_file_systems, price_list, remains, transcript
+from phalanx.clouds import change_sets, drift, foreign, lustre_file_systems, price_list, remains, s3_objects, transcript
 from phalanx.clouds.auto_scaling import AutoScaling
 from phalanx.clouds.instance_groups import InstanceGroups
 from phalanx.clouds.protocol import (
@@ -52,7 +52,7 @@ _TOKENS = {
 }
 
 
-class ApiCloud(ABC):
+class ApiCloud(s3_objects.S3Objects, ABC):
     """The calls that AWS and the local cloud share. See `phalanx.clouds.protocol.Cloud`."""
 
     name = "api"
@@ -169,12 +169,6 @@ class ApiCloud(ABC):
         frozen = found.get_frozen_credentials()
         return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
 
-    def require_bucket(self, bucket: str, make: bool = False) -> None:  # noqa: ARG002 - the protocol's signature
-        from phalanx.clouds import buckets
-
-        for reason in buckets.refusals(self, bucket):
-            raise CloudError(reason, "`aws s3 ls` lists your buckets.")
-
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         # Here, because only a plan needs it, and the models of specs are slow to import.
         from phalanx.clouds import lookups
@@ -198,7 +192,7 @@ class ApiCloud(ABC):
             "cloudformation",
             "create_stack",
             StackName=name,
-            TemplateBody=template,
+            **s3_objects.as_template(self, template),
             Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()],
             Capabilities=["CAPABILITY_IAM"],
             OnFailure="ROLLBACK",
@@ -229,10 +223,6 @@ class ApiCloud(ABC):
 
     def prices(self, types: Collection[str], spot_in: str = "") -> Prices:
         return price_list.ask(self, types, spot_in)
-
-    def put_object(self, url: str, text: str) -> None:
-        bucket, _, key = url.removeprefix("s3://").partition("/")
-        self.call("s3", "put_object", Bucket=bucket, Key=key, Body=text.encode())
 
     def describe_stack(self, name_or_id: str) -> StackState | None:
         answer = self.exists("cloudformation", "describe_stacks", StackName=name_or_id)

@@ -32,22 +32,28 @@ def require_buckets(api: Api, spec: ClusterSpec) -> None:
 
 
 def refusals(api: Api, bucket: str, entry: str = "") -> Iterator[str]:
-    """Yield what is wrong. HeadBucket's refusals have no text, only a status (docs/aws-behaviour.md 12.2)."""
+    """Yield what is wrong."""
+    status, region = look(api, bucket)
+    if status == 404:
+        yield f"there is no bucket {bucket}{entry}"
+    elif status == 403 and region == api.region:
+        yield f"these AWS credentials may not list the bucket {bucket}{entry}"
+    if region != api.region:
+        yield f"the bucket {bucket}{entry} is in {region}, and the cluster in {api.region}"
+
+
+def look(api: Api, bucket: str, **more: str) -> tuple[int, str]:
+    """Return the bucket's region, and HeadBucket's status: its refusals have no text (docs/aws-behaviour.md 12.2)."""
     try:
-        region = api.call("s3", "head_bucket", Bucket=bucket).get("BucketRegion", api.region)
+        return 200, api.call("s3", "head_bucket", Bucket=bucket, **more).get("BucketRegion", api.region)
     except CloudError as error:
         if not isinstance(error.__cause__, ClientError):
             raise
         answer = error.__cause__.response.get("ResponseMetadata", {})
         status, region = answer.get("HTTPStatusCode"), answer.get("HTTPHeaders", {}).get(_REGION, api.region)
-        if status == 404:
-            yield f"there is no bucket {bucket}{entry}"
-        elif status == 403 and region == api.region:
-            yield f"these AWS credentials may not list the bucket {bucket}{entry}"
-        elif region == api.region:
+        if status not in (403, 404) and region == api.region:
             raise
-    if region != api.region:
-        yield f"the bucket {bucket}{entry} is in {region}, and the cluster in {api.region}"
+        return status, region
 
 
 def count(api: Api, data: Mapping[str, str] | None) -> dict[str, Contents]:

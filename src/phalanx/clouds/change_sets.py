@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+from phalanx.clouds import s3_objects
 from phalanx.clouds.protocol import ChangeSet, StackChange
 from phalanx.errors import CloudError
 from phalanx.waits import waiting
@@ -20,6 +21,9 @@ _UNCHANGED = ("didn't contain changes", "No updates are to be performed")
 
 class Api(Protocol):
     poll_interval_s: float
+    region: str
+
+    def endpoint_url(self) -> str | None: ...
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
 
@@ -41,7 +45,7 @@ def review(
         StackName=stack_id,
         ChangeSetName=f"{_OURS}{uuid.uuid4().hex}",
         ChangeSetType="UPDATE",
-        TemplateBody=template,
+        **s3_objects.as_template(api, template),
         Parameters=[
             *({"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()),
             *({"ParameterKey": key, "UsePreviousValue": True} for key in kept),

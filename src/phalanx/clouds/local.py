@@ -169,6 +169,10 @@ class LocalCloud(ApiCloud):
             self.call("s3", "create_bucket", Bucket=bucket)
         super().require_bucket(bucket)
 
+    def require_private_bucket(self, bucket: str) -> None:
+        endpoint.begin()
+        super().require_private_bucket(bucket)
+
     def open_networks(self) -> str:
         return self.endpoint.open_networks
 

@@ -236,10 +236,11 @@ class Cloud(Machines, Protocol):
         ...
 
     def require_bucket(self, bucket: str, make: bool = False) -> None:
-        """Raise CloudError for a bucket that is missing, forbidden or in another region.
+        """Raise CloudError for a bucket that is missing, forbidden or elsewhere; with `make`, make a local one."""
+        ...
 
-        With `make`, a local cloud makes a missing one; it can't have any before it runs.
-        """
+    def require_private_bucket(self, bucket: str) -> None:
+        """Raise SpecError unless it is a private, encrypted bucket of this account in this region."""
         ...
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
@@ -257,7 +258,7 @@ class Cloud(Machines, Protocol):
     def create_stack(
         self, name: str, template: str, parameters: Mapping[str, str], tags: Mapping[str, str] | None = None
     ) -> str:
-        """Start creating and return the stack id; roll back on failure. The stack carries CLUSTER_TAG and `tags`."""
+        """Start creating, with CLUSTER_TAG and `tags`, and return the stack id; `template` may be s3://bucket/key."""
         ...
 
     def review_changes(
@@ -292,6 +293,10 @@ class Cloud(Machines, Protocol):
 
     def put_object(self, url: str, text: str) -> None:
         """Write an object of S3; `url` is such as s3://bucket/key."""
+        ...
+
+    def delete_object(self, url: str) -> None:
+        """Delete an object of S3; no error when it is gone."""
         ...
 
     def describe_stack(self, name_or_id: str) -> StackState | None:
@@ -349,10 +354,7 @@ class Cloud(Machines, Protocol):
         ...
 
     def endpoints(self, vpc: str, subnets: tuple[str, ...] = ()) -> list[str] | None:
-        """Return the services that have an endpoint in the VPC, such as sqs.
-
-        With `subnets`, those that serve nodes in them; None if all of these have a way out.
-        """
+        """Return the services with an endpoint in the VPC, or for nodes in `subnets`; None if these have a way out."""
         ...
 
     def delete_log_group(self, log_group: str) -> None:
@@ -380,10 +382,7 @@ class Cloud(Machines, Protocol):
         ...
 
     def ssh_route(self, by_session: bool = False) -> SshRoute:
-        """Return how ssh reaches a head: by its public address or, `by_session`, through Session Manager by its id.
-
-        Raises ClusterError if this machine lacks what that takes.
-        """
+        """Return how ssh reaches a head: by address or, `by_session`, by its id. Raises ClusterError if it can't."""
         ...
 
     def open_networks(self) -> str:

@@ -13,6 +13,7 @@ from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.deletion import Deletion, file_systems_of
 from phalanx.cluster.evidence import collect, keep
+from phalanx.cluster.note import Note
 from phalanx.cluster.ready import record_ready
 from phalanx.cluster.resume import Resumption, require_living
 from phalanx.cluster.spending import limits_now
@@ -28,24 +29,14 @@ from phalanx.ssh.remote import NotListening, Remote
 
 _LOGIN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 # Settings that may change after `up`: what `down` keeps, how few nodes a creation accepts, the types that were not
-# needed, and the limits, which count from the next start of the nodes.
-_FREE = frozenset({"keep", "min", "lease_s", "budget", "other_types"})
+# needed, the way of the document, and the limits, which count from the next start of the nodes.
+_FREE = frozenset({"keep", "min", "lease_s", "bucket", "budget", "other_types"})
 _LIMITS = ("lease_s", "budget")
 # Each record that `up` wrote has this setting. One that `adopt` wrote has only what the stack's parameters show.
 _OF_UP = "boot"
 _WAIT = "Wait until its status changes, or remove it with `phalanx down`."
 _UNDO = "`aws cloudformation continue-update-rollback --stack-name {}` takes it back; or remove it with `phalanx down`."
 _NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
-
-
-@dataclass(frozen=True)
-class Note:
-    """A sentence of information for the user."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
 
 
 Step = Progress | Note
@@ -242,7 +233,7 @@ class BringUp:
             if installed := installed_at_boot(plan):
                 yield Note(f"each node's boot installs {installed}")
             yield from (Note(f"warning: {warning}") for warning in warnings(plan))
-            stack = self._deploy(plan)
+            stack = yield from self._deploy(plan)
         except PhalanxError:
             cluster.forget()
             raise
@@ -257,10 +248,10 @@ class BringUp:
             rivals.require_undisturbed(self.cloud, self.spec.name, was_there=True)
             yield Note(f"warning: {error.message}. {error.hint}")
 
-    def _deploy(self, plan: Plan) -> Stack:
+    def _deploy(self, plan: Plan) -> Generator[Note, None, Stack]:
         """Create the stack, or follow it if another `up` has just created it."""
         try:
-            return deploy(self.cloud, plan)
+            return (yield from deploy(self.cloud, plan, self._begun))
         except CloudError:
             found = self.cloud.describe_stack(self.spec.name)
             if found is None or not found.creating or not found.ours:
@@ -268,6 +259,9 @@ class BringUp:
             self._require_key(found)
             self._refuse_changes(found)
             return Stack(self.cloud, found.name, found.stack_id)
+
+    def _begun(self, stack: Stack) -> None:
+        self.stack = stack
 
     def _follow(self, stack: Stack) -> Iterator[Step]:
         self.stack, self._was_there = stack, True

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from phalanx.clouds.protocol import Cloud, StackEvent, StackState
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.head_watch import HeadWatch
+from phalanx.cluster.large_document import send
+from phalanx.cluster.note import Note
 from phalanx.errors import CloudError
 from phalanx.node import validate
 from phalanx.node.roster import Roster
@@ -107,16 +109,23 @@ class Stack:
     stack_id: str
 
 
-def deploy(cloud: Cloud, plan: Plan) -> Stack:
-    """Start creating the stack of a plan."""
+def deploy(cloud: Cloud, plan: Plan, begun: Callable[[Stack], object]) -> Generator[Note, None, Stack]:
+    """Start creating the stack of a plan, and call `begun` at once when it is requested."""
     from phalanx.template import request, uploads
 
+    spec = plan.spec
     document, parameters = request(plan)
-    for url, text in uploads(plan).items():
-        cloud.put_object(url, text)
     if plan.limits.lease_s:
         parameters["LeaseEnd"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + plan.limits.lease_s))
-    return Stack(cloud, plan.spec.name, cloud.create_stack(plan.spec.name, document, parameters, plan.spec.tags))
+
+    def create(template: str) -> Stack:
+        for url, text in uploads(plan).items():
+            cloud.put_object(url, text)
+        stack = Stack(cloud, spec.name, cloud.create_stack(spec.name, template, parameters, spec.tags))
+        begun(stack)
+        return stack
+
+    return (yield from send(cloud, spec, document, create))
 
 
 class Follower:

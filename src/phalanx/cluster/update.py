@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from phalanx.clouds.protocol import ChangeSet, Cloud, StackChange, StackEvent, StackState
 from phalanx.cluster.deletion import REMOVAL_ROLE
+from phalanx.cluster.large_document import send
+from phalanx.cluster.note import Note
 from phalanx.cluster.stack import UP_DEADLINE_S, Deadline, Follower, Stack, describe_cause
 from phalanx.errors import ClusterError, SpecError, StackFailed
 from phalanx.plan.machine_images import is_ami
@@ -82,9 +84,9 @@ class Update:
     def __init__(self, cloud: Cloud, found: StackState, spec: ClusterSpec, settings: Settings) -> None:
         self._cloud, self._found, self._spec, self._settings = cloud, found, spec, settings
 
-    def steps(self, approve: Approve) -> Iterator[StackEvent]:
-        """Yield events. Raises ClusterError for what can't change, StackFailed when everything was taken back."""
-        changes = self._review()
+    def steps(self, approve: Approve) -> Iterator[StackEvent | Note]:
+        """Yield progress. Raises ClusterError for what can't change, StackFailed when everything was taken back."""
+        changes = yield from self._review()
         try:
             if changes:
                 self._refuse_replacements(changes.changes)
@@ -96,17 +98,25 @@ class Update:
         if changes:
             yield from self._execute(changes)
 
-    def _review(self) -> ChangeSet | None:
+    def _review(self) -> Generator[Note, None, ChangeSet | None]:
         """Have the stack compared with the file; None if nothing of it differs."""
         if self._settings.keys() <= WITHOUT_STACK:
             return None
         from phalanx.template import agent_version, request
 
         self._refuse_other_agent(agent_version())
-        document, parameters = request(self._plan())
+        plan = self._plan()
+        document, parameters = request(plan)
         kept = [name for name in _KEPT if name in self._found.parameters]
         sent = {name: value for name, value in parameters.items() if name not in kept}
-        return self._cloud.review_changes(self._found, document, sent, kept, self._spec.tags)
+        return (
+            yield from send(
+                self._cloud,
+                plan.spec,
+                document,
+                lambda template: self._cloud.review_changes(self._found, template, sent, kept, plan.spec.tags),
+            )
+        )
 
     def _plan(self) -> Plan:
         """Plan the cluster in its present zone."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from moto.s3.models import FakeBucket, FakeKey, S3Backend, s3_backends
+from moto.s3.models import FakeBucket, FakeKey, PublicAccessBlock, S3Backend, s3_backends
 from moto.utilities.tagging_service import TaggingService
 
 from phalanx.localcloud.context import Context
@@ -30,8 +30,15 @@ _put, _remove = S3Backend.put_object, S3Backend.delete_object
 _RECORD = "bucket.json"
 # They change a bucket's or an object's description by none of the methods that are patched.
 _DESCRIBE = frozenset(
-    ("DeleteBucketTagging", "DeleteObjectTagging", "PutBucketTagging", "PutBucketVersioning", "PutObjectTagging")
+    (
+        *("DeleteBucketEncryption", "DeleteBucketTagging", "DeleteObjectTagging", "DeletePublicAccessBlock"),
+        *("PutBucketEncryption", "PutBucketTagging", "PutBucketVersioning", "PutObjectTagging"),
+        "PutPublicAccessBlock",
+    )
 )
+# Of a new bucket, since 2023 (docs/aws-behaviour.md 1.27).
+_ENCRYPTION = {"Rule": {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}}
+_BLOCKS = ("block_public_acls", "ignore_public_acls", "block_public_policy", "restrict_public_buckets")
 _OF_KEY = ("checksum_algorithm", "checksum_value", "checksum_type", "checksum_parts", "encryption", "kms_key_id")
 
 
@@ -107,6 +114,8 @@ class Keeper:
             "region": found.region_name,
             "created": found.creation_date.isoformat(),
             "versioning": found.versioning_status,
+            "encryption": found.encryption,
+            "blocks": [one for one in _BLOCKS if getattr(found.public_access_block, one, False)],
             "tags": self._backend.tagger.get_tag_dict_for_resource(found.arn),
         }
 
@@ -138,6 +147,8 @@ class Keeper:
         made: Any = FakeBucket(kept["name"], self._context.account, kept["region"])
         made.creation_date = datetime.datetime.fromisoformat(kept["created"])
         made.versioning_status = kept["versioning"]
+        # Records of earlier versions have neither.
+        _protect(made, kept.get("encryption", _ENCRYPTION), kept.get("blocks", _BLOCKS))
         self._tag(made.arn, kept["tags"])
         self._backend.buckets[made.name] = made
 
@@ -168,6 +179,12 @@ class Keeper:
 
     def _tag(self, arn: str, tags: dict[str, str]) -> None:
         self._backend.tagger.tag_resource(arn, TaggingService.convert_dict_to_tags_input(tags))
+
+
+def _protect(made: Any, encryption: dict[str, Any] | None, blocks: Iterable[str]) -> None:
+    """Encrypt what the bucket gets, and block public access in these ways."""
+    made.encryption = encryption
+    made.public_access_block = PublicAccessBlock(*(one in blocks for one in _BLOCKS)) if blocks else None
 
 
 class _Content:
@@ -209,6 +226,7 @@ def install(context: Context) -> None:
 
     def create_bucket(self: S3Backend, bucket_name: str, *args: Any, **kwargs: Any) -> FakeBucket:
         made = _create(self, bucket_name, *args, **kwargs)
+        _protect(made, _ENCRYPTION, _BLOCKS)
         # At once: a stack that does not retain it takes this back.
         keeper.keep(bucket_name)
         return made

@@ -8,8 +8,8 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
+from phalanx.spec import spec_bucket, spec_data, spec_emr, spec_lustre
 from phalanx.spec import spec_checks as checks
-from phalanx.spec import spec_data, spec_emr, spec_lustre
 from phalanx.spec import spec_limits as limits
 from phalanx.spec.cloud_names import CLOUDS
 from phalanx.spec.spec_checks import WrongError
@@ -270,6 +270,7 @@ class ClusterSpec:
         {"project": "vision", "cost-center": "ML-7"},
         default=None,
     )
+    bucket: str | None = spec_bucket.KEY
     keep: str | None = key(
         "Whether `down` keeps the data in the shared directory. Deleting the stack in the console always keeps them.",
         word(("yes", "no", "ask")),

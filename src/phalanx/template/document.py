@@ -31,10 +31,10 @@ def synthesize(plan: Plan) -> str:
 
 
 def request(plan: Plan) -> tuple[str, dict[str, str]]:
-    """Return what `up` sends: the document without the agent, which has to fit into a request, and the parameters.
+    """Return what `up` sends: the document without the agent, and the parameters.
 
     The agent's parameters have their texts as values here, and as defaults in the complete document. Raises SpecError
-    if the document does not fit.
+    if CloudFormation does not take the document in a request or, where the spec names a bucket, from there.
     """
     document = _without_agent(plan)
     request_limits.refuse_large_document(plan, document, lambda other: len(_without_agent(other).encode()))

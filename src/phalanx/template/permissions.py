@@ -153,6 +153,13 @@ OWN_OF = {
 """Those that it makes for a stack with a resource of this type, too."""
 OWN_OF_PRIVATE = ("ec2:DescribeVpcEndpointServices",)
 """And for a cluster without public addresses."""
+OWN_OF_BUCKET = (
+    *("s3:GetAccountPublicAccessBlock", "s3:GetBucketPolicyStatus", "s3:GetBucketPublicAccessBlock"),
+    *("s3:GetEncryptionConfiguration", "s3:ListBucket"),
+)
+"""Those that look at the bucket of `bucket`."""
+OF_DOCUMENTS = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
+"""Those on documents in it, of which CloudFormation makes GetObject."""
 
 
 def needed(document: Mapping[str, Any], changes: bool = True) -> Iterator[str]:

@@ -12,7 +12,15 @@ from itertools import chain
 from typing import Any
 
 from phalanx.template.naming import CLUSTER_TAG
-from phalanx.template.permissions import OPTIONAL, OWN, OWN_OF, OWN_OF_PRIVATE, needed
+from phalanx.template.permissions import (
+    OF_DOCUMENTS,
+    OPTIONAL,
+    OWN,
+    OWN_OF,
+    OWN_OF_BUCKET,
+    OWN_OF_PRIVATE,
+    needed,
+)
 
 # CloudFormation shortens a stack's name in longer names, but never this much (docs/aws-behaviour.md 3.30).
 _PREFIX = 20
@@ -128,8 +136,11 @@ MOST = 6144
 """The characters that IAM allows in a managed policy, without white space."""
 
 
-def policy(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
-    """Return the policy for clusters of this name that the document describes. Raises KeyError for an unknown type."""
+def policy(document: Mapping[str, Any], cluster: str, bucket: str | None = None) -> dict[str, Any]:
+    """Return the policy for clusters of this name that the document describes. Raises KeyError for an unknown type.
+
+    With a bucket, the document may go through it.
+    """
     kinds = {resource["Type"] for resource in document["Resources"].values()}
     is_private = _SESSIONS in str(document["Resources"])
     more = [own for kind, own in OWN_OF.items() if kind in kinds] + [OWN_OF_PRIVATE] * is_private
@@ -140,6 +151,7 @@ def policy(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
         "Statement": [
             *statements({*actions, *OPTIONAL}, cluster, launched=_launched(document)),
             *_of_buckets(document, actions),
+            *_of_documents(bucket, cluster),
             *_of_parameters(document),
             *_of_their_network(document, actions),
             *_of_their_storage(document),
@@ -238,6 +250,15 @@ def _of_buckets(document: Mapping[str, Any], actions: Iterable[str]) -> Iterator
         yield _allow("Buckets", ["s3:ListBucket"], buckets)
     if "s3:PutObject" in actions:
         yield _allow("Agent", ["s3:PutObject"], {f"s3:::{one}/*" for one in re.findall(_AGENT, found)})
+
+
+def _of_documents(bucket: str | None, cluster: str) -> Iterator[dict[str, Any]]:
+    """Allow to look at the bucket for documents, to put them there, to have them read, and to delete them."""
+    if bucket:
+        yield _allow("Documents", OF_DOCUMENTS, {f"s3:::{bucket}/phalanx/{cluster}-*"})
+        of_account = {one for one in OWN_OF_BUCKET if "Account" in one}
+        yield _allow("DocumentBucket", {*OWN_OF_BUCKET} - of_account, {f"s3:::{bucket}"})
+        yield _allow("DocumentBucketOfAccount", of_account, ["*"])
 
 
 def _of_their_network(document: Mapping[str, Any], actions: Iterable[str]) -> Iterator[dict[str, Any]]:

@@ -13,23 +13,40 @@ from phalanx.spec.spec import ClusterSpec
 
 LIMIT_BYTES = 51_200
 """CloudFormation's limit for a template inside a request (docs/aws-behaviour.md 1.14)."""
+LIMIT_IN_S3_BYTES = 1_000_000
+"""And for one that a request names (docs/aws-behaviour.md 1.26)."""
 
 _POLICY_CHARACTERS = 10_240
 # The longest of the partitions' names, which CloudFormation fills in.
 _PARTITION = "aws-us-gov"
 
 
+def is_large(document: str) -> bool:
+    """Whether no request takes the document."""
+    return len(document.encode()) > LIMIT_BYTES
+
+
 def refuse_large_document(plan: Plan, document: str, size_of: Callable[[Plan], int]) -> None:
-    """Raise SpecError for a document that is too large for a request. `size_of` measures that of another plan."""
-    size = len(document.encode())
-    if size <= LIMIT_BYTES:
+    """Raise SpecError for a document that CloudFormation does not take, in a request or from the spec's bucket.
+
+    `size_of` measures that of another plan.
+    """
+    size, by_bucket = len(document.encode()), plan.spec.bucket is not None
+    limit = LIMIT_IN_S3_BYTES if by_bucket else LIMIT_BYTES
+    if size <= limit:
         return
     parts = {key: size - size_of(replace(plan, spec=spec)) for key, spec in _without(plan.spec).items()}
     key = max(parts, key=lambda one: parts[one])
+    hint = "Shorten it, or remove some of it."
+    if size <= LIMIT_IN_S3_BYTES:
+        hint += (
+            f" Or write `bucket: NAME`, a private, encrypted bucket of yours in {plan.spec.region}: `up` then sends "
+            "the document that way. AWS's console takes 1 MB, too: `phalanx template` prints the document for it."
+        )
     raise SpecError(
-        f"{key}: the stack's document has {size:,} bytes, and CloudFormation takes {LIMIT_BYTES:,} in a request; "
-        f"{parts[key]:,} of them are for `{key}`",
-        "Shorten it, or remove some of it. AWS's console takes 1 MB: `phalanx template` prints the document for it.",
+        f"{key}: the stack's document has {size:,} bytes, and CloudFormation takes {limit:,} "
+        f"{'from S3' if by_bucket else 'in a request'}; {parts[key]:,} of them are for `{key}`",
+        hint,
     )
 
 

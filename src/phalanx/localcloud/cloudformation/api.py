@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from moto.core.errors import COMMON_ERROR_CODES
 from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, BaseResponse, EmptyResult
 
+from phalanx.localcloud.cloudformation import template_url
 from phalanx.localcloud.cloudformation.change_sets import ChangeSet, described_change, described_change_set
 from phalanx.localcloud.cloudformation.engine import Engine, StackRequest
 from phalanx.localcloud.cloudformation.errors import Refused
@@ -119,7 +119,7 @@ class CloudFormationApi(BaseResponse):
             if url or self._get_param("TemplateBody"):
                 raise Refused("You cannot specify both usePreviousTemplate and Template Body/Template URL.")
             return self._stack().template.body
-        body = _object(self._context, url) if url else self._get_param("TemplateBody") or ""
+        body = template_url.read(self._context, self.region, url) if url else self._get_param("TemplateBody") or ""
         refuse_body(body, from_s3=bool(url))
         return body
 
@@ -281,23 +281,6 @@ ACTIONS = {
     "UpdateStack": CloudFormationApi.update_stack,
     "ValidateTemplate": CloudFormationApi.validate_template,
 }
-
-
-def _object(context: Context, url: str) -> str:
-    """Return the object that a TemplateURL names; raise Refused with AWS's message (docs/aws-behaviour.md 1.26)."""
-    from moto.s3.exceptions import MissingBucket
-    from moto.s3.models import s3_backends
-
-    found = re.fullmatch(rf"{re.escape(context.url_host)}/(?P<bucket>[^/?]+)/(?P<key>[^?]+)", url)
-    if found is None:
-        raise Refused("TemplateURL must be a supported URL.")
-    try:
-        stored = s3_backends[context.account]["aws"].get_object(found["bucket"], found["key"])
-    except MissingBucket:
-        raise Refused("S3 error: The specified bucket does not exist") from None
-    if stored is None:
-        raise Refused("S3 error: The specified key does not exist.")
-    return stored.value.decode()
 
 
 def _pairs(items: Iterable[Mapping[str, Any]], key: str, value: str) -> dict[str, str]:

@@ -19,6 +19,8 @@ _AUTHORIZED_AS = {
     "HeadBucket": "ListBucket",
     "ListObjects": "ListBucket",
     "ListObjectsV2": "ListBucket",
+    "GetBucketEncryption": "GetEncryptionConfiguration",
+    "GetPublicAccessBlock": "GetBucketPublicAccessBlock",
     "HeadObject": "GetObject",
     "CreateMultipartUpload": "PutObject",
     "UploadPart": "PutObject",

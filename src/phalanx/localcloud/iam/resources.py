@@ -321,7 +321,15 @@ TABLE: dict[str, Finder] = {
     "ssm:GetParameters": parameter,
     "ssm:GetParametersByPath": parameter,
     "ssm:PutParameter": parameter,
-    "s3:ListBucket": bucket,
+    **dict.fromkeys(
+        (
+            "s3:GetBucketPolicyStatus",
+            "s3:GetBucketPublicAccessBlock",
+            "s3:GetEncryptionConfiguration",
+            "s3:ListBucket",
+        ),
+        bucket,
+    ),
     "s3:GetObject": an_object,
     "s3:PutObject": an_object,
     "s3:DeleteObject": an_object,

@@ -1,0 +1,63 @@
+"""Objects of S3 that phalanx writes itself: what nodes of EMR start with, and documents that no request takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from phalanx.errors import CloudError
+
+_SCHEME = "s3://"
+
+
+class Place(Protocol):
+    region: str
+
+    def endpoint_url(self) -> str | None: ...
+
+
+class Api(Place, Protocol):
+    name: str
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
+    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
+
+
+class S3Objects:
+    """What a cloud does with buckets and objects. See `phalanx.clouds.protocol.Cloud`."""
+
+    def put_object(self: Api, url: str, text: str) -> None:
+        self.call("s3", "put_object", **_named(url), Body=text.encode())
+
+    def delete_object(self: Api, url: str) -> None:
+        self.call("s3", "delete_object", **_named(url))
+
+    def require_bucket(self: Api, bucket: str, make: bool = False) -> None:  # noqa: ARG002 - the protocol's signature
+        from phalanx.clouds import buckets
+
+        for reason in buckets.refusals(self, bucket):
+            raise CloudError(reason, "`aws s3 ls` lists your buckets.")
+
+    def require_private_bucket(self: Api, bucket: str) -> None:
+        from phalanx.clouds import private_buckets
+
+        private_buckets.require(self, bucket)
+
+
+def as_template(api: Place, template: str) -> dict[str, str]:
+    """Return how a request to CloudFormation has a template: the document itself, or where it is in S3.
+
+    The URL is path-style, at the region's own endpoint (docs/aws-behaviour.md 1.26).
+    """
+    if not template.startswith(_SCHEME):
+        return {"TemplateBody": template}
+    from phalanx.clouds import domains
+
+    endpoint = api.endpoint_url() or f"https://s3.{api.region}.{domains.of(api.region)}"
+    return {"TemplateURL": f"{endpoint}/{template.removeprefix(_SCHEME)}"}
+
+
+def _named(url: str) -> dict[str, str]:
+    bucket, _, key = url.removeprefix(_SCHEME).partition("/")
+    return {"Bucket": bucket, "Key": key}

@@ -1,0 +1,34 @@
+"""The key `bucket`: the S3 bucket through which `up` sends a document that no request takes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from phalanx.spec.spec_checks import WrongError, cut
+from phalanx.spec.spec_key import key
+from phalanx.spec.spec_rules import text, whole
+
+# S3's rules for general purpose buckets, and the names that it reserves (docs/aws-behaviour.md 12.11).
+_RESERVED = r"xn--|sthree-|amzn-s3-demo-|[0-9]+(?:\.[0-9]+){3}$|.*(?:-s3alias|--ol-s3|\.mrap|--x-s3|--table-s3)$"
+_NAME = rf"(?!{_RESERVED})(?=.{{3,63}}$)[a-z0-9](?:-*[a-z0-9]|[.](?=[a-z0-9]))*"
+_SCHEME = "s3://"
+
+
+def _checked(value: str) -> str:
+    """Return the bucket's name."""
+    name = value.removeprefix(_SCHEME)
+    if not re.fullmatch(_NAME, name):
+        raise WrongError(f"'{cut(value)}' can't be the name of an S3 bucket", "such as my-bucket, or s3://my-bucket")
+    return name
+
+
+KEY: Any = key(
+    "An S3 bucket of yours in the cluster's region, private and encrypted, for a CloudFormation document of more than "
+    "51,200 bytes, which no request takes. `up` puts the document there, has CloudFormation read it, and deletes it; "
+    "smaller documents don't use it.",
+    text(_checked, lambda: {"pattern": whole(rf"(?:{_SCHEME})?(?:{_NAME})")}, "the name of a bucket, or s3://NAME"),
+    "my-bucket",
+    default=None,
+)
+"""The key, as a field of ClusterSpec."""

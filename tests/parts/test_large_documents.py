@@ -1,0 +1,383 @@
+"""`phalanx plan` and `up` of a document that no request takes: it goes through a bucket, or is refused."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aws_here import AwsHere
+from botocore.exceptions import ClientError
+from fake_cloud import write_key
+from fleet_fakes import REGION, forget_resources, name
+from needed_rights import not_needed
+from stack_fakes import Stacks, stacks
+
+from phalanx import clouds
+from phalanx.cluster import cluster_record as store
+from phalanx.localcloud import faults
+from phalanx.localcloud.iam import usage
+from phalanx.localcloud.iam.policy import Ask, statements_of
+from phalanx.template import request_limits
+
+TAGS = {f"{n:02}{'k' * 126}": "v" * 256 for n in range(40)}
+ALL = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
+TRUST = {"Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::123456789012:root"}, "Action": "sts:AssumeRole"}
+# Of the printed policy, what is about buckets.
+OF_BUCKETS = ("DocumentBucket", "Documents")
+
+
+class OfAccount:
+    """What the account's settings block: S3's own API for them, whose addresses this machine can't have."""
+
+    blocked: tuple[str, ...] = ()
+
+    def get_public_access_block(self, AccountId: str) -> dict[str, Any]:  # noqa: N803 - AWS's name
+        assert AccountId == "123456789012"
+        if not self.blocked:
+            raise ClientError({"Error": {"Code": "NoSuchPublicAccessBlockConfiguration"}}, "GetPublicAccessBlock")
+        return {"PublicAccessBlockConfiguration": {one: one in self.blocked for one in ALL}}
+
+
+class Aws(AwsHere):
+    """AWS, of which a user who waits for the stack's events has enough."""
+
+    poll_interval_s = 0.0
+    interrupted = "events"
+
+    def __init__(self, make: Any) -> None:
+        super().__init__(make)
+        self.of_account = OfAccount()
+
+    def client(self, service: str) -> Any:
+        return self.of_account if service == "s3control" else super().client(service)
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        if operation == self.interrupted:
+            raise KeyboardInterrupt
+        return super().call(service, operation, **arguments)
+
+    def events(self, stack_id: str, after: str | None) -> list[Any]:
+        if self.interrupted == "events":
+            raise KeyboardInterrupt
+        return super().events(stack_id, after)
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory) -> Iterator[Stacks]:
+    with stacks(tmp_path_factory.mktemp("state")) as made:
+        faults.apply(made.context, {"vcpu_limit": None, "address_limit": None, "vpc_limit": None})
+        yield made
+        forget_resources(made.context.account)
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Have `phalanx` use this cloud from now on."""
+
+    def used_now(cloud: Aws) -> Aws:
+        monkeypatch.setattr(clouds, "get", lambda name, region: cloud)
+        return cloud
+
+    monkeypatch.setattr(clouds, "begin", lambda name: None)
+    monkeypatch.setattr(store, "_generate", write_key)
+    return used_now
+
+
+@pytest.fixture
+def aws(local, use) -> Aws:
+    return use(Aws(local.client))
+
+
+@pytest.fixture
+def s3(local) -> Any:
+    return local.client("s3")
+
+
+@pytest.fixture
+def bucket(s3) -> str:
+    """A bucket as S3 makes it."""
+    made = name("documents")
+    s3.create_bucket(Bucket=made)
+    return made
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a phalanx.yaml whose document no request takes; return the cluster's name."""
+
+    def written(bucket: str = "", tags: dict[str, str] = TAGS) -> str:
+        cluster = name("large").replace("_", "-")
+        more = {"bucket": bucket} if bucket else {}
+        wanted = {"name": cluster, "nodes": 2, "cloud": "aws", "ssh_from": "203.0.113.7/32", **more, "tags": tags}
+        lines = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in wanted.items())
+        (tmp_path / "phalanx.yaml").write_text("\n".join(lines) + "\n")
+        return cluster
+
+    return written
+
+
+def keys(s3: Any, bucket: str) -> list[str]:
+    return [one["Key"] for one in s3.list_objects_v2(Bucket=bucket).get("Contents", [])]
+
+
+def template_of(local: Stacks, cluster: str) -> dict[str, Any]:
+    return local.cloudformation.get_template(StackName=cluster)["TemplateBody"]
+
+
+def person(local: Stacks, statements: list[Any]) -> tuple[str, Aws]:
+    """Return a role with these rights, and AWS as who has it sees it."""
+    iam, role = local.client("iam"), name("person")
+    trust = json.dumps({"Version": "2012-10-17", "Statement": [TRUST]})
+    arn = iam.create_role(RoleName=role, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+    document = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    iam.put_role_policy(RoleName=role, PolicyName="phalanx", PolicyDocument=document)
+    session = local.client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"]
+    return role, Aws(functools.cache(lambda service: local.client_of(service, session)))
+
+
+def without(statements: list[Any], missing: str) -> list[Any]:
+    return [{**one, "Action": [action for action in one["Action"] if action != missing]} for one in statements]
+
+
+def test_without_a_bucket_plan_says_which_would_take_it(phalanx, aws, write):
+    write()
+    assert phalanx("plan") == 2
+    assert "phalanx.yaml:5: tags: the stack's document has " in phalanx.err
+    assert f"`bucket: NAME`, a private, encrypted bucket of yours in {REGION}" in phalanx.err
+
+
+def test_plan_says_what_goes_through_the_bucket(phalanx, aws, write, bucket, s3):
+    write(bucket)
+    assert phalanx("plan") == 0
+    assert f"`up` sends it through the bucket {bucket}" in phalanx.out
+    assert keys(s3, bucket) == []
+    write(f"s3://{bucket}")
+    assert phalanx("plan") == 0
+    write("is-not-there")
+    assert phalanx("plan", "--offline") == 0, "nothing is asked"
+
+
+def test_a_bucket_that_is_not_needed_is_not_asked_for(phalanx, aws, write):
+    write("is-not-there", {"team": "vision"})
+    assert phalanx("plan") == 0
+    assert "is-not-there" not in phalanx.out.replace("bucket: is-not-there", "")
+
+
+def test_up_makes_the_stack_and_leaves_nothing_in_the_bucket(phalanx, local, aws, write, bucket, s3):
+    cluster = write(bucket)
+    assert phalanx("up") == 130
+    assert f"CloudFormation continues with stack {cluster}" in phalanx.err
+    assert f"it goes through s3://{bucket}/phalanx/{cluster}-" in phalanx.err
+    assert keys(s3, bucket) == []
+    assert len(json.dumps(template_of(local, cluster))) > 51_200
+    assert {one["Key"]: one["Value"] for one in local.describe(cluster)["Tags"]}.items() >= TAGS.items()
+
+
+def test_what_cloudformation_refuses_leaves_nothing_in_the_bucket(phalanx, local, use, write, bucket, s3):
+    cluster = write(bucket)
+    assert phalanx("policy", "--offline") == 0
+    printed = statements_of(json.loads(phalanx.out))
+    use(person(local, without(printed, "cloudformation:CreateStack"))[1])
+    assert phalanx("up") == 3
+    assert "may not call cloudformation:CreateStack" in phalanx.err
+    assert f"it goes through s3://{bucket}/phalanx/{cluster}-" in phalanx.err
+    assert keys(s3, bucket) == []
+
+
+def test_ctrl_c_leaves_nothing_in_the_bucket(phalanx, aws, write, bucket, s3):
+    aws.interrupted = "create_stack"
+    cluster = write(bucket)
+    assert phalanx("up") == 130
+    assert f"it goes through s3://{bucket}/phalanx/{cluster}-" in phalanx.err
+    assert "interrupted; nothing was requested" in phalanx.err
+    assert keys(s3, bucket) == []
+
+
+def test_an_object_that_can_not_be_deleted_is_named(phalanx, local, use, write, bucket, s3):
+    cluster = write(bucket)
+    assert phalanx("policy", "--offline") == 0
+    use(person(local, without(statements_of(json.loads(phalanx.out)), "s3:DeleteObject"))[1])
+    assert phalanx("up") == 130
+    (left,) = keys(s3, bucket)
+    assert f"warning: s3://{bucket}/{left} may be left" in phalanx.err
+    assert f"`aws s3 rm s3://{bucket}/{left}` deletes it" in phalanx.err
+    assert f"CloudFormation continues with stack {cluster}" in phalanx.err
+
+
+def test_ctrl_c_while_it_is_deleted_says_what_is_left_and_that_the_stack_is_made(phalanx, aws, write, bucket, s3):
+    aws.interrupted = "delete_object"
+    cluster = write(bucket)
+    assert phalanx("up") == 130
+    (left,) = keys(s3, bucket)
+    assert f"warning: s3://{bucket}/{left} may be left: interrupted. `aws s3 rm s3://{bucket}/{left}`" in phalanx.err
+    assert f"CloudFormation continues with stack {cluster}" in phalanx.err
+
+
+# ---- which buckets are refused
+
+
+def far(s3: Any) -> str:
+    made = name("far")
+    s3.create_bucket(Bucket=made, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    return made
+
+
+def opened(s3: Any) -> str:
+    made = name("open")
+    s3.create_bucket(Bucket=made)
+    blocked = {one: one != "BlockPublicAcls" for one in ALL}
+    s3.put_public_access_block(Bucket=made, PublicAccessBlockConfiguration=blocked)
+    return made
+
+
+def unblocked(s3: Any) -> str:
+    made = name("old")
+    s3.create_bucket(Bucket=made)
+    s3.delete_public_access_block(Bucket=made)
+    return made
+
+
+def unencrypted(s3: Any) -> str:
+    made = name("plain")
+    s3.create_bucket(Bucket=made)
+    s3.delete_bucket_encryption(Bucket=made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("make", "said", "hint"),
+    [
+        (lambda s3: name("nowhere"), "there is no bucket {}", "`aws s3 mb s3://{} --region us-east-1` makes it"),
+        (far, "{} is in eu-west-1, and the cluster in us-east-1", "aws s3 mb"),
+        (
+            opened,
+            "{} does not block all public access (BlockPublicAcls)",
+            "`aws s3api put-public-access-block --bucket",
+        ),
+        (unblocked, "{} does not block all public access (BlockPublicAcls, Ign", "`aws s3api put-public-access-block"),
+        (unencrypted, "{} does not encrypt what it gets", "`aws s3api put-bucket-encryption --bucket {}"),
+    ],
+)
+def test_a_bucket_that_does_not_suit_is_refused_by_plan(phalanx, aws, write, s3, make, said, hint):
+    made = make(s3)
+    write(made)
+    assert phalanx("plan") == 2
+    assert f"phalanx.yaml:5: bucket: {said.format(made)}" in phalanx.err
+    assert hint.format(made) in phalanx.err
+
+
+def test_up_refuses_it_before_anything_is_made(phalanx, local, aws, write, s3):
+    made = opened(s3)
+    cluster = write(made)
+    assert phalanx("up") == 2
+    assert f"phalanx.yaml:5: bucket: {made} does not block all public access" in phalanx.err
+    assert keys(s3, made) == []
+    with pytest.raises(ClientError, match="does not exist"):
+        local.describe(cluster)
+
+
+def test_the_account_s_settings_block_public_access_as_well(phalanx, aws, write, s3):
+    made = opened(s3)
+    write(made)
+    aws.of_account.blocked = ALL[1:]
+    assert phalanx("plan") == 2
+    aws.of_account.blocked = ALL[:1]
+    assert phalanx("plan") == 0
+
+
+def test_without_the_right_to_ask_for_the_account_s_settings_it_is_named(phalanx, aws, write, s3, monkeypatch):
+    def refuse(**_arguments: str) -> None:
+        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "Access Denied"}}, "GetPublicAccessBlock")
+
+    monkeypatch.setattr(aws.of_account, "get_public_access_block", refuse)
+    write(opened(s3))
+    assert phalanx("plan") == 2
+    assert "bucket: these AWS credentials may not ask what blocks public access to this account" in phalanx.err
+    assert "Request a policy that allows s3:GetAccountPublicAccessBlock" in phalanx.err
+
+
+def test_a_policy_that_lets_everybody_in_is_refused(phalanx, local, aws, write):
+    statement = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::public/*"}
+    made = {"Bucket": {"Ref": "Bucket"}, "PolicyDocument": {"Version": "2012-10-17", "Statement": [statement]}}
+    stack = local.made(
+        {"Bucket": {"Type": "AWS::S3::Bucket"}, "Policy": {"Type": "AWS::S3::BucketPolicy", "Properties": made}}
+    )
+    bucket = local.physical(stack, "Bucket")
+    write(bucket)
+    assert phalanx("plan") == 2
+    assert f"phalanx.yaml:5: bucket: {bucket} has a policy that lets everybody in" in phalanx.err
+    assert f"`aws s3api delete-bucket-policy --bucket {bucket}` removes it" in phalanx.err
+
+
+def test_a_bucket_of_another_account_is_refused(phalanx, local, aws, write, bucket, monkeypatch):
+    """Its owner could replace the document before CloudFormation reads it. moto does not look at the owner."""
+
+    def call(service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        if arguments.get("ExpectedBucketOwner") == local.context.account:
+            status = {"HTTPStatusCode": 403, "HTTPHeaders": {}}
+            refused = ClientError({"Error": {"Code": "403"}, "ResponseMetadata": status}, "HeadBucket")
+            monkeypatch.setattr(aws.client("s3"), operation, lambda **_: (_ for _ in ()).throw(refused))
+        return Aws.call(aws, service, operation, **arguments)
+
+    monkeypatch.setattr(aws, "call", call)
+    write(bucket)
+    assert phalanx("plan") == 2
+    assert f"bucket: these AWS credentials may not list {bucket}, or another account owns it" in phalanx.err
+
+
+def test_a_document_above_what_cloudformation_takes_from_s3_is_refused(phalanx, aws, write, bucket, monkeypatch):
+    monkeypatch.setattr(request_limits, "LIMIT_IN_S3_BYTES", 60_000)  # no phalanx.yaml makes more than 1 MB today
+    write(bucket)
+    assert phalanx("plan") == 2
+    assert "phalanx.yaml:6: tags: the stack's document has 1" in phalanx.err
+    assert "and CloudFormation takes 60,000 from S3" in phalanx.err
+    assert "bucket: NAME" not in phalanx.err
+
+
+# ---- rights
+
+
+def test_the_bucket_is_used_with_exactly_these_rights(phalanx, local, use, write, bucket, s3):
+    write(bucket)
+    assert phalanx("policy", "--offline") == 0
+    printed = statements_of(json.loads(phalanx.out))
+    role, me = person(local, printed)
+    use(me)
+    assert phalanx("up") == 130
+    assert keys(s3, bucket) == []
+    # The stack goes on, and writes lines that are not complete yet.
+    lines = (local.context.state / usage.NAME).read_text().splitlines()
+    asked = [json.loads(one) for one in lines if one.startswith(f'{{"role": "{role}", "action": "s3:')]
+    mine = [one for one in printed if one["Sid"] in OF_BUCKETS]
+    assert not_needed(mine, [Ask(one["action"], one["resource"], one["keys"]) for one in asked]) == []
+    write(tags={"team": "vision"})
+    assert phalanx("policy", "--offline") == 0
+    assert "Document" not in "".join(one["Sid"] for one in json.loads(phalanx.out)["Statement"])
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        *("s3:ListBucket", "s3:GetBucketPublicAccessBlock", "s3:GetBucketPolicyStatus"),
+        "s3:GetEncryptionConfiguration",
+    ],
+)
+def test_a_check_that_is_not_allowed_names_the_right(phalanx, local, use, write, bucket, missing):
+    write(bucket)
+    assert phalanx("policy", "--offline") == 0
+    use(person(local, without(statements_of(json.loads(phalanx.out)), missing))[1])
+    assert phalanx("plan") == 2
+    assert "phalanx.yaml:5: bucket: these AWS credentials may not " in phalanx.err
+    assert f"Request a policy that allows {missing} on this bucket" in phalanx.err
+
+
+def test_without_the_right_to_read_it_cloudformation_refuses_the_document(phalanx, local, use, write, bucket, s3):
+    write(bucket)
+    assert phalanx("policy", "--offline") == 0
+    use(person(local, without(statements_of(json.loads(phalanx.out)), "s3:GetObject"))[1])
+    assert phalanx("up") == 3
+    assert "S3 error: Access Denied" in phalanx.err
+    assert keys(s3, bucket) == []

@@ -1,0 +1,46 @@
+"""The key `bucket`: its names, and how a request to CloudFormation names a document that is there."""
+
+from __future__ import annotations
+
+import pytest
+from clusters import spec
+
+from phalanx.clouds import s3_objects
+from phalanx.clouds.aws import AwsCloud
+from phalanx.errors import SpecError
+
+
+@pytest.mark.parametrize("written", ["my-bucket", "s3://my-bucket", "a.b--c.3", "123", "b" * 63])
+def test_a_bucket_is_its_name(written):
+    assert spec(bucket=written).bucket == written.removeprefix("s3://")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("a/b", "s3://my-bucket/", "s3://my-bucket/prefix", "http://my-bucket", "My-bucket", "my_bucket", "ab"),
+        *("my..bucket", "my-.bucket", "my.-bucket", "-my-bucket", "my-bucket-", "192.0.2.1", "my-bucket\n", "b" * 64),
+        *("xn--my-bucket", "sthree-my-bucket", "amzn-s3-demo-bucket", "my-bucket-s3alias", "my-bucket--x-s3"),
+        *("my-bucket--ol-s3", "my-bucket.mrap", "my-bucket--table-s3", ""),
+    ],
+)
+def test_what_s3_takes_as_no_name_is_refused(written):
+    with pytest.raises(SpecError, match=r"bucket: '.*' can't be the name of an S3 bucket; such as my-bucket"):
+        spec(bucket=written)
+
+
+@pytest.mark.parametrize(
+    ("region", "host"),
+    [
+        ("us-east-1", "s3.us-east-1.amazonaws.com"),
+        ("eu-central-1", "s3.eu-central-1.amazonaws.com"),
+        ("us-gov-west-1", "s3.us-gov-west-1.amazonaws.com"),
+        ("cn-north-1", "s3.cn-north-1.amazonaws.com.cn"),
+        ("eusc-de-east-1", "s3.eusc-de-east-1.amazonaws.eu"),
+    ],
+)
+def test_a_document_in_s3_is_named_at_the_region_s_own_endpoint(region, host):
+    """docs/aws-behaviour.md 1.26"""
+    named = s3_objects.as_template(AwsCloud(region), "s3://my.bucket/phalanx/demo.json")
+    assert named == {"TemplateURL": f"https://{host}/my.bucket/phalanx/demo.json"}
+    assert s3_objects.as_template(AwsCloud(region), "{}") == {"TemplateBody": "{}"}
