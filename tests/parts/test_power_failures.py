@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from power_cuts import World, worlds
 
 from phalanx.runner.files import state as states
 from phalanx.runner.verbs.submit import _keep
@@ -39,7 +40,6 @@ while True:
         states.write(directory, state)
         print(job["id"], state["state"], flush=True)
 """
-_VARIED = 6
 ORDER = ("pending", "running", "succeeded")
 
 
@@ -115,63 +115,6 @@ class Disk:
     def unlink(self, path: str) -> None:
         Path(path).unlink()
         self.calls.append(("unlink", path))
-
-
-World = dict[str, "bytes | None"]
-
-
-def worlds(calls: list[tuple[Any, ...]]) -> Iterator[World]:
-    """Yield what a disk may contain if the power fails after these calls: names with contents, None for a directory.
-
-    What was synced is present. Of later changes to names, any subset may be; of later writes, nothing, half or all.
-    """
-    kept, pending = names(calls)
-    # If nothing is synced, only the latest changes are varied, because each doubles the number of worlds.
-    kept, pending = kept + pending[:-_VARIED], pending[-_VARIED:]
-    for chosen in itertools.product((False, True), repeat=len(pending)):
-        done = [*kept, *(call for call, is_kept in zip(pending, chosen, strict=True) if is_kept)]
-        for share in (0.0, 0.5, 1.0):
-            yield applied(done, contents(calls, share))
-
-
-def names(calls: list[tuple[Any, ...]]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """Split the changes to names into those that are on the disk for certain, and those that may not be."""
-    kept: list[tuple[Any, ...]] = []
-    pending: list[tuple[Any, ...]] = []
-    for call in calls:
-        if call[0] == "sync names":
-            kept += [one for one in pending if _parent(one) == call[1]]
-            pending = [one for one in pending if _parent(one) != call[1]]
-        elif call[0] in ("name", "rename", "unlink"):
-            pending.append(call)
-    return kept, pending
-
-
-def _parent(call: tuple[Any, ...]) -> str:
-    return str(Path(call[1]).parent)
-
-
-def contents(calls: list[tuple[Any, ...]], share: float) -> dict[int, bytes]:
-    written: dict[int, bytes] = {}
-    synced: dict[int, int] = {}
-    for call in calls:
-        if call[0] == "write":
-            written[call[1]] = written.get(call[1], b"") + call[2]
-        elif call[0] == "sync":
-            synced[call[1]] = len(written.get(call[1], b""))
-    return {one: data[: max(synced.get(one, 0), int(len(data) * share))] for one, data in written.items()}
-
-
-def applied(calls: list[tuple[Any, ...]], files: dict[int, bytes]) -> World:
-    world: World = {}
-    for call in calls:
-        if call[0] == "name":
-            world[call[1]] = None if call[2] is None else files.get(call[2], b"")
-        elif call[0] == "unlink":
-            world.pop(call[1], None)
-        elif call[1] in world:
-            world[call[2]] = world.pop(call[1])
-    return world
 
 
 def make(world: World, root: Path) -> None:

@@ -42,10 +42,11 @@ def dial_command(socket: str) -> str:
 def write(directory: Path, socket: str) -> Path:
     """Write the programs into `directory`/bin, and return that. Other hosts are reached as without them."""
     config, place = directory / "ssh_config", directory / "bin"
-    write_private(config, _HOSTS.format(dial=dial_command(socket), quick=QUICK))
+    write_private(config, _HOSTS.format(dial=dial_command(socket), quick=QUICK), lasts=False)
     place.mkdir(mode=0o700, exist_ok=True)
     for name, found in _found(place).items():
-        write_private(place / name, f'#!/bin/sh\nexec {shlex.quote(found)} -F {shlex.quote(str(config))} "$@"\n')
+        text = f'#!/bin/sh\nexec {shlex.quote(found)} -F {shlex.quote(str(config))} "$@"\n'
+        write_private(place / name, text, lasts=False)
         (place / name).chmod(0o700)
     return place
 

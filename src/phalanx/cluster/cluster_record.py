@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from phalanx.errors import ClusterError, PhalanxError
+from phalanx.node import files
 from phalanx.ssh.remote import Remote, close_all
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class Cluster:
         self.require_ready()
         assert self.control is not None, "a cluster needs `control` before it is used"
         roster = self.control.roster(self)
-        write_private(self.directory / _ROSTER, roster.to_json())
+        write_private(self.directory / _ROSTER, roster.to_json(), lasts=False)
         return roster
 
     def settle_by(self, command: str) -> None:
@@ -193,7 +194,7 @@ class Cluster:
             return
         with contextlib.suppress(PhalanxError):
             self.control.settle_by(self, command)
-            write_private(path, command)
+            write_private(path, command, lasts=False)
 
     def require_ready(self) -> None:
         """Raise ClusterError unless the cluster is ready."""
@@ -227,24 +228,36 @@ def make_key(name: str) -> str:
     """Return the public half of this machine's key for a cluster; create it if needed (ed25519, no passphrase)."""
     private = cluster_directory(name) / "id_ed25519"
     _require_readable_by_ssh(state_directory())
-    private.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_directory(private.parent)
     private.parent.chmod(0o700)
     if not private.exists():
         _generate(private, comment=f"phalanx-{name}")
-    return private.with_suffix(".pub").read_text().strip()
+    public = private.with_suffix(".pub")
+    if not public.exists():
+        found = _public_half(private)
+        if not found:
+            raise ClusterError(f"{private} is damaged", "Delete it, and run `phalanx up` again.")
+        write_private(public, found)
+    return public.read_text().strip()
 
 
 def take_key(name: str, private: Path, public: str) -> bool:
     """Copy an existing private key for a cluster, if it has no passphrase and `public` is its public half."""
-    derive = ["ssh-keygen", "-y", "-P", "", "-f", str(private)]
-    found = subprocess.run(derive, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False)
-    if not found.stdout or found.stdout.split()[:2] != public.split()[:2]:
+    found = _public_half(private)
+    if not found or found.split()[:2] != public.split()[:2]:
         return False
     _require_readable_by_ssh(state_directory())
     mine = cluster_directory(name) / "id_ed25519"
     write_private(mine, private.read_text())
     write_private(mine.with_suffix(".pub"), public + "\n")
     return True
+
+
+def _public_half(private: Path) -> str:
+    """Return the public half of a private key without a passphrase; "" of any other file."""
+    derive = ["ssh-keygen", "-y", "-P", "", "-f", str(private)]
+    ended = subprocess.run(derive, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False)
+    return ended.stdout
 
 
 def public_key(name: str) -> str:
@@ -268,13 +281,19 @@ def write_authority(cluster: Cluster, authority: str) -> bool:
     return True
 
 
-def write_private(path: Path, text: str) -> None:
-    """Write a file atomically that only this user can read."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.touch(mode=0o600)
-    beside.write_text(text)
-    beside.replace(path)
+def write_private(path: Path, text: str, lasts: bool = True) -> None:
+    """Write a file atomically that only this user can read; what `lasts` is there after a power failure."""
+    make_directory(path.parent)
+    if files.write(str(path), text, 0o600, is_synced=lasts) and lasts:
+        files.sync(str(path.parent))
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory that only this user can read, and those above it; each is there after a power failure."""
+    if not path.is_dir():
+        make_directory(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+        files.sync(str(path.parent))
 
 
 def _ssh_config_text(cluster: Cluster, route: SshRoute) -> str:
@@ -320,7 +339,10 @@ def _require_readable_by_ssh(path: Path) -> None:
 
 
 def _generate(private: Path, comment: str) -> None:
-    """Generate the key under another name and link it into place, so that two concurrent `up` use the same key."""
+    """Generate a private key under another name and link it into place: two concurrent `up` use the same key.
+
+    After a power failure it is there as a whole, or not at all.
+    """
     beside = private.with_name(f".id_ed25519.{os.getpid()}")
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(beside)]
     try:
@@ -329,15 +351,15 @@ def _generate(private: Path, comment: str) -> None:
         raise ClusterError(
             "the command `ssh-keygen` is not installed", "Debian, Ubuntu: apt-get install openssh-client"
         ) from error
-    beside_public = Path(f"{beside}.pub")
     try:
-        private.with_suffix(".pub").hardlink_to(beside_public)
+        files.sync(str(beside))
         private.hardlink_to(beside)
     except FileExistsError:
         pass
     finally:
         beside.unlink()
-        beside_public.unlink()
+        Path(f"{beside}.pub").unlink()
+    files.sync(str(private.parent))
 
 
 def _only_known() -> str:

@@ -39,7 +39,7 @@ class Nodes:
     def __init__(self, cluster: EmrCluster, name: str, route: SshRoute, identity: Path | None) -> None:
         self.cluster = cluster
         self._config = store.cluster_directory(name) / "adoption" / "ssh_config"
-        store.write_private(self._config, _config(cluster, route, identity, self._config.parent))
+        store.write_private(self._config, _config(cluster, route, identity, self._config.parent), lasts=False)
 
     def close(self) -> None:
         """Close the connections, and remove their files."""

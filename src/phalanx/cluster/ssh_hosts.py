@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.cluster.cluster_record import HEAD, Cluster, state_directory, write_private
 from phalanx.errors import ClusterError
+from phalanx.node import files
 
 HOSTS = "ssh_hosts"
 # Only for phalanx, which names the socket of each shared connection on ssh's command line.
@@ -83,8 +83,4 @@ def _replace(config: Path, content: str) -> None:
     config.parent.mkdir(mode=0o700, exist_ok=True)
     real = config.resolve()
     mode = real.stat().st_mode & 0o777 if real.exists() else 0o600
-    beside = real.with_name(f".{real.name}.{os.getpid()}")
-    beside.touch(mode=0o600)
-    beside.write_text(content)
-    beside.chmod(mode)
-    beside.replace(real)
+    files.write(str(real), content, mode, is_synced=True)

@@ -98,13 +98,13 @@ def deny_timers(name: str, root: str = "") -> None:
         path = f"{root}/etc/{program}.deny"
         is_open = program == "cron" and not os.path.exists(root + "/usr/sbin/crond")
         if is_open or os.path.exists(path):
-            files.write(path, files.with_block(files.read(path), name + "\n"))
+            files.write(path, files.with_block(files.read(path), name + "\n"), is_synced=True)
 
 
 def _append(path: str, line: str) -> None:
     mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0o640
     text = files.read(path)
-    files.write(path, text + ("" if text.endswith("\n") or not text else "\n") + line + "\n", mode)
+    files.write(path, text + ("" if text.endswith("\n") or not text else "\n") + line + "\n", mode, is_synced=True)
 
 
 def _make_home(home: str, uid: int) -> None:

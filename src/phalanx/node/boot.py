@@ -154,8 +154,9 @@ def _run_script(agent: Agent) -> None:
     state = f"{root}{HOME}/boot-script"
     if files.read(state) == "ended":
         return
-    if not files.write(state, "began"):
+    if not files.write(state, "began", is_synced=True):
         raise CommandError("the boot script", 1, "the machine restarted while it ran")
+    files.sync(os.path.dirname(state))
     with open(loader.SCRIPT, "rb") as file:
         has_interpreter = file.read(2) == b"#!"
     machine = contract.this_machine(settings.region, settings.shared, settings.job_user, root)
@@ -166,4 +167,5 @@ def _run_script(agent: Agent) -> None:
         run(argv, _SCRIPT_SHARE * settings.node_timeout_s, agent.log.say, env=environment, cwd="/")
     except CommandError as error:
         raise CommandError("the boot script", error.status, error.output) from None
-    files.write(state, "ended")
+    files.write(state, "ended", is_synced=True)
+    files.sync(os.path.dirname(state))

@@ -200,10 +200,11 @@ def apply(roster: Roster, instance_id: str, machine: Machine, papers: Papers, ro
     """Write the contract of this generation. Idempotent."""
     node = next(n for n in roster.nodes if n.instance_id == instance_id)
     for path, text in blocks(roster, node, machine).items():
-        files.write(root + path, files.with_block(_off_loopback(files.read(root + path), node), text))
+        others = _off_loopback(files.read(root + path), node)
+        files.write(root + path, files.with_block(others, text), is_synced=True)
     account.deny_timers(machine.job_user, root)
     known = f"{root}/etc/ssh/ssh_known_hosts"
-    files.write(known, _known_hosts(files.read(known), roster, papers))
+    files.write(known, _known_hosts(files.read(known), roster, papers), is_synced=True)
     include("/etc/ssh/ssh_config", root)
     include("/etc/ssh/sshd_config", root)
     changed = [path for path, text in texts(roster, node, machine, papers).items() if files.write(root + path, text)]
@@ -216,7 +217,7 @@ def include(path: str, root: str = "") -> None:
     text = files.read(root + path)
     line = f"Include {path}.d/*.conf\n"
     if not any(words[:2] == line.split() for words in map(str.split, text.splitlines())):
-        files.write(root + path, line + text)
+        files.write(root + path, line + text, is_synced=True)
 
 
 def _lines(lines: list[str]) -> str:

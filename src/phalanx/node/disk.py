@@ -56,7 +56,7 @@ def begin(root: str = "") -> None:
     for path in ("/etc/fstab", "/etc/hosts", "/etc/environment"):
         text = files.read(root + path)
         if files.without_block(text) != text:
-            files.write(root + path, files.without_block(text))
+            files.write(root + path, files.without_block(text), is_synced=True)
     files.enable("phalanx", _UNIT, "multi-user", root)
 
 

@@ -18,8 +18,12 @@ def read(path: str) -> str:
         return ""
 
 
-def write(path: str, text: str, mode: int = 0o644, owner: Optional[int] = None) -> bool:
-    """Write `text` to `path`; return True if that changed it. `owner` is a uid (and gid)."""
+def write(path: str, text: str, mode: int = 0o644, owner: Optional[int] = None, is_synced: bool = False) -> bool:
+    """Write `text` to `path`; return True if that changed it. `owner` is a uid (and gid).
+
+    With `is_synced`, the text is on the disk before it gets its name: a power failure leaves the old or the new one.
+    Without it, an empty file may be left, which is enough for a file that the next boot writes again.
+    """
     if os.path.exists(path) and read(path) == text:
         return False
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -27,10 +31,22 @@ def write(path: str, text: str, mode: int = 0o644, owner: Optional[int] = None) 
     with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", errors="surrogateescape") as file:
         file.write(text)
         os.fchmod(file.fileno(), mode)
+        if is_synced:
+            file.flush()
+            os.fsync(file.fileno())
     if owner is not None:
         chown(beside, owner)
     os.rename(beside, path)
     return True
+
+
+def sync(path: str) -> None:
+    """Put on the disk what another program wrote into a file, or the names in a directory."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def enable(name: str, unit: str, target: str, root: str = "") -> None:
@@ -64,7 +80,7 @@ def add_to_block(path: str, line: str, root: str = "") -> None:
     text = read(root + path)
     ours = text.partition(_BEGIN)[2].partition(_END)[0].splitlines(True)
     kept = [one for one in ours if one.split()[1] != line.split()[1]]
-    write(root + path, with_block(text, "".join([*kept, line])))
+    write(root + path, with_block(text, "".join([*kept, line])), is_synced=True)
 
 
 def without_block(text: str) -> str:

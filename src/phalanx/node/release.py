@@ -152,6 +152,9 @@ def replace(path: str, text: str) -> None:
     with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", errors="surrogateescape") as file:
         os.fchmod(file.fileno(), mode)
         file.write(text)
+        # Of /etc/passwd, a power failure must not leave an empty file.
+        file.flush()
+        os.fsync(file.fileno())
     os.rename(beside, path)
 
 

@@ -23,7 +23,15 @@ def make_key(path: str, comment: str, kind: str = "ed25519") -> str:
     """Return the public key line of the key at `path`; generate the key if it does not exist."""
     if not os.path.exists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", comment, "-f", path], 30)
+        beside = f"{path}.phalanx-{os.getpid()}"
+        if os.path.exists(beside):
+            os.unlink(beside)  # of an earlier boot; ssh-keygen would ask
+        run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", comment, "-f", beside], 30)
+        # The private half last: where it is, both are complete, also after a power failure.
+        for half in (".pub", ""):
+            files.sync(beside + half)
+            os.rename(beside + half, path + half)
+            files.sync(os.path.dirname(path))
     return files.read(path + ".pub").strip()
 
 
