@@ -38,7 +38,7 @@ class TestMount:
         monkeypatch.setattr(mount.files, "chown", lambda path, owner: self.owned.append(path))
         monkeypatch.setattr(mount.os, "chown", lambda path, *_, **__: self.owned.append(path))
         monkeypatch.setattr(mount.files, "read", lambda _: "LABEL=root / ext4 defaults 0 1\n")
-        monkeypatch.setattr(mount.files, "write", lambda path, text: self.written.append((path, text)))
+        monkeypatch.setattr(mount.files, "write", lambda path, text, **_: self.written.append((path, text)))
         self.written: list[tuple[str, str]] = []
         return ran
 
