@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import dataclasses
 import datetime
 import heapq
 import itertools
@@ -337,7 +336,7 @@ def certificate_s(nodes: int = 20) -> float:
         key = trust.make_key(f"{place}/key", "n")
         authority = trust.Authority(f"{place}/authority/key", "demo", "10.0.0.0/16")
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        made = [dataclasses.replace(_node(n), host_key=key, user_key=key) for n in range(1, nodes + 1)]
+        made = [_node(n)._replace(host_key=key, user_key=key) for n in range(1, nodes + 1)]
         authority.sign(made, "phalanx")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / nodes

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rosters import a_node
 
 from phalanx.node.decision import Group, Policy, Publish, State, decide
@@ -31,7 +29,7 @@ def state(*answered: int, at: float = 1.0) -> State:
 
 
 def hear(made: State, number: int, at: float = 1.0) -> None:
-    made.hellos[f"i-{number}"] = replace(machine(number), head=False)
+    made.hellos[f"i-{number}"] = machine(number)._replace(head=False)
     made.heard[f"i-{number}"] = at
     made.beats[machine(number).address] = ALWAYS
 

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ class FakeCluster:
     def change_roster(self, nodes: int) -> None:
         """Write a new generation with only the first nodes, as the head does."""
         self._generation += 1
-        newer = replace(self.roster, generation=self._generation, nodes=self.roster.nodes[:nodes])
+        newer = self.roster._replace(generation=self._generation, nodes=self.roster.nodes[:nodes])
         beside = self.root / "roster.json.new"
         beside.write_text(newer.to_json())
         beside.replace(self.root / "roster.json")
@@ -133,9 +133,9 @@ class FakeCluster:
     def replace(self, node: str, instance_id: str) -> None:
         """Let another machine answer at this node's name, which knows its own id."""
         (another,) = (
-            replace(one, instance_id=instance_id, head=True, **_HERE) for one in self.roster.nodes if one.name == node
+            one._replace(instance_id=instance_id, head=True, **_HERE) for one in self.roster.nodes if one.name == node
         )
-        (self.root / f"roster.{node}").write_text(replace(self.roster, nodes=(another,)).to_json())
+        (self.root / f"roster.{node}").write_text(self.roster._replace(nodes=(another,)).to_json())
 
     def be_found(self, gpus: int = 0) -> None:
         """Give the only node an address that can be bound, by which a scheduler's starter finds its node."""
@@ -146,7 +146,7 @@ class FakeCluster:
         self._describe_nodes(gpus=gpus)
 
     def _describe_nodes(self, **fields: Any) -> None:
-        self.roster = replace(self.roster, nodes=tuple(replace(node, **fields) for node in self.roster.nodes))
+        self.roster = self.roster._replace(nodes=tuple(node._replace(**fields) for node in self.roster.nodes))
         (self.root / "roster.json").write_text(self.roster.to_json())
         os.utime(self.root / "roster.json", (0, 0))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from phalanx.node.roster import Missing, Node, Roster, worker_name
 
 
@@ -21,7 +19,7 @@ def a_node(number: int, **changes) -> Node:
         host_key=f"ssh-ed25519 AAAAhost{number}",
         user_key=f"ssh-ed25519 AAAAuser{number}",
     )
-    return replace(node, **changes)
+    return node._replace(**changes)
 
 
 ROSTER = Roster(

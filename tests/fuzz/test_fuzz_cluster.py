@@ -7,7 +7,6 @@ import io
 import json
 import struct
 import tarfile
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,7 +74,7 @@ def test_a_message_changes_what_is_known_of_its_sender_alone():
         assert len(repr(head.state)) < 100_000
 
     valid = [
-        {"kind": "hello", **asdict(WORKER)},
+        {"kind": "hello", **WORKER._asdict()},
         {"kind": "ack", "instance_id": WORKER.instance_id, "generation": 3},
         {"kind": "failed", "instance_id": WORKER.instance_id, "step": "s", "command": "c", "exit": 1, "output": "o"},
     ]

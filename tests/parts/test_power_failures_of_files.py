@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -103,7 +103,7 @@ CASES = {
         (*(f"image/etc/{name}" for name in ("hosts", "environment", "ssh/ssh_known_hosts", "ssh/ssh_config")),),
         (
             lambda root: apply(root / "image"),
-            lambda root: apply(root / "image", replace(ROSTER, nodes=ROSTER.nodes[1:])),
+            lambda root: apply(root / "image", ROSTER._replace(nodes=ROSTER.nodes[1:])),
         ),
         lasts=False,
     ),

@@ -14,7 +14,7 @@ from phalanx.runner.process import JobDescription
 def test_deepspeeds_ranks_are_given_the_granted_gpus_in_place_of_the_first_ones(tmp_path):
     job = JobDescription("1", "", ("x",), str(tmp_path), devices={"deeplearning-worker1": ("2", "3")})
     nodes = roster(nodes=2, slots=2)
-    nodes = replace(nodes, nodes=tuple(replace(node, gpus=2) for node in nodes.nodes))
+    nodes = nodes._replace(nodes=tuple(node._replace(gpus=2) for node in nodes.nodes))
     first, second = load("deepspeed").processes(replace(job, launcher="deepspeed"), nodes)
     assert (first.env, second.env) == ({"PHALANX_GPUS": "2,3"}, {})
     show = first.files["rank"].rpartition("exec")[0] + "echo $CUDA_VISIBLE_DEVICES"

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,7 +70,7 @@ def test_many_certificates_need_only_a_few_files_at_a_time(keys, tmp_path, monke
 
     monkeypatch.setattr(trust, "run", counted)
     authority = trust.Authority(str(tmp_path / "authority/key"), "demo", "10.0.0.0/8")
-    nodes = [replace(node(keys, 1), instance_id=f"i-{number:x}") for number in range(150)]
+    nodes = [node(keys, 1)._replace(instance_id=f"i-{number:x}") for number in range(150)]
     assert set(authority.sign(nodes, "phalanx").values()) == {("a certificate", "a certificate")}
     assert max(seen) < 300
 
@@ -204,5 +203,5 @@ def test_a_new_authority_signs_for_old_keys(keys, tmp_path):
     """A replaced head has another authority, and the keys in the roster suffice to sign again."""
     authority = trust.Authority(str(tmp_path / "key"), "demo", "10.0.0.0/16")
     two = node(keys, 2)
-    certificates = authority.sign([replace(two, name="deeplearning-worker7")], "phalanx")
+    certificates = authority.sign([two._replace(name="deeplearning-worker7")], "phalanx")
     assert "deeplearning-worker7" in describe(certificates[two.instance_id][0])

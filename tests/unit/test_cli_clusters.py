@@ -141,7 +141,7 @@ def test_status_says_how_many_gpus_nodes_have(phalanx, cloud, monkeypatch, tmp_p
     monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
     (tmp_path / "phalanx.yaml").write_text(f"name: demo\ncloud: local\nnodes: 2\ntype: {kind}\n")
     whole = roster(2)
-    cloud.roster = replace(whole, nodes=tuple(replace(node, gpus=gpus) for node in whole.nodes))
+    cloud.roster = whole._replace(nodes=tuple(node._replace(gpus=gpus) for node in whole.nodes))
     assert phalanx("up") == 0
     assert phalanx("status") == 0
     lines = [line for line in phalanx.out.splitlines() if line.startswith("gpus")]
@@ -165,7 +165,7 @@ def test_status_shows_missing_nodes_and_the_head(phalanx, cloud, monkeypatch):
 
 def test_nodes_lists_members_and_missing_nodes(phalanx, cloud):
     whole = roster(3, missing=[MISSING])
-    cloud.roster = replace(whole, nodes=whole.nodes[:2], silent=whole.nodes[2:])
+    cloud.roster = whole._replace(nodes=whole.nodes[:2], silent=whole.nodes[2:])
     phalanx("up")
     assert phalanx("nodes") == 0
     assert "10.0.1.12" in phalanx.out
@@ -178,7 +178,7 @@ def test_nodes_lists_members_and_missing_nodes(phalanx, cloud):
 def test_a_silent_node_is_reported_and_is_not_ready(phalanx, cloud, monkeypatch):
     monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
     whole = roster(3)
-    cloud.roster = replace(whole, nodes=whole.nodes[:2], silent=whole.nodes[2:])
+    cloud.roster = whole._replace(nodes=whole.nodes[:2], silent=whole.nodes[2:])
     assert phalanx("up") == 0
     assert "  nodes    2 of 3" in phalanx.out and "  silent   deeplearning-worker3: no sign of life" in phalanx.out
     assert phalanx("status") == 0

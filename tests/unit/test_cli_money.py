@@ -24,8 +24,8 @@ def test_a_stopped_cluster_is_shown_as_such_and_up_starts_it(phalanx, cloud):
     assert "stopped" in phalanx.out
     assert phalanx("extend") == 6
     assert "`phalanx up` starts them" in phalanx.err
-    nodes = tuple(replace(node, instance_id=f"i-{number}") for number, node in enumerate(cloud.roster.nodes, 11))
-    cloud.roster_after_start = replace(cloud.roster, generation=2, nodes=nodes)
+    nodes = tuple(node._replace(instance_id=f"i-{number}") for number, node in enumerate(cloud.roster.nodes, 11))
+    cloud.roster_after_start = cloud.roster._replace(generation=2, nodes=nodes)
     assert phalanx("up") == 0
     assert "had stopped its nodes; starting them again" in phalanx.err
     assert "is ready after" in phalanx.out

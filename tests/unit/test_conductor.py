@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -235,7 +234,7 @@ def test_a_node_whose_agent_is_silent_is_lost_although_its_starter_lives(conduct
     monkeypatch.setenv("PHALANX_ROSTER", str(path))
 
     def fall_silent(_number: int) -> None:
-        path.write_text(replace(whole, nodes=whole.nodes[:1], silent=whole.nodes[1:]).to_json())
+        path.write_text(whole._replace(nodes=whole.nodes[:1], silent=whole.nodes[1:]).to_json())
         os.utime(path, (1, 1))
 
     starters[OTHER].on_spawn = fall_silent
@@ -258,7 +257,7 @@ def test_a_notice_reaches_all_ranks_once_and_explains_the_failure_that_follows(
         starters[OTHER].ends(1, 1)
 
     def give_notice(_number: int) -> None:
-        path.write_text(replace(whole, leaving=(Missing(OTHER, "AWS takes it back"),)).to_json())
+        path.write_text(whole._replace(leaving=(Missing(OTHER, "AWS takes it back"),)).to_json())
         os.utime(path, (1, 1))
 
     stage.on_notice = note

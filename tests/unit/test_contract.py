@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,7 +84,7 @@ def test_jobs_read_the_key_by_the_group_that_an_image_gave_their_user(root):
 
 def test_a_head_that_does_not_train_is_no_worker(root):
     head, worker = ROSTER.nodes
-    apply(root, replace(ROSTER, nodes=(replace(head, slots=0), worker)))
+    apply(root, ROSTER._replace(nodes=(head._replace(slots=0), worker)))
     assert (root / "opt/deeplearning/workers").read_text() == "deeplearning-worker2\n"
     assert (root / "opt/phalanx/hostfile").read_text() == "deeplearning-worker2 slots=2\n"
     assert "DEEPLEARNING_WORKERS_COUNT='1'" in (root / "etc/profile.d/phalanx.sh").read_text()
@@ -93,7 +92,7 @@ def test_a_head_that_does_not_train_is_no_worker(root):
 
 
 def test_an_administrator_of_the_service_reaches_itself_and_its_programs_find_the_addresses(root):
-    service = replace(MACHINE, administrator="admin", address_file="/home/admin/addresses")
+    service = MACHINE._replace(administrator="admin", address_file="/home/admin/addresses")
     apply(root, machine=service)
     assert (root / "home/admin/addresses").read_text() == "10.0.1.11\n10.0.1.12\n"
     config = (root / "etc/ssh/ssh_config.d/60-phalanx.conf").read_text()
@@ -102,7 +101,7 @@ def test_an_administrator_of_the_service_reaches_itself_and_its_programs_find_th
 
 
 def test_a_silent_node_can_be_reached_and_is_not_used(root):
-    apply(root, replace(ROSTER, silent=(a_node(4),)))
+    apply(root, ROSTER._replace(silent=(a_node(4),)))
     assert "10.0.1.14 deeplearning-worker4 ip-10-0-1-14" in (root / "etc/hosts").read_text().splitlines()
     assert "ip-10-0-1-14" in (root / "etc/ssh/ssh_config.d/60-phalanx.conf").read_text()
     for used in ("opt/deeplearning/workers", "opt/phalanx/hostfile"):
@@ -119,7 +118,7 @@ def test_applying_the_contract_again_changes_nothing(root):
 
 def test_an_older_generation_leaves_no_trace(root):
     apply(root)
-    grown = replace(ROSTER, generation=4, nodes=(a_node(1), a_node(2, address="10.0.1.99", hostname="ip-10-0-1-99")))
+    grown = ROSTER._replace(generation=4, nodes=(a_node(1), a_node(2, address="10.0.1.99", hostname="ip-10-0-1-99")))
     apply(root, grown)
     text = "\n".join(everything(root).values())
     assert "10.0.1.12" not in text and "10.0.1.99" in text
@@ -130,7 +129,7 @@ def test_ranks_do_not_spin_where_they_share_cores():
     node = a_node(2, slots=8)
     assert contract.environment(ROSTER, node, MACHINE)["OMPI_MCA_mpi_yield_when_idle"] == "1"
     assert "OMPI_MCA_mpi_yield_when_idle" not in contract.environment(ROSTER, a_node(2), MACHINE)
-    local = replace(MACHINE, endpoint="http://169.254.1.1:4566")
+    local = MACHINE._replace(endpoint="http://169.254.1.1:4566")
     assert contract.environment(ROSTER, a_node(2), local)["OMPI_MCA_mpi_yield_when_idle"] == "1"
     assert contract.environment(ROSTER, a_node(2), local)["AWS_ENDPOINT_URL"] == "http://169.254.1.1:4566"
 
@@ -141,7 +140,7 @@ def test_daemons_of_open_mpi_start_ranks_in_the_thread_that_reaps_them():
 
 def test_root_may_run_mpi_only_where_everybody_is_root():
     assert "OMPI_ALLOW_RUN_AS_ROOT" not in contract.environment(ROSTER, a_node(2), MACHINE)
-    single = replace(MACHINE, single_uid=True)
+    single = MACHINE._replace(single_uid=True)
     assert contract.environment(ROSTER, a_node(2), single)["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
 
 
@@ -165,7 +164,7 @@ def test_others_may_know_hosts_too(root):
     known = root / "etc/ssh/ssh_known_hosts"
     known.write_text("github.com ssh-ed25519 AAAA")
     apply(root)
-    apply(root, replace(ROSTER, generation=4))
+    apply(root, ROSTER._replace(generation=4))
     assert known.read_text().splitlines() == [
         "github.com ssh-ed25519 AAAA",
         "@cert-authority deeplearning-*,10.0.1.11,ip-10-0-1-11,10.0.1.12,ip-10-0-1-12 ssh-ed25519 CA",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from fake_cloud import roster
 
@@ -25,7 +23,7 @@ def test_a_size_is_in_the_largest_unit_that_it_fills(size_bytes, text):
 
 def test_a_cluster_of_one_node_with_one_slot_has_no_plural(phalanx, cloud, tmp_path):
     found = roster(1)
-    cloud.roster = replace(found, nodes=(replace(found.head, slots=1),))
+    cloud.roster = found._replace(nodes=(found.head._replace(slots=1),))
     (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 1\nmin: 1\nslots: 1\n")
     assert phalanx("up") == 0
     assert "1 slot each" in phalanx.out

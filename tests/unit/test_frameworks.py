@@ -18,8 +18,8 @@ PLAIN = roster(nodes=3, slots=2)
 
 def with_gpus(*gpus: int):
     several = roster(nodes=len(gpus), slots=1)
-    nodes = tuple(replace(node, gpus=count, slots=count) for node, count in zip(several.nodes, gpus, strict=True))
-    return replace(several, nodes=nodes)
+    nodes = tuple(node._replace(gpus=count, slots=count) for node, count in zip(several.nodes, gpus, strict=True))
+    return several._replace(nodes=nodes)
 
 
 def planned(launcher: str, nodes=PLAIN, **changes) -> list[Process]:
@@ -124,7 +124,7 @@ def test_nodes_with_different_gpus_need_a_number_per_node(launcher):
 @pytest.mark.parametrize("launcher", ["tensorflow", "jax", "deepspeed"])
 def test_more_processes_than_gpus_are_refused(launcher):
     nodes = with_gpus(2, 2)
-    crowded = replace(nodes, nodes=tuple(replace(node, slots=4) for node in nodes.nodes))
+    crowded = nodes._replace(nodes=tuple(node._replace(slots=4) for node in nodes.nodes))
     with pytest.raises(RefusedError, match="deeplearning-worker1 would run 4 processes but has 2 GPUs"):
         planned(launcher, crowded)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import refusals
 from decisions import (
@@ -47,8 +45,8 @@ class TestGathering:
 
     def test_only_this_machine_is_the_head_whatever_a_hello_says(self):
         made = state(2, 3, 4)
-        made.me = replace(made.me, head=False)
-        made.hellos["i-3"] = replace(made.hellos["i-3"], head=True)
+        made.me = made.me._replace(head=False)
+        made.hellos["i-3"] = made.hellos["i-3"]._replace(head=True)
         assert [n.head for n in publish(made, policy(), 1).roster.nodes] == [True, False, False, False]
 
     def test_an_instance_beyond_what_was_asked_for_is_not_awaited(self):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from decisions import (
     NO_CAPACITY,
     TIMEOUT_S,
@@ -84,9 +82,9 @@ class TestLaterLife:
 
     def test_a_head_that_does_not_train_is_outside_of_the_block_and_stays(self):
         made = ready()
-        made.me = replace(made.me, slots=0)
+        made.me = made.me._replace(slots=0)
         head, *workers = made.roster.nodes
-        made.roster = replace(made.roster, nodes=(replace(head, slots=0), *workers))
+        made.roster = made.roster._replace(nodes=(head._replace(slots=0), *workers))
         made.all_leave = "EC2 clears the Capacity Block at 11:00 UTC"
         roster = publish(made, policy(3, 1), 21).roster
         assert [one.name for one in roster.leaving] == [node.name for node in workers]
@@ -95,7 +93,7 @@ class TestLaterLife:
         made = ready()
         made.group = group(3, 9, at=20)
         hear(made, 9, at=21)
-        made.hellos["i-9"] = replace(made.hellos["i-9"], head=True)
+        made.hellos["i-9"] = made.hellos["i-9"]._replace(head=True)
         action = publish(made, policy(3, 1), 22)
         assert names(action)["i-9"] == "deeplearning-worker2"
         assert [n.head for n in action.roster.nodes] == [True, False, False]
@@ -168,7 +166,7 @@ class TestSilence:
         made, before = self.silent(), ready().roster
         made.beats["10.0.1.12"] = 140.0
         after = publish(made, policy(3, 1), 141).roster
-        assert before is not None and after == replace(before, generation=3)
+        assert before is not None and after == before._replace(generation=3)
         assert decide(made, policy(3, 1), 142) is None
 
     def test_a_node_that_stays_silent_is_lost_and_replaced(self):
@@ -284,7 +282,7 @@ class TestSilence:
         made.dropped |= set(publish(made, policy(3, 1), 120).lost)
         made.group = group(3, 9, at=125)
         hear(made, 9, at=130)
-        made.hellos["i-9"] = replace(made.hellos["i-9"], address="10.0.1.12")
+        made.hellos["i-9"] = made.hellos["i-9"]._replace(address="10.0.1.12")
         assert names(publish(made, policy(3, 1), 131))["i-9"] == "deeplearning-worker2"
         all_acknowledge(made)
         made.proven |= {"i-9"}

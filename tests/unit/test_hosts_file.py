@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from fake_nodes import roster
 
@@ -11,7 +9,7 @@ from phalanx.errors import SpecError
 from phalanx.jobs.hosts_file import load, parse
 from phalanx.node.roster import Missing
 
-ROSTER = replace(roster(nodes=3, slots=2), missing=(Missing("deeplearning-worker4", "InsufficientInstanceCapacity"),))
+ROSTER = roster(nodes=3, slots=2)._replace(missing=(Missing("deeplearning-worker4", "InsufficientInstanceCapacity"),))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +39,7 @@ def test_all_mistakes_are_reported_at_once_with_their_lines():
 
 
 def test_a_silent_node_is_no_host():
-    silent = replace(ROSTER, nodes=ROSTER.nodes[:2], silent=ROSTER.nodes[2:])
+    silent = ROSTER._replace(nodes=ROSTER.nodes[:2], silent=ROSTER.nodes[2:])
     with pytest.raises(SpecError, match="hosts:1: deeplearning-worker3 is silent"):
         parse("deeplearning-worker3\n", silent, "hosts")
 

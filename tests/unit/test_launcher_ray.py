@@ -41,7 +41,7 @@ def test_all_meet_at_the_heads_port_and_offer_as_many_cpus_as_asked():
 
 def test_ray_gets_the_gpus_and_assigns_them_to_tasks():
     nodes = roster(nodes=2, slots=8)
-    nodes = replace(nodes, nodes=tuple(replace(node, gpus=8) for node in nodes.nodes))
+    nodes = nodes._replace(nodes=tuple(node._replace(gpus=8) for node in nodes.nodes))
     _, *services = load("ray").processes(JOB, nodes)
     assert [flags(service)["num-gpus"] for service in services] == ["8", "8"]
     assert not any("CUDA_VISIBLE_DEVICES" in service.env for service in services)

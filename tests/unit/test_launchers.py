@@ -181,8 +181,8 @@ def test_dmlc_leaves_the_address_to_the_interface_that_the_user_names():
 
 @pytest.mark.parametrize(("per_node", "seen"), [(1, ["0,1,2,3"]), (2, ["0,1", "2,3"]), (4, ["0", "1", "2", "3"])])
 def test_dmlc_workers_of_one_node_share_its_gpus(per_node, seen):
-    node = replace(ROSTER.nodes[0], gpus=4)
-    processes = load("dmlc").processes(replace(JOB, per_node=per_node), replace(ROSTER, nodes=(node,)))
+    node = ROSTER.nodes[0]._replace(gpus=4)
+    processes = load("dmlc").processes(replace(JOB, per_node=per_node), ROSTER._replace(nodes=(node,)))
     assert [p.env.get("CUDA_VISIBLE_DEVICES") for p in processes if p.role == "worker"] == seen
 
 
@@ -214,14 +214,14 @@ def test_a_jobs_ports_stay_among_its_own():
 @pytest.mark.parametrize("launcher", ["mpi", "torchrun", "jax"])
 def test_nodes_with_and_without_gpus_are_no_place_for_one_job_unless_n_per_node_says_how(launcher):
     first, *others = ROSTER.nodes
-    mixed = replace(ROSTER, nodes=(replace(first, gpus=4), *others))
+    mixed = ROSTER._replace(nodes=(first._replace(gpus=4), *others))
     with pytest.raises(RefusedError, match="deeplearning-worker1 has 4, deeplearning-worker2 has 0"):
         load(launcher).processes(replace(JOB, launcher=launcher), mixed)
 
 
 @pytest.mark.parametrize("launcher", ["mpi", "torchrun", "exec", "ray"])
 def test_engines_that_choose_a_gpu_by_local_rank_see_all_of_the_node(launcher):
-    nodes = replace(ROSTER, nodes=tuple(replace(node, gpus=4) for node in ROSTER.nodes))
+    nodes = ROSTER._replace(nodes=tuple(node._replace(gpus=4) for node in ROSTER.nodes))
     processes = load(launcher).processes(replace(JOB, launcher=launcher, per_node=4), nodes)
     assert not [name for process in processes for name in process.env if "VISIBLE_DEVICES" in name]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -54,7 +53,7 @@ def publish(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_ROSTER", str(path))
 
     def change(nodes: int, generation: int) -> Roster:
-        found = replace(roster(nodes, 1), generation=generation)
+        found = roster(nodes, 1)._replace(generation=generation)
         path.write_text(found.to_json())
         return found
 

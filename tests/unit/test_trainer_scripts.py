@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tarfile
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +18,7 @@ from phalanx.jobs.trainer_scripts import Host, hosts, scripts
 from phalanx.ssh.remote import Completed, Remote
 
 ROSTER = roster(nodes=3, slots=2)
-GPUS = replace(ROSTER, nodes=tuple(replace(node, gpus=4, slots=4) for node in ROSTER.nodes))
+GPUS = ROSTER._replace(nodes=tuple(node._replace(gpus=4, slots=4) for node in ROSTER.nodes))
 NAMES = [f"deeplearning-worker{number}" for number in (1, 2, 3)]
 
 

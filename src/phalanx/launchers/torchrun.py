@@ -57,7 +57,7 @@ def _elastic(job: JobDescription, roster: Roster) -> List[Process]:
             "`phalanx nodes` shows which are missing and why."
         )
     # The usual placement, on at most `most` nodes.
-    ranks = place(replace(job, nodes_min=None, nodes_max=None), replace(roster, nodes=roster.nodes[:most]))
+    ranks = place(replace(job, nodes_min=None, nodes_max=None), roster._replace(nodes=roster.nodes[:most]))
     return [_elastic_torchrun(job, node, count, next(iter(ranks))) for node, count in ranks.items()]
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from phalanx.node import account, files, local_disks, trust
 from phalanx.node.disk import SSH
@@ -17,8 +16,7 @@ _IMAGE_BINS = ("/opt/pytorch/bin", "/opt/amazon/openmpi/bin")
 ROSTER = "/opt/phalanx/roster.json"
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """What the files need besides the roster: facts about this machine and its cluster.
 
     `cores` is the number that processes may use; `endpoint` is "" on AWS; `path` is the image's PATH;
@@ -38,8 +36,7 @@ class Machine:
     address_file: str = ""
 
 
-@dataclass(frozen=True)
-class Papers:
+class Papers(NamedTuple):
     """What the head issued to this node: the authority's public key and two certificates that it signed."""
 
     authority: str

@@ -13,8 +13,7 @@ import shutil
 import stat
 import threading
 import time
-from dataclasses import dataclass
-from typing import Callable, Iterator, Optional
+from typing import Callable, Iterator, NamedTuple, Optional
 
 from phalanx.node import credentials, files, local_disks
 from phalanx.node.agent import Agent
@@ -54,8 +53,7 @@ LOST, UNSAVED, UNSURE = "lost", "unsaved", "unsure"
 """What jobs are told of their data: a mount has ended, files are not in S3, or it is not known whether they are."""
 
 
-@dataclass(frozen=True)
-class Mount:
+class Mount(NamedTuple):
     """A prefix, which ends with "/" or is "" for the whole bucket, and the name of its directory."""
 
     name: str
@@ -111,8 +109,7 @@ def keep_own_place(disks: str) -> None:
         raise CommandError(f"mkdir {place}", 1, "something of a job is in the way")
 
 
-@dataclass(frozen=True)
-class Doubt:
+class Doubt(NamedTuple):
     """What is not in S3 (UNSAVED), or may not be there (UNSURE), of what a job has written."""
 
     kind: str

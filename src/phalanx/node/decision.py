@@ -7,7 +7,7 @@ are seconds of one monotonic clock.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Optional, Union
 
 from phalanx.node.roster import COMING, Missing, Node, Roster, worker_name, worker_number
@@ -185,7 +185,7 @@ def _launch_reason(group: Optional[Group], policy: Policy) -> str:
 
 
 def _first(state: State, policy: Policy, workers: list[Node], reasons: list[str], drop: tuple[str, ...]) -> Publish:
-    nodes = tuple(replace(n, name=worker_name(i), head=i == 1) for i, n in enumerate([state.me, *workers], 1))
+    nodes = tuple(n._replace(name=worker_name(i), head=i == 1) for i, n in enumerate([state.me, *workers], 1))
     # A person may have raised the group beyond the requested number, which limits how many can be missing.
     shown = reasons[: policy.nodes - len(nodes)]
     missing = tuple(Missing(worker_name(i), reason) for i, reason in enumerate(shown, len(nodes) + 1))
@@ -218,7 +218,7 @@ def _revise(state: State, policy: Policy, roster: Roster, now: float) -> Optiona
     if not (due or drop or rescaled) and all(getattr(roster, name) == now for name, now in members_now.items()):
         return None
     changes = {"requested": policy.nodes, "revoked": revoked, **members_now}
-    following = replace(roster, generation=roster.generation + 1, **changes)
+    following = roster._replace(generation=roster.generation + 1, **changes)
     return Publish(following, drop, lost, policy.nodes - 1 if rescaled else None)
 
 
@@ -304,10 +304,10 @@ def _join(state: State, policy: Policy, kept: list[Node], revoked: tuple[str, ..
     A node that left does not return, because its keys are revoked.
     """
     known = {n.instance_id for n in kept}
-    heads = [] if state.me.instance_id in known else [replace(state.me, name=worker_name(1), head=True)]
+    heads = [] if state.me.instance_id in known else [state.me._replace(name=worker_name(1), head=True)]
     free = _free(policy, kept)
     new = [n for n in _answered(state) if n.instance_id not in known and n.host_key not in revoked]
-    return heads + [replace(n, name=name, head=False) for name, n in zip(free, new)]  # noqa: B905 (Python 3.9)
+    return heads + [n._replace(name=name, head=False) for name, n in zip(free, new)]  # noqa: B905 (Python 3.9)
 
 
 def _conclude(state: State, roster: Roster) -> Optional[Action]:

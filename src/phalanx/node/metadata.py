@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, NamedTuple
 
 from phalanx.node import wire
 from phalanx.node.sigv4 import Credentials, Request
@@ -16,8 +15,7 @@ _TOKEN_S = 21600
 _EARLY_S = 300
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(NamedTuple):
     """This machine's identity in EC2."""
 
     instance_id: str

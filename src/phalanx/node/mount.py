@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, NamedTuple
 
 from phalanx.node import files
 from phalanx.node.command import insist, run
@@ -31,8 +30,7 @@ _PASSING_OF_LUSTRE = f"{_PASSING}|parse NID|MGS running|input/output error|time 
 _WITHIN_S = 200
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """What is mounted: the type of file system, mount's options, the place, and which failures may pass."""
 
     kind: str

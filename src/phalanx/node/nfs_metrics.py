@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from phalanx.node import files
 from phalanx.node.agent import Agent
@@ -15,8 +14,7 @@ from phalanx.node.speed import SPEED
 _EVERY_S = 60.0 / SPEED
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """What the kernel has counted since the mount: bytes to and from the server, requests, and their time in ms."""
 
     read_bytes: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
 from typing import Any, Optional
 
 from phalanx.node import wire
@@ -19,7 +18,7 @@ def summary(roster: Optional[Roster]) -> str:
     """Return the outcome as JSON, short enough for a signal: reasons are cut, and left out if necessary."""
     assert roster is not None
     for most in (1000, 250, 80, 0):
-        missing = [asdict(replace(m, reason=m.reason[:most])) for m in roster.missing]
+        missing = [m._replace(reason=m.reason[:most])._asdict() for m in roster.missing]
         text = _summary(roster, missing)
         if len(text.encode()) <= _LIMIT_BYTES:
             return text

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import asdict, dataclass
-from typing import Optional
+from typing import NamedTuple, Optional
 
 VERSION = 1
 MASTER = "deeplearning-master"
@@ -14,8 +13,7 @@ COMING = "it is being launched"
 _WORKER = "deeplearning-worker"
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """A machine that answered; its keys are OpenSSH public key lines.
 
     `slots` is how many processes it runs: 0 on a head that does not train.
@@ -34,16 +32,14 @@ class Node:
     user_key: str
 
 
-@dataclass(frozen=True)
-class Missing:
+class Missing(NamedTuple):
     """A node that was requested and is missing or about to be, with the cloud's own reason."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True)
-class Roster:
+class Roster(NamedTuple):
     """One generation of the membership. `nodes` begins with the head; `revoked`: public keys of nodes that left.
 
     `silent`: nodes that have stopped beating. They keep names and keys until they beat again or are replaced, but no
@@ -84,7 +80,10 @@ class Roster:
 
     def to_json(self) -> str:
         """Return compact JSON, the same text for the same roster; node.validate parses it."""
-        return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":"))
+        content = {"version": VERSION, **self._asdict()}
+        for key in ("nodes", "missing", "silent", "leaving"):
+            content[key] = [one._asdict() for one in content[key]]
+        return json.dumps(content, separators=(",", ":"))
 
     def packed(self) -> bytes:
         """Return the JSON compressed, for the table, whose items have at most 400 KB (docs/aws-behaviour.md 8)."""

@@ -6,8 +6,7 @@ import base64
 import calendar
 import json
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from phalanx.node.aws_client import Aws, AwsError
 
@@ -105,16 +104,14 @@ def _typed(value: Any) -> dict[str, Any]:
     return {"N": str(value)} if isinstance(value, int) else {"S": value}
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(NamedTuple):
     """A failed launch of Auto Scaling; one attempt has one cause, however many instances it was for."""
 
     cause: str
     message: str
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """The workers' group at one moment. `instances`: ids of all that exist or are being launched."""
 
     desired: int

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+_NUMBERS = ("workers", "min", "node_timeout_s", "slots")
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """`config.json` as the user data wrote it; all values come as texts."""
 
     job_user = "phalanx"
@@ -60,12 +60,8 @@ class Settings:
 
     @staticmethod
     def of(given: dict[str, str]) -> Settings:
-        values: dict[str, Any] = {
-            name: int(given[name]) if kind in ("int", int) else given[name]
-            for name, kind in Settings.__annotations__.items()
-            if name in given
-        }
-        return Settings(**values)
+        values: dict[str, Any] = {name: given[name] for name in Settings._fields if name in given}
+        return Settings(**{**values, **{name: int(given[name]) for name in _NUMBERS}})
 
     @property
     def cluster(self) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
-from typing import Optional
+from typing import NamedTuple, Optional
 from urllib.parse import parse_qsl, quote, urlsplit
 
 
-@dataclass(frozen=True)
-class Credentials:
+class Credentials(NamedTuple):
     """Keys of a role or a user; temporary ones have a `token`. Never printed."""
 
     access_key_id: str
@@ -21,8 +19,7 @@ class Credentials:
         return f"Credentials({self.access_key_id})"
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """An HTTP request. The path in `url` is already percent-encoded."""
 
     method: str

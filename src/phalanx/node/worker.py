@@ -6,7 +6,6 @@ import random
 import socket
 import threading
 import time
-from dataclasses import asdict
 from typing import Any
 
 from phalanx.node import activity, beats, contract, mount, notice, validate
@@ -160,7 +159,7 @@ def poll_pause_s(elapsed_s: float, workers: int, settled_s: float) -> float:
 
 def hello(agent: Agent, me: Node) -> None:
     """Introduce this node to the head."""
-    content = asdict(me)
+    content = me._asdict()
     for name in ("name", "head", "instance_id"):
         del content[name]
     agent.report("hello", **content)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Collection, Mapping, Optional, Protocol, Sequence, Tuple
 
 from phalanx.node.roster import Roster
@@ -144,7 +144,7 @@ def _chosen(job: JobDescription, roster: Roster) -> Roster:
     gone = [name for name in job.hosts if roster.find(name) is None]
     if gone:
         raise RefusedError(f"{', '.join(gone)}: no longer in the cluster\n`phalanx nodes` lists its nodes.")
-    return replace(roster, nodes=tuple(node for node in map(roster.find, job.hosts) if node))
+    return roster._replace(nodes=tuple(node for node in map(roster.find, job.hosts) if node))
 
 
 def planned(launcher: Launcher, job: JobDescription, roster: Roster) -> Sequence[Process]:
@@ -163,7 +163,7 @@ def _training(roster: Roster) -> Roster:
     """Return the roster with only the nodes on which jobs begin. Raises RefusedError if there are none."""
     if not roster.workers and roster.leaving:
         raise RefusedError(f"all nodes leave the cluster: {roster.leaving[0].reason}\n`phalanx nodes` lists them.")
-    return replace(roster, nodes=roster.workers)
+    return roster._replace(nodes=roster.workers)
 
 
 def refuse_variables(job: JobDescription, own: Collection[str]) -> None:

@@ -100,9 +100,9 @@ def _is_text(item: ast.stmt) -> bool:
 
 
 def _field(item: ast.stmt) -> ast.stmt:
-    """Minimize a field's annotation: a dataclass needs one, and node.settings reads only `int` from it."""
-    if isinstance(item, ast.AnnAssign) and ast.unparse(item.annotation) != "int":
-        item.annotation = ast.Constant(0)
+    """Minimize a field's annotation: dataclasses and NamedTuple need one, and the latter a type (Python 3.9)."""
+    if isinstance(item, ast.AnnAssign):
+        item.annotation = ast.Name("int", ast.Load())
     return item
 
 

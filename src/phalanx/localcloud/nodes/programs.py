@@ -111,14 +111,16 @@ id=${fs%%.*}
 case ,$options, in *,tls,*) ;; *,iam,*) die 'The "tls" option is required when mounting via "iam"' ;; esac
 case ,$options, in *,accesspoint=*) die 'The local cloud has no EFS access points' ;; esac
 case $id in fs-*) ;; *) die "Invalid file system name: $fs" ;; esac
-name=$id.efs.$(cat @ROOT@/domain)
+read -r domain < @ROOT@/domain
+name=$id.efs.$domain
 case $fs in "$id" | "$name") ;; *) die "Failed to resolve server $fs: Name or service not known" 32 ;; esac
 [ -d "@ROOT@/$id" ] || die "Failed to resolve \\"$name\\" - \\
 check that your file system ID is correct, and ensure that the VPC has an EFS mount target for this file system ID."
 [ -d "@ROOT@/$id/$path" ] || die "mount.nfs4: mounting $device failed, reason given by server: No such file or \\
 directory" 32
 [ -d "$dir" ] || die "mount.nfs4: mount point $dir does not exist" 32
-timeout @TIMEOUT_S@ bash -c ': < "/dev/tcp/$0/2049"' "$(cat "@ROOT@/$id.address")" 2>/dev/null ||
+read -r address < "@ROOT@/$id.address"
+timeout @TIMEOUT_S@ bash -c ': < "/dev/tcp/$0/2049"' "$address" 2>/dev/null ||
   die 'mount.nfs4: Connection timed out' 32
 /bin/mount --bind "@ROOT@/$id/$path" "$dir" || exit 32
 case ,$options, in *,ro,*) /bin/mount -o remount,bind,ro "$dir" || exit 32 ;; esac

@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from phalanx.node.roster import Node, Roster
@@ -63,7 +63,7 @@ class _Attendee:
 
     def share_of(self, node: Node) -> Node:
         """Return the node with the job's share of it."""
-        return replace(node, slots=self.slots, gpus=node.gpus if self.gpus is None else len(self.gpus))
+        return node._replace(slots=self.slots, gpus=node.gpus if self.gpus is None else len(self.gpus))
 
     def let_go(self) -> None:
         """Release the starter. Close its pipes, unless a channel owns them."""
@@ -118,7 +118,7 @@ class Allocation:
     def roster(self, whole: Roster) -> Roster:
         """Return the granted nodes, each with the slots and GPUs that were granted there."""
         granted = (self._attendees[node.name].share_of(node) for node in self._present(whole))
-        return replace(whole, nodes=tuple(granted))
+        return whole._replace(nodes=tuple(granted))
 
     def devices(self) -> Dict[str, Tuple[str, ...]]:
         """Return the granted GPUs by node, where the scheduler names them."""

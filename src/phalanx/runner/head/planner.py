@@ -80,8 +80,8 @@ class Planner:
         free = occupancy.free_gpus(processes, plan.roster)
         if free:
             description = replace(description, devices=free)
-            nodes = (replace(node, gpus=len(free.get(node.name, ()))) for node in roster.nodes)
-            processes = planned(self._launcher, description, replace(roster, nodes=tuple(nodes)))
+            nodes = (node._replace(gpus=len(free.get(node.name, ()))) for node in roster.nodes)
+            processes = planned(self._launcher, description, roster._replace(nodes=tuple(nodes)))
         return Plan(description, plan.roster, processes)
 
     def is_outdated(self) -> bool:
@@ -109,7 +109,7 @@ class Planner:
 
     def _plan_now(self, job: Dict[str, Any], restart: int, engine: str = "") -> Plan:
         roster = read_roster()
-        roster = replace(roster, nodes=tuple(node for node in roster.nodes if node.instance_id not in self.lost))
+        roster = roster._replace(nodes=tuple(node for node in roster.nodes if node.instance_id not in self.lost))
         states.write_file(os.path.join(self._directory, "roster.json"), roster.to_json())
         env = {**job["env"], "PHALANX_RESTART": str(restart)}
         found = {"master_port": self._port, "first_port": self._first_port, "engine": engine, "token": self._token}

@@ -7,7 +7,6 @@ import socket
 import time
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phalanx.node.validate import Invalid
@@ -127,10 +126,10 @@ class Occupancy:
         if job.processes is None or job.hosts:
             return roster
         nodes = sorted(roster.nodes, key=lambda node: self._taken[node.name])
-        free = [replace(node, slots=node.slots - self._taken[node.name]) for node in nodes]
+        free = [node._replace(slots=node.slots - self._taken[node.name]) for node in nodes]
         roomy = [node for node in free if node.slots >= (job.per_node or 1)]
         room = sum(job.per_node or node.slots for node in roomy)
-        return replace(roster, nodes=tuple(roomy if room >= job.processes else nodes))
+        return roster._replace(nodes=tuple(roomy if room >= job.processes else nodes))
 
     def free_gpus(self, processes: Sequence[Process], roster: Roster) -> Dict[str, Tuple[str, ...]]:
         """Return the GPUs that the job is to see on its nodes, as many on each; {} if it may see all, or has to share.
