@@ -30,6 +30,7 @@ _UNLISTED = (
         "False and state.heard",
     ),
 )
+_AS_THE_JOB_USER = '"--reuid=2000", "--regid=2000", "--clear-groups"'
 _SHUT = ("node/firewall.py", 'run(["sh", _SCRIPT], 30)', "pass")
 _SEEMS_SHUT = (
     "node/firewall.py",
@@ -47,7 +48,11 @@ DEFENCES = (
     defence(
         "the head's logins that prove its nodes are root's",
         "test_hindered_proof.py::test_no_job_ends_the_head_s_logins_nor_writes_to_their_output",
-        ("node/proof.py", '"prlimit", "--fsize=1048576"', '"setpriv", "--reuid=2000", "--clear-groups"'),
+        (
+            "node/proof.py",
+            '"prlimit", "--fsize=1048576"',
+            '"setpriv", "--reuid=2000", "--regid=2000", "--clear-groups"',
+        ),
     ),
     defence(
         "jobs can't change the agent that EMR's nodes run as root",
