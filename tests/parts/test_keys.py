@@ -26,6 +26,23 @@ def test_the_key_is_made_once_and_is_private(state):
     assert sorted(path.name for path in directory.iterdir()) == ["id_ed25519", "id_ed25519.pub"]
 
 
+@pytest.mark.parametrize("half", ["id_ed25519", "id_ed25519.pub"])
+def test_a_half_that_a_power_failure_emptied_is_made_again(state, half):
+    before = store.make_key("demo")
+    (store.cluster_directory("demo") / half).write_text("")
+    after = store.make_key("demo")
+    assert after.startswith("ssh-ed25519 ") and (after == before) == (half == "id_ed25519.pub")
+    assert (store.cluster_directory("demo") / "id_ed25519").stat().st_size
+
+
+def test_what_others_could_read_is_private_again(state):
+    path = store.cluster_directory("demo") / "secret"
+    store.write_private(path, "text")
+    path.chmod(0o644)
+    store.write_private(path, "text")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_without_ssh_keygen_its_package_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ClusterError, match="`ssh-keygen` is not installed") as reported:

@@ -230,15 +230,21 @@ def make_key(name: str) -> str:
     _require_readable_by_ssh(state_directory())
     make_directory(private.parent)
     private.parent.chmod(0o700)
+    if private.exists() and not private.stat().st_size:
+        # An earlier version left it empty after a power failure.
+        private.with_suffix(".pub").unlink(missing_ok=True)
+        private.unlink()
     if not private.exists():
         _generate(private, comment=f"phalanx-{name}")
-    public = private.with_suffix(".pub")
-    if not public.exists():
+    if not public_key(name):
         found = _public_half(private)
         if not found:
-            raise ClusterError(f"{private} is damaged", "Delete it, and run `phalanx up` again.")
-        write_private(public, found)
-    return public.read_text().strip()
+            raise ClusterError(
+                f"ssh-keygen can't read {private}: it has a passphrase, or is damaged",
+                f"Write its public half to {private}.pub, or delete a key without use, and run `phalanx up` again.",
+            )
+        write_private(private.with_suffix(".pub"), found)
+    return public_key(name)
 
 
 def take_key(name: str, private: Path, public: str) -> bool:
@@ -284,7 +290,9 @@ def write_authority(cluster: Cluster, authority: str) -> bool:
 def write_private(path: Path, text: str, lasts: bool = True) -> None:
     """Write a file atomically that only this user can read; what `lasts` is there after a power failure."""
     make_directory(path.parent)
-    if files.write(str(path), text, 0o600, is_synced=lasts) and lasts:
+    if not files.write(str(path), text, 0o600, is_synced=lasts):
+        path.chmod(0o600)
+    elif lasts:
         files.sync(str(path.parent))
 
 

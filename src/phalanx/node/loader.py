@@ -2,7 +2,7 @@
 
 The head reads it from the parameters of its stack (one call in a cluster's life) and hands it on through the table,
 which answers any number of workers. The user's boot script comes along. User data carries the SHA-256 of both: nobody
-who can change the parameters or the table can make a node run other code.
+who can change the table, or these parameters, can make a node run other code.
 """
 
 from __future__ import annotations
