@@ -18,6 +18,7 @@ from phalanx.clouds.protocol import (
     StackEvent,
     StackState,
 )
+from phalanx.clouds.s3_objects import PrivateBucket
 from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.errors import CloudError
 from phalanx.node.roster import Missing, Roster
@@ -147,12 +148,12 @@ class FakeCloud:
         return None
 
     def require_private_bucket(self, bucket):
-        pass
+        return PrivateBucket("123456789012")
 
-    def put_object(self, url, text):
+    def put_object(self, url, text, bucket=None):
         self.objects[url] = self.uploads[url] = text
 
-    def delete_object(self, url):
+    def delete_object(self, url, owner=""):
         self.objects.pop(url, None)
 
     def create_stack(self, name, template, parameters, tags=None):

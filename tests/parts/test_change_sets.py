@@ -53,6 +53,17 @@ def test_a_change_set_that_changes_nothing_fails_with_awss_reason(cloud):
         cloud.cloudformation.execute_change_set(ChangeSetName=again["Id"])
 
 
+def test_a_change_set_has_its_own_template(cloud):
+    api = cloud.cloudformation
+    first, second = {"Resources": {"Topic": TOPIC}}, {"Resources": {"Topic": TOPIC, "Other": TOPIC}}
+    stack = deployed(cloud, json.dumps(first), "templates")
+    assert cloud.settled(stack) == "CREATE_COMPLETE"
+    named = {"StackName": stack, "ChangeSetName": "larger"}
+    made = api.create_change_set(**named, TemplateBody=json.dumps(second))["Id"]
+    for which, body in (({"ChangeSetName": made}, second), (named, second), ({"StackName": stack}, first)):
+        assert api.get_template(**which, TemplateStage="Original")["TemplateBody"] == body
+
+
 def test_a_stack_in_review_can_be_deleted(cloud):
     body = json.dumps({"Resources": {"Topic": TOPIC}})
     made = cloud.cloudformation.create_change_set(

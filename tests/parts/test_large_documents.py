@@ -2,144 +2,33 @@
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Iterator
+import re
 from typing import Any
 
 import pytest
 from aws_here import AwsHere
 from botocore.exceptions import ClientError
-from fake_cloud import write_key
-from fleet_fakes import REGION, forget_resources, name
+from fleet_fakes import REGION, name
+from large_documents import (
+    ALL,
+    FIXTURES,
+    OF_BUCKETS,
+    TAGS,
+    Aws,
+    keys,
+    person,
+    template_of,
+    without,
+)
 from needed_rights import not_needed
-from stack_fakes import Stacks, stacks
 
-from phalanx import clouds
-from phalanx.cluster import cluster_record as store
-from phalanx.localcloud import faults
+from phalanx.errors import CloudUnreachable, SpecError
 from phalanx.localcloud.iam import usage
 from phalanx.localcloud.iam.policy import Ask, statements_of
 from phalanx.template import request_limits
 
-TAGS = {f"{n:02}{'k' * 126}": "v" * 256 for n in range(40)}
-ALL = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
-TRUST = {"Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::123456789012:root"}, "Action": "sts:AssumeRole"}
-# Of the printed policy, what is about buckets.
-OF_BUCKETS = ("DocumentBucket", "Documents")
-
-
-class OfAccount:
-    """What the account's settings block: S3's own API for them, whose addresses this machine can't have."""
-
-    blocked: tuple[str, ...] = ()
-
-    def get_public_access_block(self, AccountId: str) -> dict[str, Any]:  # noqa: N803 - AWS's name
-        assert AccountId == "123456789012"
-        if not self.blocked:
-            raise ClientError({"Error": {"Code": "NoSuchPublicAccessBlockConfiguration"}}, "GetPublicAccessBlock")
-        return {"PublicAccessBlockConfiguration": {one: one in self.blocked for one in ALL}}
-
-
-class Aws(AwsHere):
-    """AWS, of which a user who waits for the stack's events has enough."""
-
-    poll_interval_s = 0.0
-    interrupted = "events"
-
-    def __init__(self, make: Any) -> None:
-        super().__init__(make)
-        self.of_account = OfAccount()
-
-    def client(self, service: str) -> Any:
-        return self.of_account if service == "s3control" else super().client(service)
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        if operation == self.interrupted:
-            raise KeyboardInterrupt
-        return super().call(service, operation, **arguments)
-
-    def events(self, stack_id: str, after: str | None) -> list[Any]:
-        if self.interrupted == "events":
-            raise KeyboardInterrupt
-        return super().events(stack_id, after)
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory) -> Iterator[Stacks]:
-    with stacks(tmp_path_factory.mktemp("state")) as made:
-        faults.apply(made.context, {"vcpu_limit": None, "address_limit": None, "vpc_limit": None})
-        yield made
-        forget_resources(made.context.account)
-
-
-@pytest.fixture
-def use(monkeypatch):
-    """Have `phalanx` use this cloud from now on."""
-
-    def used_now(cloud: Aws) -> Aws:
-        monkeypatch.setattr(clouds, "get", lambda name, region: cloud)
-        return cloud
-
-    monkeypatch.setattr(clouds, "begin", lambda name: None)
-    monkeypatch.setattr(store, "_generate", write_key)
-    return used_now
-
-
-@pytest.fixture
-def aws(local, use) -> Aws:
-    return use(Aws(local.client))
-
-
-@pytest.fixture
-def s3(local) -> Any:
-    return local.client("s3")
-
-
-@pytest.fixture
-def bucket(s3) -> str:
-    """A bucket as S3 makes it."""
-    made = name("documents")
-    s3.create_bucket(Bucket=made)
-    return made
-
-
-@pytest.fixture
-def write(tmp_path):
-    """Write a phalanx.yaml whose document no request takes; return the cluster's name."""
-
-    def written(bucket: str = "", tags: dict[str, str] = TAGS) -> str:
-        cluster = name("large").replace("_", "-")
-        more = {"bucket": bucket} if bucket else {}
-        wanted = {"name": cluster, "nodes": 2, "cloud": "aws", "ssh_from": "203.0.113.7/32", **more, "tags": tags}
-        lines = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in wanted.items())
-        (tmp_path / "phalanx.yaml").write_text("\n".join(lines) + "\n")
-        return cluster
-
-    return written
-
-
-def keys(s3: Any, bucket: str) -> list[str]:
-    return [one["Key"] for one in s3.list_objects_v2(Bucket=bucket).get("Contents", [])]
-
-
-def template_of(local: Stacks, cluster: str) -> dict[str, Any]:
-    return local.cloudformation.get_template(StackName=cluster)["TemplateBody"]
-
-
-def person(local: Stacks, statements: list[Any]) -> tuple[str, Aws]:
-    """Return a role with these rights, and AWS as who has it sees it."""
-    iam, role = local.client("iam"), name("person")
-    trust = json.dumps({"Version": "2012-10-17", "Statement": [TRUST]})
-    arn = iam.create_role(RoleName=role, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
-    document = json.dumps({"Version": "2012-10-17", "Statement": statements})
-    iam.put_role_policy(RoleName=role, PolicyName="phalanx", PolicyDocument=document)
-    session = local.client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"]
-    return role, Aws(functools.cache(lambda service: local.client_of(service, session)))
-
-
-def without(statements: list[Any], missing: str) -> list[Any]:
-    return [{**one, "Action": [action for action in one["Action"] if action != missing]} for one in statements]
+aws, bucket, local, s3, use, write = FIXTURES
 
 
 def test_without_a_bucket_plan_says_which_would_take_it(phalanx, aws, write):
@@ -152,7 +41,10 @@ def test_without_a_bucket_plan_says_which_would_take_it(phalanx, aws, write):
 def test_plan_says_what_goes_through_the_bucket(phalanx, aws, write, bucket, s3):
     write(bucket)
     assert phalanx("plan") == 0
-    assert f"`up` sends it through the bucket {bucket}" in phalanx.out
+    words = f"The stack's document is too large for a request: `up` sends it through the bucket {bucket}."
+    assert words in phalanx.out
+    assert phalanx("plan", "--json") == 0
+    assert json.loads(phalanx.out)["through_bucket"] == bucket
     assert keys(s3, bucket) == []
     write(f"s3://{bucket}")
     assert phalanx("plan") == 0
@@ -216,6 +108,49 @@ def test_ctrl_c_while_it_is_deleted_says_what_is_left_and_that_the_stack_is_made
     assert f"CloudFormation continues with stack {cluster}" in phalanx.err
 
 
+def test_a_put_that_is_refused_leaves_nothing_to_warn_of(phalanx, local, use, write, bucket, s3):
+    write(bucket)
+    assert phalanx("policy", "--offline") == 0
+    printed = without(statements_of(json.loads(phalanx.out)), "s3:DeleteObject")
+    use(person(local, without(printed, "s3:PutObject"))[1])
+    assert phalanx("up") == 3
+    assert "may not call s3:PutObject" in phalanx.err
+    assert "may be left" not in phalanx.err
+
+
+def test_a_put_whose_answer_is_lost_is_cleaned_up(phalanx, aws, write, bucket, s3, monkeypatch):
+    def lose_the_answer(url: str, text: str, to: Any) -> None:
+        AwsHere.put_object(aws, url, text, to)
+        assert len(keys(s3, bucket)) == 1
+        raise CloudUnreachable("S3 does not answer")
+
+    monkeypatch.setattr(aws, "put_object", lose_the_answer)
+    write(bucket)
+    assert phalanx("up") != 0
+    assert "S3 does not answer" in phalanx.err
+    assert keys(s3, bucket) == []
+
+
+def test_a_put_names_the_bucket_s_owner_and_its_encryption(phalanx, local, aws, write, bucket, s3, monkeypatch):
+    key = "arn:aws:kms:us-east-1:123456789012:key/1"
+    encrypted = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": key}}
+    s3.put_bucket_encryption(Bucket=bucket, ServerSideEncryptionConfiguration={"Rules": [encrypted]})
+    asked: dict[str, dict[str, Any]] = {}
+    call = aws.call
+
+    def noted(service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        asked[operation] = arguments
+        return call(service, operation, **arguments)
+
+    monkeypatch.setattr(aws, "call", noted)
+    write(bucket)
+    assert phalanx("up") == 130
+    owner = {"ExpectedBucketOwner": local.context.account}
+    put = {**owner, "ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key}
+    assert asked["put_object"].items() >= put.items()
+    assert asked["delete_object"].items() >= owner.items()
+
+
 # ---- which buckets are refused
 
 
@@ -250,15 +185,23 @@ def unencrypted(s3: Any) -> str:
 @pytest.mark.parametrize(
     ("make", "said", "hint"),
     [
-        (lambda s3: name("nowhere"), "there is no bucket {}", "`aws s3 mb s3://{} --region us-east-1` makes it"),
-        (far, "{} is in eu-west-1, and the cluster in us-east-1", "aws s3 mb"),
+        (
+            lambda s3: name("nowhere"),
+            "there is no bucket {}",
+            "Name another bucket, or make it: `aws s3 mb s3://{} --region us-east-1`",
+        ),
+        (far, "{} is in eu-west-1, and the cluster in us-east-1", "Name another bucket, or make one: `aws s3 mb"),
         (
             opened,
             "{} does not block all public access (BlockPublicAcls)",
-            "`aws s3api put-public-access-block --bucket",
+            "Name another bucket, or have this one do so, unless somebody reads it publicly: `aws s3api",
         ),
-        (unblocked, "{} does not block all public access (BlockPublicAcls, Ign", "`aws s3api put-public-access-block"),
-        (unencrypted, "{} does not encrypt what it gets", "`aws s3api put-bucket-encryption --bucket {}"),
+        (unblocked, "{} does not block all public access (BlockPublicAcls, Ign", "Name another bucket, or"),
+        (
+            unencrypted,
+            "{} does not encrypt what it gets",
+            "Name another bucket, or have this one do so: `aws s3api put-bucket-",
+        ),
     ],
 )
 def test_a_bucket_that_does_not_suit_is_refused_by_plan(phalanx, aws, write, s3, make, said, hint):
@@ -267,6 +210,13 @@ def test_a_bucket_that_does_not_suit_is_refused_by_plan(phalanx, aws, write, s3,
     assert phalanx("plan") == 2
     assert f"phalanx.yaml:5: bucket: {said.format(made)}" in phalanx.err
     assert hint.format(made) in phalanx.err
+
+
+def test_in_the_local_cloud_the_hint_has_the_aws_cli_ask_there(aws, monkeypatch):
+    monkeypatch.setattr(aws, "name", "local")
+    with pytest.raises(SpecError) as caught:
+        aws.require_private_bucket("is-not-there")
+    assert '`eval "$(phalanx local env)"; aws s3 mb s3://is-not-there --region us-east-1`' in caught.value.hint
 
 
 def test_up_refuses_it_before_anything_is_made(phalanx, local, aws, write, s3):
@@ -309,7 +259,9 @@ def test_a_policy_that_lets_everybody_in_is_refused(phalanx, local, aws, write):
     write(bucket)
     assert phalanx("plan") == 2
     assert f"phalanx.yaml:5: bucket: {bucket} has a policy that lets everybody in" in phalanx.err
-    assert f"`aws s3api delete-bucket-policy --bucket {bucket}` removes it" in phalanx.err
+    assert "Name another bucket, or have its owner change the policy" in phalanx.err
+    assert f"`aws s3api get-bucket-policy --bucket {bucket}`" in phalanx.err
+    assert "delete-bucket-policy" not in phalanx.err
 
 
 def test_a_bucket_of_another_account_is_refused(phalanx, local, aws, write, bucket, monkeypatch):
@@ -371,7 +323,7 @@ def test_a_check_that_is_not_allowed_names_the_right(phalanx, local, use, write,
     use(person(local, without(statements_of(json.loads(phalanx.out)), missing))[1])
     assert phalanx("plan") == 2
     assert "phalanx.yaml:5: bucket: these AWS credentials may not " in phalanx.err
-    assert f"Request a policy that allows {missing} on this bucket" in phalanx.err
+    assert f"equest a policy that allows {missing} on this bucket" in phalanx.err
 
 
 def test_without_the_right_to_read_it_cloudformation_refuses_the_document(phalanx, local, use, write, bucket, s3):
@@ -380,4 +332,5 @@ def test_without_the_right_to_read_it_cloudformation_refuses_the_document(phalan
     use(person(local, without(statements_of(json.loads(phalanx.out)), "s3:GetObject"))[1])
     assert phalanx("up") == 3
     assert "S3 error: Access Denied" in phalanx.err
+    assert re.search(r"CloudFormation reads s3://\S+ with your rights: s3:GetObject, and kms:Decrypt", phalanx.err)
     assert keys(s3, bucket) == []

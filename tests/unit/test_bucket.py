@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from clusters import spec
 
@@ -30,6 +32,20 @@ def test_what_s3_takes_as_no_name_is_refused(written):
 
 
 @pytest.mark.parametrize(
+    "entry", ["s3://my-bucket rw", "s3://my-bucket/phalanx rw mount", "s3://my-bucket/phalanx/runs/ rw"]
+)
+def test_a_bucket_in_which_jobs_could_replace_the_document_is_refused(entry):
+    url = re.escape(entry.partition(" ")[0])
+    with pytest.raises(SpecError, match=rf"bucket: jobs may write to {url}/? \(data: runs\), and so replace"):
+        spec(bucket="s3://my-bucket", data={"runs": entry})
+
+
+@pytest.mark.parametrize("entry", ["s3://my-bucket", "s3://my-bucket/runs rw", "s3://other rw", "s3://my-bucket/ph rw"])
+def test_a_bucket_in_which_jobs_write_elsewhere_suits(entry):
+    assert spec(bucket="my-bucket", data={"runs": entry}).bucket == "my-bucket"
+
+
+@pytest.mark.parametrize(
     ("region", "host"),
     [
         ("us-east-1", "s3.us-east-1.amazonaws.com"),
@@ -41,6 +57,7 @@ def test_what_s3_takes_as_no_name_is_refused(written):
 )
 def test_a_document_in_s3_is_named_at_the_region_s_own_endpoint(region, host):
     """docs/aws-behaviour.md 1.26"""
-    named = s3_objects.as_template(AwsCloud(region), "s3://my.bucket/phalanx/demo.json")
+    sent = s3_objects.InBucket("s3://my.bucket/phalanx/demo.json", "{}")
+    named = s3_objects.as_template(AwsCloud(region), sent)
     assert named == {"TemplateURL": f"https://{host}/my.bucket/phalanx/demo.json"}
     assert s3_objects.as_template(AwsCloud(region), "{}") == {"TemplateBody": "{}"}

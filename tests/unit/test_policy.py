@@ -27,6 +27,7 @@ from phalanx.template.permissions import (
     OWN_OF,
     OWN_OF_BUCKET,
     OWN_OF_PRIVATE,
+    OWN_OF_SENT,
     needed,
 )
 from phalanx.template.policy import parts, policy
@@ -93,7 +94,7 @@ def without(statements: list[dict], removed: str) -> list[dict]:
 
 
 def test_phalanx_makes_exactly_the_calls_that_the_policy_allows_it():
-    allowed = {*OWN, *chain(*OWN_OF.values()), *OWN_OF_PRIVATE, *OWN_OF_BUCKET, *OF_DOCUMENTS, *OPTIONAL}
+    allowed = {*OWN, *chain(*OWN_OF.values()), *OWN_OF_PRIVATE, *OWN_OF_BUCKET, *OWN_OF_SENT, *OF_DOCUMENTS, *OPTIONAL}
     assert made_calls() | STACK == allowed
 
 
@@ -242,6 +243,9 @@ def test_of_the_bucket_for_documents_only_these_are_allowed(name, action, resour
     assert (decide(statements, ask) is Decision.ALLOWED) == verdict
     assert decide(policy(made.to_dict(), name)["Statement"], ask) is not Decision.ALLOWED
     assert [one for one in on_all_resources({"Statement": statements}) if not takes(one, "*")] == []
+    read = Ask("cloudformation:GetTemplate", f"arn:aws:cloudformation:{PLACE}:stack/demo/1")
+    assert decide(statements, read) is Decision.ALLOWED
+    assert decide(policy(made.to_dict(), name)["Statement"], read) is not Decision.ALLOWED
 
 
 @pytest.mark.parametrize("words", [(), ("--any-name",)])

@@ -11,6 +11,7 @@ from fake_cloud import READY, STACK, FakeCloud, demo, event, up
 
 from phalanx import template
 from phalanx.clouds.protocol import Running, StackChange
+from phalanx.clouds.s3_objects import InBucket
 from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.update import Proposal
@@ -55,8 +56,8 @@ def test_a_document_that_no_request_takes_is_compared_from_the_bucket(monkeypatc
     making = BringUp(cloud, demo(type="c5.xlarge", bucket="documents"), lambda proposal: None)
     notes = [step.text for step in making.steps() if isinstance(step, Note)]
     ((url, text),) = cloud.uploads.items()
-    assert re.fullmatch(r"s3://documents/phalanx/demo-[0-9a-f]{16}\.json", url)
-    assert (cloud.sent[-1], text, cloud.objects) == (url, document, {})
+    assert re.fullmatch(r"s3://documents/phalanx/demo-[0-9a-f]{32}\.json", url)
+    assert (cloud.sent[-1], text, cloud.objects) == (InBucket(url, document), document, {})
     assert any(f"it goes through {url}, which is deleted afterwards" in note for note in notes)
     assert making.result and [*making.result.changed] == ["type"]
 

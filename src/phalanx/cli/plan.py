@@ -51,17 +51,20 @@ def command(file: Path, as_json: bool, offline: bool, egress: bool) -> None:
     asked = not (offline or plan.facts.not_asked)
     with with_location(file):
         document, _ = request(plan)
-        if asked and plan.spec.bucket and is_large(document):
-            _require_bucket(plan.spec, plan.spec.bucket)
+        through_bucket = plan.spec.bucket if is_large(document) else None
+        if asked and through_bucket:
+            _require_bucket(plan.spec, through_bucket)
     standing = _standing(plan) if asked else None
     recipes = unsuited_recipes(plan)
     if as_json:
         requested = standing.requested if standing else None
-        print_json({**plan_text.as_dict(plan), "unsuited_recipes": recipes, "requested": requested})
+        more = {"unsuited_recipes": recipes, "requested": requested, "through_bucket": through_bucket}
+        print_json({**plan_text.as_dict(plan), **more})
     else:
         say("\n".join(plan_text.explain(plan)))
-        if is_large(document):
-            say(f"No request takes the stack's document: `up` sends it through the bucket {plan.spec.bucket}.")
+        if through_bucket:
+            through = f"`up` sends it through the bucket {through_bucket}"
+            say(f"The stack's document is too large for a request: {through}.")
         if recipes:
             say(unsuited_text(recipes))
         if standing:

@@ -12,7 +12,17 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 
-from phalanx.clouds import change_sets, drift, foreign, lustre_file_systems, price_list, remains, s3_objects, transcript
+from phalanx.clouds import (
+    change_sets,
+    drift,
+    foreign,
+    lustre_file_systems,
+    price_list,
+    remains,
+    s3_objects,
+    sent_templates,
+    transcript,
+)
 from phalanx.clouds.auto_scaling import AutoScaling
 from phalanx.clouds.instance_groups import InstanceGroups
 from phalanx.clouds.protocol import (
@@ -28,6 +38,7 @@ from phalanx.clouds.protocol import (
     StackState,
 )
 from phalanx.clouds.refusals import code, is_gone, translate
+from phalanx.clouds.s3_objects import InBucket
 from phalanx.errors import CloudError
 from phalanx.node.sigv4 import Credentials
 from phalanx.spec.cloud_names import is_emr
@@ -186,7 +197,7 @@ class ApiCloud(s3_objects.S3Objects, ABC):
         return lookups.image(self, parameter)
 
     def create_stack(
-        self, name: str, template: str, parameters: Mapping[str, str], tags: Mapping[str, str] | None = None
+        self, name: str, template: str | InBucket, parameters: Mapping[str, str], tags: Mapping[str, str] | None = None
     ) -> str:
         answer = self.call(
             "cloudformation",
@@ -199,12 +210,13 @@ class ApiCloud(s3_objects.S3Objects, ABC):
             TimeoutInMinutes=CREATION_TIMEOUT_MIN,
             Tags=[{"Key": key, "Value": value} for key, value in {**(tags or {}), CLUSTER_TAG: name}.items()],
         )
+        sent_templates.require_stack(self, answer["StackId"], template)
         return answer["StackId"]
 
     def review_changes(
         self,
         stack: StackState,
-        template: str,
+        template: str | InBucket,
         parameters: Mapping[str, str],
         kept: Collection[str],
         tags: Mapping[str, str] | None = None,

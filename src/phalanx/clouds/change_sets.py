@@ -7,8 +7,9 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from phalanx.clouds import s3_objects
+from phalanx.clouds import s3_objects, sent_templates
 from phalanx.clouds.protocol import ChangeSet, StackChange
+from phalanx.clouds.s3_objects import InBucket
 from phalanx.errors import CloudError
 from phalanx.waits import waiting
 
@@ -25,6 +26,8 @@ class Api(Protocol):
 
     def endpoint_url(self) -> str | None: ...
 
+    def delete_stack(self, stack_id: str) -> None: ...
+
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
@@ -33,12 +36,15 @@ class Api(Protocol):
 def review(
     api: Api,
     stack_id: str,
-    template: str,
+    template: str | InBucket,
     parameters: Mapping[str, str],
     kept: Collection[str],
     tags: Mapping[str, str],
 ) -> ChangeSet | None:
-    """Have CloudFormation compare the stack with this request; return what would change, None for nothing."""
+    """Have CloudFormation compare the stack with this request; return what would change, None for nothing.
+
+    Raises StackFailed if CloudFormation has read another document in the bucket.
+    """
     made = api.call(
         "cloudformation",
         "create_change_set",
@@ -53,7 +59,14 @@ def review(
         Capabilities=["CAPABILITY_IAM"],
         Tags=[{"Key": key, "Value": value} for key, value in tags.items()],
     )
-    if not _is_complete(api, made["Id"]):
+    is_complete = _is_complete(api, made["Id"])
+    try:
+        named = {"StackName": stack_id, "ChangeSetName": made["Id"]}
+        sent_templates.require_change_set(api, named, template)
+    except BaseException:
+        forget(api, made["Id"])
+        raise
+    if not is_complete:
         forget(api, made["Id"])
         return None
     changes = api.pages("cloudformation", "describe_change_set", "Changes", ChangeSetName=made["Id"])

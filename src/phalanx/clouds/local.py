@@ -14,6 +14,7 @@ from botocore.exceptions import ConnectionError, HTTPClientError
 from phalanx.clouds import endpoint, file_systems, images, local_code, local_shell, sessions
 from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.protocol import SshRoute
+from phalanx.clouds.s3_objects import PrivateBucket
 from phalanx.cluster.cluster_record import known, state_directory
 from phalanx.errors import CloudError, LocalCloudError
 from phalanx.spec.cloud_names import is_emr
@@ -169,9 +170,9 @@ class LocalCloud(ApiCloud):
             self.call("s3", "create_bucket", Bucket=bucket)
         super().require_bucket(bucket)
 
-    def require_private_bucket(self, bucket: str) -> None:
+    def require_private_bucket(self, bucket: str) -> PrivateBucket:
         endpoint.begin()
-        super().require_private_bucket(bucket)
+        return super().require_private_bucket(bucket)
 
     def open_networks(self) -> str:
         return self.endpoint.open_networks

@@ -7,10 +7,12 @@ from typing import Any, Protocol
 
 from phalanx.clouds import buckets
 from phalanx.clouds.refusals import is_denied
+from phalanx.clouds.s3_objects import PrivateBucket
 from phalanx.errors import CloudError, Mistakes, SpecError
 from phalanx.spec.cloud_names import is_local
 
 _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
+_DEFAULT = "ApplyServerSideEncryptionByDefault"
 _AES = '\'{"Rules":[{"ApplyServerSideEncryptionByDefault":{"SSEAlgorithm":"AES256"}}]}\''
 
 
@@ -23,15 +25,16 @@ class Api(Protocol):
     def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
 
 
-def require(api: Api, bucket: str) -> None:
-    """Raise SpecError with all that speaks against the bucket."""
+def require(api: Api, bucket: str) -> PrivateBucket:
+    """Return what writing to the bucket names. Raises SpecError with all that speaks against it."""
     account = api.call("sts", "get_caller_identity")["Account"]
     _require_own(api, bucket, account)
     mistakes = Mistakes()
     mistakes.check(_require_block, api, bucket, account)
     mistakes.check(_require_no_public_policy, api, bucket)
-    mistakes.check(_require_encryption, api, bucket)
+    encryption = mistakes.check(_require_encryption, api, bucket)
     mistakes.report()
+    return PrivateBucket(account, encryption or {})
 
 
 def _require_own(api: Api, bucket: str, account: str) -> None:
@@ -39,17 +42,18 @@ def _require_own(api: Api, bucket: str, account: str) -> None:
     status, region = buckets.look(api, bucket, ExpectedBucketOwner=account)
     if status == 404:
         raise SpecError(
-            f"bucket: there is no bucket {bucket}", f"`aws s3 mb s3://{bucket} --region {api.region}` makes it."
+            f"bucket: there is no bucket {bucket}",
+            f"Name another bucket, or make it: `{_shell(api)}aws s3 mb s3://{bucket} --region {api.region}`.",
         )
     if region != api.region:
         raise SpecError(
             f"bucket: {bucket} is in {region}, and the cluster in {api.region}",
-            f"Name a bucket of {api.region}; `aws s3 mb s3://NAME --region {api.region}` makes one.",
+            f"Name another bucket, or make one: `{_shell(api)}aws s3 mb s3://NAME --region {api.region}`.",
         )
     if status == 403:
         raise SpecError(
             f"bucket: these AWS credentials may not list {bucket}, or another account owns it",
-            "Request a policy that allows s3:ListBucket on this bucket, or name one that `aws s3 ls` lists.",
+            "Name another bucket, or request a policy that allows s3:ListBucket on this bucket.",
         )
 
 
@@ -66,8 +70,8 @@ def _require_block(api: Api, bucket: str, account: str) -> None:
         settings = ",".join(f"{one}=true" for one in _BLOCKS)
         raise SpecError(
             f"bucket: {bucket} does not block all public access ({', '.join(missing)})",
-            f"`aws s3api put-public-access-block --bucket {bucket} --public-access-block-configuration {settings}` has "
-            "it do so.",
+            f"Name another bucket, or have this one do so, unless somebody reads it publicly: `{_shell(api)}aws s3api "
+            f"put-public-access-block --bucket {bucket} --public-access-block-configuration {settings}`.",
         )
 
 
@@ -81,21 +85,33 @@ def _require_no_public_policy(api: Api, bucket: str) -> None:
     if (found or {}).get("PolicyStatus", {}).get("IsPublic"):
         raise SpecError(
             f"bucket: {bucket} has a policy that lets everybody in",
-            f"`aws s3api get-bucket-policy --bucket {bucket}` shows it, and `aws s3api delete-bucket-policy --bucket "
-            f"{bucket}` removes it.",
+            f"Name another bucket, or have its owner change the policy: `{_shell(api)}aws s3api "
+            f"get-bucket-policy --bucket {bucket}` shows it.",
         )
 
 
-def _require_encryption(api: Api, bucket: str) -> None:
-    """Require a default encryption, which S3 itself has given every bucket since 2023 (docs/aws-behaviour.md 1.27)."""
+def _require_encryption(api: Api, bucket: str) -> dict[str, str]:
+    """Require a default encryption, which S3 itself has given every bucket since 2023 (docs/aws-behaviour.md 1.27).
+
+    Return it as a put names it: a usual policy of a bucket denies one that does not.
+    """
     asked, action = f"ask how {bucket} encrypts", "s3:GetEncryptionConfiguration on this bucket"
     found = _ask(api, "s3", "get_bucket_encryption", asked, action, Bucket=bucket)
-    if not (found or {}).get("ServerSideEncryptionConfiguration", {}).get("Rules"):
+    rules = (found or {}).get("ServerSideEncryptionConfiguration", {}).get("Rules", [])
+    default = next((one["ApplyServerSideEncryptionByDefault"] for one in rules if _DEFAULT in one), None)
+    if default is None:
         raise SpecError(
             f"bucket: {bucket} does not encrypt what it gets",
-            f"`aws s3api put-bucket-encryption --bucket {bucket} --server-side-encryption-configuration {_AES}` has it "
-            "do so.",
+            f"Name another bucket, or have this one do so: `{_shell(api)}aws s3api put-bucket-encryption --bucket "
+            f"{bucket} --server-side-encryption-configuration {_AES}`.",
         )
+    named = {"ServerSideEncryption": default.get("SSEAlgorithm"), "SSEKMSKeyId": default.get("KMSMasterKeyID")}
+    return {key: value for key, value in named.items() if value}
+
+
+def _shell(api: Api) -> str:
+    """Return what has the AWS CLI ask the cloud of the file."""
+    return 'eval "$(phalanx local env)"; ' if is_local(api.name) else ""
 
 
 def _ask(api: Api, service: str, operation: str, asked: str, needed: str, **arguments: str) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from phalanx.clouds.s3_objects import InBucket, PrivateBucket
     from phalanx.node.sigv4 import Credentials
     from phalanx.plan.machine_images import Image
     from phalanx.plan.money import Prices, Use
@@ -239,7 +240,7 @@ class Cloud(Machines, Protocol):
         """Raise CloudError for a bucket that is missing, forbidden or elsewhere; with `make`, make a local one."""
         ...
 
-    def require_private_bucket(self, bucket: str) -> None:
+    def require_private_bucket(self, bucket: str) -> PrivateBucket:
         """Raise SpecError unless it is a private, encrypted bucket of this account in this region."""
         ...
 
@@ -256,22 +257,22 @@ class Cloud(Machines, Protocol):
         ...
 
     def create_stack(
-        self, name: str, template: str, parameters: Mapping[str, str], tags: Mapping[str, str] | None = None
+        self, name: str, template: str | InBucket, parameters: Mapping[str, str], tags: Mapping[str, str] | None = None
     ) -> str:
-        """Start creating, with CLUSTER_TAG and `tags`, and return the stack id; `template` may be s3://bucket/key."""
+        """Start creating, with CLUSTER_TAG and `tags`; return the id. Raises StackFailed for a replaced document."""
         ...
 
     def review_changes(
         self,
         stack: StackState,
-        template: str,
+        template: str | InBucket,
         parameters: Mapping[str, str],
         kept: Collection[str],
         tags: Mapping[str, str] | None = None,
     ) -> ChangeSet | None:
         """Return what an update of the stack to this template would change; None for nothing. Changes nothing itself.
 
-        Parameters in `kept` have the value that they have now. The stack carries CLUSTER_TAG and `tags`.
+        Parameters in `kept` have the value that they have now. Raises StackFailed as `create_stack` does.
         """
         ...
 
@@ -291,11 +292,11 @@ class Cloud(Machines, Protocol):
         """Return what nodes of these types cost; with `spot_in`, also what spot instances do in that zone now."""
         ...
 
-    def put_object(self, url: str, text: str) -> None:
+    def put_object(self, url: str, text: str, bucket: PrivateBucket | None = None) -> None:
         """Write an object of S3; `url` is such as s3://bucket/key."""
         ...
 
-    def delete_object(self, url: str) -> None:
+    def delete_object(self, url: str, owner: str = "") -> None:
         """Delete an object of S3; no error when it is gone."""
         ...
 

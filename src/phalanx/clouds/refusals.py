@@ -41,6 +41,12 @@ def is_denied(error: Exception) -> bool:
     return code(error) in _DENIED
 
 
+def is_refused(error: BaseException | None) -> bool:
+    """Whether AWS answered that it did not do what the call asks for; False if it may have done it."""
+    answer = error.response.get("ResponseMetadata", {}) if isinstance(error, boto.ClientError) else {}
+    return 400 <= answer.get("HTTPStatusCode", 0) < 500
+
+
 def translate(error: Exception, action: str, where: str) -> CloudError:
     """Return the CloudError for a failed call of an `action` such as "cloudformation:CreateStack" at `where`."""
     if isinstance(error, boto.ClientError):

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from phalanx.errors import CloudError
 
 _SCHEME = "s3://"
+
+
+@dataclass(frozen=True)
+class PrivateBucket:
+    """What writing to a bucket names: the account that owns it, and how it encrypts, in S3's words."""
+
+    owner: str
+    encryption: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class InBucket:
+    """A document, and where in S3 it is for CloudFormation."""
+
+    url: str
+    document: str
 
 
 class Place(Protocol):
@@ -27,11 +44,12 @@ class Api(Place, Protocol):
 class S3Objects:
     """What a cloud does with buckets and objects. See `phalanx.clouds.protocol.Cloud`."""
 
-    def put_object(self: Api, url: str, text: str) -> None:
-        self.call("s3", "put_object", **_named(url), Body=text.encode())
+    def put_object(self: Api, url: str, text: str, bucket: PrivateBucket | None = None) -> None:
+        more = {**bucket.encryption, **_owned(bucket.owner)} if bucket else {}
+        self.call("s3", "put_object", **_named(url), **more, Body=text.encode())
 
-    def delete_object(self: Api, url: str) -> None:
-        self.call("s3", "delete_object", **_named(url))
+    def delete_object(self: Api, url: str, owner: str = "") -> None:
+        self.call("s3", "delete_object", **_named(url), **_owned(owner))
 
     def require_bucket(self: Api, bucket: str, make: bool = False) -> None:  # noqa: ARG002 - the protocol's signature
         from phalanx.clouds import buckets
@@ -39,23 +57,27 @@ class S3Objects:
         for reason in buckets.refusals(self, bucket):
             raise CloudError(reason, "`aws s3 ls` lists your buckets.")
 
-    def require_private_bucket(self: Api, bucket: str) -> None:
+    def require_private_bucket(self: Api, bucket: str) -> PrivateBucket:
         from phalanx.clouds import private_buckets
 
-        private_buckets.require(self, bucket)
+        return private_buckets.require(self, bucket)
 
 
-def as_template(api: Place, template: str) -> dict[str, str]:
+def as_template(api: Place, template: str | InBucket) -> dict[str, str]:
     """Return how a request to CloudFormation has a template: the document itself, or where it is in S3.
 
     The URL is path-style, at the region's own endpoint (docs/aws-behaviour.md 1.26).
     """
-    if not template.startswith(_SCHEME):
+    if isinstance(template, str):
         return {"TemplateBody": template}
     from phalanx.clouds import domains
 
     endpoint = api.endpoint_url() or f"https://s3.{api.region}.{domains.of(api.region)}"
-    return {"TemplateURL": f"{endpoint}/{template.removeprefix(_SCHEME)}"}
+    return {"TemplateURL": f"{endpoint}/{template.url.removeprefix(_SCHEME)}"}
+
+
+def _owned(owner: str) -> dict[str, str]:
+    return {"ExpectedBucketOwner": owner} if owner else {}
 
 
 def _named(url: str) -> dict[str, str]:

@@ -252,6 +252,8 @@ class BringUp:
         """Create the stack, or follow it if another `up` has just created it."""
         try:
             return (yield from deploy(self.cloud, plan, self._begun))
+        except StackFailed:
+            raise  # of another document than this one: never to be followed
         except CloudError:
             found = self.cloud.describe_stack(self.spec.name)
             if found is None or not found.creating or not found.ours:

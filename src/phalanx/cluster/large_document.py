@@ -2,45 +2,69 @@
 
 from __future__ import annotations
 
-import hashlib
+import secrets
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from phalanx.clouds.protocol import Cloud
+from phalanx.clouds.s3_objects import InBucket
 from phalanx.cluster.note import Note
-from phalanx.errors import PhalanxError
+from phalanx.errors import CloudError, PhalanxError
 
 if TYPE_CHECKING:
     from phalanx.spec.spec import ClusterSpec
 
 _T = TypeVar("_T")
+_UNREADABLE = "S3 error: Access Denied"
 
 
-def send(cloud: Cloud, spec: ClusterSpec, document: str, request: Callable[[str], _T]) -> Generator[Note, None, _T]:
-    """Request with the document or, above the limit, with its URL in the spec's bucket; it is deleted in any case.
+def send(
+    cloud: Cloud, spec: ClusterSpec, document: str, request: Callable[[str | InBucket], _T]
+) -> Generator[Note, None, _T]:
+    """Request with the document or, above the limit, from the spec's bucket; it is deleted in any case.
 
     Raises SpecError if the bucket does not suit.
     """
+    from phalanx.clouds import refusals
+    from phalanx.spec.spec_bucket import FOLDER
     from phalanx.template import is_large
 
     if spec.bucket is None or not is_large(document):
         return request(document)
-    cloud.require_private_bucket(spec.bucket)
-    content = document.encode()
-    url = f"s3://{spec.bucket}/phalanx/{spec.name}-{hashlib.sha256(content).hexdigest()[:16]}.json"
-    yield Note(f"the document has {len(content):,} bytes: it goes through {url}, which is deleted afterwards")
+    bucket = cloud.require_private_bucket(spec.bucket)
+    # Nobody can replace the object ahead of time, and no other `up` has the same one.
+    url = f"s3://{spec.bucket}/{FOLDER}{spec.name}-{secrets.token_hex(16)}.json"
+    yield Note(f"the document has {len(document.encode()):,} bytes: it goes through {url}, which is deleted afterwards")
+    may_be_there = True
     try:
-        # It may be there even if the answer was lost.
-        cloud.put_object(url, document)
-        return request(url)
+        try:
+            cloud.put_object(url, document, bucket)
+        except CloudError as error:
+            may_be_there = not refusals.is_refused(error.__cause__)
+            raise
+        return _requested(request, InBucket(url, document))
     finally:
-        yield from _deleted(cloud, url)
+        if may_be_there:
+            yield from _deleted(cloud, url, bucket.owner)
 
 
-def _deleted(cloud: Cloud, url: str) -> Iterator[Note]:
+def _requested(request: Callable[[InBucket], _T], sent: InBucket) -> _T:
+    """Request; explain the refusal with which CloudFormation hides whose rights it lacks (aws-behaviour 1.26)."""
+    try:
+        return request(sent)
+    except CloudError as error:
+        if _UNREADABLE in error.message:
+            error.hint = (
+                f"CloudFormation reads {sent.url} with your rights: s3:GetObject, and kms:Decrypt where a KMS key of "
+                "yours encrypts it. A policy of the bucket may deny it, too."
+            )
+        raise
+
+
+def _deleted(cloud: Cloud, url: str, owner: str) -> Iterator[Note]:
     """Delete the object; say what is left if that fails, or if Ctrl-C interrupts it."""
     try:
-        cloud.delete_object(url)
+        cloud.delete_object(url, owner)
     except (PhalanxError, KeyboardInterrupt) as error:
         reason = error.message if isinstance(error, PhalanxError) else "interrupted"
         yield Note(f"warning: {url} may be left: {reason}. `aws s3 rm {url}` deletes it")

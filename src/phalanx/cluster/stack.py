@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from phalanx.clouds.protocol import Cloud, StackEvent, StackState
+from phalanx.clouds.s3_objects import InBucket
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.head_watch import HeadWatch
 from phalanx.cluster.large_document import send
@@ -118,7 +119,7 @@ def deploy(cloud: Cloud, plan: Plan, begun: Callable[[Stack], object]) -> Genera
     if plan.limits.lease_s:
         parameters["LeaseEnd"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + plan.limits.lease_s))
 
-    def create(template: str) -> Stack:
+    def create(template: str | InBucket) -> Stack:
         for url, text in uploads(plan).items():
             cloud.put_object(url, text)
         stack = Stack(cloud, spec.name, cloud.create_stack(spec.name, template, parameters, spec.tags))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from phalanx.spec.spec_checks import WrongError, cut
+from phalanx.spec.spec_data import places
 from phalanx.spec.spec_key import key
 from phalanx.spec.spec_rules import text, whole
 
@@ -13,6 +15,9 @@ from phalanx.spec.spec_rules import text, whole
 _RESERVED = r"xn--|sthree-|amzn-s3-demo-|[0-9]+(?:\.[0-9]+){3}$|.*(?:-s3alias|--ol-s3|\.mrap|--x-s3|--table-s3)$"
 _NAME = rf"(?!{_RESERVED})(?=.{{3,63}}$)[a-z0-9](?:-*[a-z0-9]|[.](?=[a-z0-9]))*"
 _SCHEME = "s3://"
+
+FOLDER = "phalanx/"
+"""Where documents are in it."""
 
 
 def _checked(value: str) -> str:
@@ -23,12 +28,27 @@ def _checked(value: str) -> str:
     return name
 
 
+def _beside(value: str, above: Mapping[str, Any]) -> str:
+    """Refuse a bucket in which a job could replace the document before CloudFormation reads it."""
+    name = value.removeprefix(_SCHEME)
+    for one in places(above.get("data")):
+        is_there = one.prefix.startswith(FOLDER) or FOLDER.startswith(one.prefix)
+        if one.bucket == name and one.is_writable and is_there:
+            raise WrongError(
+                f"jobs may write to {one.url} (data: {one.name}), and so replace the document in {FOLDER}",
+                f"name another bucket, or a prefix outside of {FOLDER}",
+            )
+    return value
+
+
 KEY: Any = key(
     "An S3 bucket of yours in the cluster's region, private and encrypted, for a CloudFormation document of more than "
-    "51,200 bytes, which no request takes. `up` puts the document there, has CloudFormation read it, and deletes it; "
-    "smaller documents don't use it.",
+    "51,200 bytes, which is too large for a request. Nobody else should be allowed to write there. `up` puts the "
+    "document there, has CloudFormation read it, compares what it has read, and deletes it; smaller documents "
+    "don't use it.",
     text(_checked, lambda: {"pattern": whole(rf"(?:{_SCHEME})?(?:{_NAME})")}, "the name of a bucket, or s3://NAME"),
     "my-bucket",
+    beside=_beside,
     default=None,
 )
 """The key, as a field of ClusterSpec."""

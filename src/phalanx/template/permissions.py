@@ -158,6 +158,8 @@ OWN_OF_BUCKET = (
     *("s3:GetEncryptionConfiguration", "s3:ListBucket"),
 )
 """Those that look at the bucket of `bucket`."""
+OWN_OF_SENT = ("cloudformation:GetTemplate",)
+"""Those that compare what CloudFormation has read there."""
 OF_DOCUMENTS = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
 """Those on documents in it, of which CloudFormation makes GetObject."""
 

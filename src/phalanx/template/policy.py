@@ -19,6 +19,7 @@ from phalanx.template.permissions import (
     OWN_OF,
     OWN_OF_BUCKET,
     OWN_OF_PRIVATE,
+    OWN_OF_SENT,
     needed,
 )
 
@@ -253,12 +254,13 @@ def _of_buckets(document: Mapping[str, Any], actions: Iterable[str]) -> Iterator
 
 
 def _of_documents(bucket: str | None, cluster: str) -> Iterator[dict[str, Any]]:
-    """Allow to look at the bucket for documents, to put them there, to have them read, and to delete them."""
+    """Allow to look at the bucket for documents, to put, have read, compare and delete them."""
     if bucket:
         yield _allow("Documents", OF_DOCUMENTS, {f"s3:::{bucket}/phalanx/{cluster}-*"})
         of_account = {one for one in OWN_OF_BUCKET if "Account" in one}
         yield _allow("DocumentBucket", {*OWN_OF_BUCKET} - of_account, {f"s3:::{bucket}"})
         yield _allow("DocumentBucketOfAccount", of_account, ["*"])
+        yield _allow("DocumentsAsRead", OWN_OF_SENT, _arns_of_names(OWN_OF_SENT, cluster, NAMED))
 
 
 def _of_their_network(document: Mapping[str, Any], actions: Iterable[str]) -> Iterator[dict[str, Any]]:

@@ -209,7 +209,12 @@ class CloudFormationApi(BaseResponse):
         return self._page("StackResourceSummaries", found, "LogicalResourceId")
 
     def get_template(self) -> ActionResult:
-        return ActionResult({"TemplateBody": self._stack().template.body, "StagesAvailable": ["Original", "Processed"]})
+        template = self._template_of_change_set() if self._get_param("ChangeSetName") else self._stack().template
+        return ActionResult({"TemplateBody": template.body, "StagesAvailable": ["Original", "Processed"]})
+
+    def _template_of_change_set(self) -> Template:
+        found = self._change_set()
+        return (found.revision or found.stack).template
 
     def get_template_summary(self) -> ActionResult:
         template = self._stack().template if self._get_param("StackName") else self._engine.validated(self._body())

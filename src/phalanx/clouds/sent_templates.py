@@ -1,0 +1,76 @@
+"""Whether CloudFormation has read the document that was sent to it through a bucket (docs/aws-behaviour.md 1.26).
+
+Whoever may write to the bucket can replace the object before CloudFormation reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+from phalanx.clouds.s3_objects import InBucket
+from phalanx.errors import CloudError, PhalanxError, StackFailed
+
+_OTHER_BUCKET = "Name another bucket, or find out who may write to this one: `aws s3api get-bucket-policy --bucket {}`."
+
+
+class Api(Protocol):
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+    def delete_stack(self, stack_id: str) -> None: ...
+
+
+def require_change_set(api: Api, named: dict[str, str], template: str | InBucket) -> None:
+    """Raise StackFailed if the change set has another template than the document."""
+    if isinstance(template, InBucket) and not _is_read(api, named, template.document):
+        raise StackFailed(f"{_replaced(template)}. Nothing was changed", _hint(template))
+
+
+def require_stack(api: Api, stack_id: str, template: str | InBucket) -> None:
+    """Delete a new stack and raise StackFailed unless it has the document's template."""
+    if isinstance(template, str):
+        return
+    try:
+        if _is_read(api, {"StackName": stack_id}, template.document):
+            return
+        reason, hint = _replaced(template), _hint(template)
+    except CloudError as error:
+        reason, hint = f"what CloudFormation has read of {template.url} can't be compared: {error.message}", error.hint
+    except BaseException:
+        _deleted(api, stack_id)
+        raise
+    raise StackFailed(f"{reason}. {_deleted(api, stack_id)}", hint)
+
+
+def _is_read(api: Api, named: dict[str, str], document: str) -> bool:
+    found = api.call("cloudformation", "get_template", **named, TemplateStage="Original")["TemplateBody"]
+    try:
+        return _canonical(found) == _canonical(document)
+    except ValueError:
+        return False
+
+
+def _canonical(body: Any) -> str:
+    """Return JSON, which boto3 parses if it can, in one form: in Python, 1 and true are equal."""
+    return json.dumps(json.loads(body) if isinstance(body, str) else body, sort_keys=True)
+
+
+def _deleted(api: Api, stack_id: str) -> str:
+    """Delete the stack, and say so."""
+    try:
+        api.delete_stack(stack_id)
+    except PhalanxError as error:
+        command = f"aws cloudformation delete-stack --stack-name {stack_id}"
+        return f"The stack could not be deleted ({error.message}): run `{command}` at once"
+    return f"Stack {stack_id} is being deleted; its events say what it made"
+
+
+def _replaced(template: InBucket) -> str:
+    return f"somebody who may write to {_bucket(template)} replaced the document before CloudFormation read it"
+
+
+def _hint(template: InBucket) -> str:
+    return _OTHER_BUCKET.format(_bucket(template))
+
+
+def _bucket(template: InBucket) -> str:
+    return template.url.removeprefix("s3://").partition("/")[0]
