@@ -18,10 +18,10 @@ from phalanx.clouds.protocol import (
     StackEvent,
     StackState,
 )
-from phalanx.clouds.s3_objects import PrivateBucket
 from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.errors import CloudError
 from phalanx.node.roster import Missing, Roster
+from phalanx.objects.sent_document import PrivateBucket
 from phalanx.plan.money import Prices, Use
 from phalanx.plan.plan import Facts
 from phalanx.spec.spec import ClusterSpec

@@ -11,11 +11,11 @@ from fake_cloud import READY, STACK, FakeCloud, demo, event, up
 
 from phalanx import template
 from phalanx.clouds.protocol import Running, StackChange
-from phalanx.clouds.s3_objects import InBucket
 from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.update import Proposal
 from phalanx.errors import CloudError, ClusterError, StackFailed
+from phalanx.objects.sent_document import InBucket
 
 pytestmark = pytest.mark.usefixtures("in_memory")
 

@@ -38,9 +38,9 @@ from phalanx.clouds.protocol import (
     StackState,
 )
 from phalanx.clouds.refusals import code, is_gone, translate
-from phalanx.clouds.s3_objects import InBucket
 from phalanx.errors import CloudError
 from phalanx.node.sigv4 import Credentials
+from phalanx.objects.sent_document import InBucket
 from phalanx.spec.cloud_names import is_emr
 from phalanx.waits import waiting
 
@@ -199,7 +199,7 @@ class ApiCloud(s3_objects.S3Objects, ABC):
     def create_stack(
         self, name: str, template: str | InBucket, parameters: Mapping[str, str], tags: Mapping[str, str] | None = None
     ) -> str:
-        answer = self.call(
+        created = self.call(
             "cloudformation",
             "create_stack",
             StackName=name,
@@ -210,8 +210,7 @@ class ApiCloud(s3_objects.S3Objects, ABC):
             TimeoutInMinutes=CREATION_TIMEOUT_MIN,
             Tags=[{"Key": key, "Value": value} for key, value in {**(tags or {}), CLUSTER_TAG: name}.items()],
         )
-        sent_templates.require_stack(self, answer["StackId"], template)
-        return answer["StackId"]
+        return sent_templates.required_stack(self, created["StackId"], template)
 
     def review_changes(
         self,

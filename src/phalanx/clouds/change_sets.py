@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from phalanx.clouds import s3_objects, sent_templates
 from phalanx.clouds.protocol import ChangeSet, StackChange
-from phalanx.clouds.s3_objects import InBucket
 from phalanx.errors import CloudError
+from phalanx.objects.sent_document import InBucket
 from phalanx.waits import waiting
 
 # Of the names of change sets that phalanx makes.

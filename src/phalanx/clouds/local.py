@@ -14,9 +14,9 @@ from botocore.exceptions import ConnectionError, HTTPClientError
 from phalanx.clouds import endpoint, file_systems, images, local_code, local_shell, sessions
 from phalanx.clouds.aws_api import ApiCloud
 from phalanx.clouds.protocol import SshRoute
-from phalanx.clouds.s3_objects import PrivateBucket
 from phalanx.cluster.cluster_record import known, state_directory
 from phalanx.errors import CloudError, LocalCloudError
+from phalanx.objects.sent_document import PrivateBucket
 from phalanx.spec.cloud_names import is_emr
 from phalanx.spec.spec_emr import logs_bucket
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from phalanx.clouds import buckets
 from phalanx.clouds.refusals import is_denied
-from phalanx.clouds.s3_objects import PrivateBucket
 from phalanx.errors import CloudError, Mistakes, SpecError
+from phalanx.objects.sent_document import PrivateBucket
 from phalanx.spec.cloud_names import is_local
 
 _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")

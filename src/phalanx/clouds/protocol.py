@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from phalanx.clouds.s3_objects import InBucket, PrivateBucket
     from phalanx.node.sigv4 import Credentials
+    from phalanx.objects.sent_document import InBucket, PrivateBucket
     from phalanx.plan.machine_images import Image
     from phalanx.plan.money import Prices, Use
     from phalanx.plan.plan import Facts

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from phalanx.errors import CloudError
+from phalanx.objects.sent_document import InBucket, PrivateBucket
 
 _SCHEME = "s3://"
-
-
-@dataclass(frozen=True)
-class PrivateBucket:
-    """What writing to a bucket names: the account that owns it, and how it encrypts, in S3's words."""
-
-    owner: str
-    encryption: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class InBucket:
-    """A document, and where in S3 it is for CloudFormation."""
-
-    url: str
-    document: str
 
 
 class Place(Protocol):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any, Protocol
 
-from phalanx.clouds.s3_objects import InBucket
 from phalanx.errors import CloudError, PhalanxError, StackFailed
+from phalanx.objects.sent_document import InBucket
 
 _OTHER_BUCKET = "Name another bucket, or find out who may write to this one: `aws s3api get-bucket-policy --bucket {}`."
 
@@ -25,13 +25,13 @@ def require_change_set(api: Api, named: dict[str, str], template: str | InBucket
         raise StackFailed(f"{_replaced(template)}. Nothing was changed", _hint(template))
 
 
-def require_stack(api: Api, stack_id: str, template: str | InBucket) -> None:
-    """Delete a new stack and raise StackFailed unless it has the document's template."""
+def required_stack(api: Api, stack_id: str, template: str | InBucket) -> str:
+    """Return the id of a new stack. Delete it and raise StackFailed unless it has the document's template."""
     if isinstance(template, str):
-        return
+        return stack_id
     try:
         if _is_read(api, {"StackName": stack_id}, template.document):
-            return
+            return stack_id
         reason, hint = _replaced(template), _hint(template)
     except CloudError as error:
         reason, hint = f"what CloudFormation has read of {template.url} can't be compared: {error.message}", error.hint

@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from phalanx.clouds.protocol import Cloud
-from phalanx.clouds.s3_objects import InBucket
 from phalanx.cluster.note import Note
 from phalanx.errors import CloudError, PhalanxError
+from phalanx.objects.sent_document import InBucket
 
 if TYPE_CHECKING:
     from phalanx.spec.spec import ClusterSpec

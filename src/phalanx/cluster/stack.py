@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from phalanx.clouds.protocol import Cloud, StackEvent, StackState
-from phalanx.clouds.s3_objects import InBucket
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.head_watch import HeadWatch
 from phalanx.cluster.large_document import send
@@ -17,6 +16,7 @@ from phalanx.cluster.note import Note
 from phalanx.errors import CloudError
 from phalanx.node import validate
 from phalanx.node.roster import Roster
+from phalanx.objects.sent_document import InBucket
 
 if TYPE_CHECKING:
     from phalanx.plan.plan import Plan
