@@ -74,6 +74,8 @@ class CloudError(PhalanxError):
     """The cloud's API refused the request, or did not answer in time."""
 
     exit_code = 3
+    was_refused = False
+    """The API answered that it did not do what was asked. Otherwise it may have done it."""
 
 
 class CloudUnreachable(CloudError):  # noqa: N818 (names the state)

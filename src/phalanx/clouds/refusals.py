@@ -41,16 +41,12 @@ def is_denied(error: Exception) -> bool:
     return code(error) in _DENIED
 
 
-def is_refused(error: BaseException | None) -> bool:
-    """Whether AWS answered that it did not do what the call asks for; False if it may have done it."""
-    answer = error.response.get("ResponseMetadata", {}) if isinstance(error, boto.ClientError) else {}
-    return 400 <= answer.get("HTTPStatusCode", 0) < 500
-
-
 def translate(error: Exception, action: str, where: str) -> CloudError:
     """Return the CloudError for a failed call of an `action` such as "cloudformation:CreateStack" at `where`."""
     if isinstance(error, boto.ClientError):
-        return _refused(error, action)
+        refused = _refused(error, action)
+        refused.was_refused = 400 <= error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) < 500
+        return refused
     if isinstance(error, (boto.NoCredentialsError, boto.PartialCredentialsError)):
         return CloudUnreachable(
             "no AWS credentials were found", f"{_LOG_IN} Or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."

@@ -1,4 +1,4 @@
-"""Objects of S3 that phalanx writes itself: what nodes of EMR start with, and documents that no request takes."""
+"""Objects of S3 that phalanx writes itself: what nodes of EMR start with, and documents too large for a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A document that no request takes: it is in the bucket that the spec names until CloudFormation has read it."""
+"""A document that is too large for a request: it is in the spec's bucket until CloudFormation has read it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def send(
 
     Raises SpecError if the bucket does not suit.
     """
-    from phalanx.clouds import refusals
     from phalanx.spec.spec_bucket import FOLDER
     from phalanx.template import is_large
 
@@ -40,7 +39,7 @@ def send(
         try:
             cloud.put_object(url, document, bucket)
         except CloudError as error:
-            may_be_there = not refusals.is_refused(error.__cause__)
+            may_be_there = not error.was_refused
             raise
         return _requested(request, InBucket(url, document))
     finally:
@@ -49,7 +48,7 @@ def send(
 
 
 def _requested(request: Callable[[InBucket], _T], sent: InBucket) -> _T:
-    """Request; explain the refusal with which CloudFormation hides whose rights it lacks (aws-behaviour 1.26)."""
+    """Request; explain CloudFormation's refusal, which does not say whose rights it lacks (aws-behaviour 1.26)."""
     try:
         return request(sent)
     except CloudError as error:

@@ -1,4 +1,4 @@
-"""The key `bucket`: the S3 bucket through which `up` sends a document that no request takes."""
+"""The key `bucket`: the S3 bucket through which `up` sends a document that is too large for a request."""
 
 from __future__ import annotations
 

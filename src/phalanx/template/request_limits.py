@@ -22,7 +22,7 @@ _PARTITION = "aws-us-gov"
 
 
 def is_large(document: str) -> bool:
-    """Whether no request takes the document."""
+    """Whether the document is too large for a request."""
     return len(document.encode()) > LIMIT_BYTES
 
 
