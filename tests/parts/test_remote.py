@@ -136,10 +136,12 @@ def test_a_login_that_breaks_says_so(head, bin_directory):
         head.interactive(f"kill -9 {master}; {gone(master)}; exit 255")
 
 
-def test_a_login_whose_phalanx_is_killed_leaves_no_ssh_on_the_terminal(head, tmp_path):
+@pytest.mark.parametrize("hangup", [signal.SIG_DFL, signal.SIG_IGN], ids=["", "nohup"])
+def test_a_login_whose_phalanx_is_killed_leaves_no_ssh_on_the_terminal(head, tmp_path, hangup):
     head.connect()
     pids = tmp_path / "pids"
-    login = "import sys; from pathlib import Path; from phalanx.ssh.remote import Remote\n"
+    login = "import signal, sys; from pathlib import Path; from phalanx.ssh.remote import Remote\n"
+    login += f"signal.signal(signal.SIGHUP, signal.Handlers({int(hangup)}))\n"
     login += "Remote(Path(sys.argv[1]), 'deeplearning-master').interactive(sys.argv[2])"
     command = f"echo $PPID $$ >{pids}.new; mv {pids}.new {pids}; exec sleep 600"
     with subprocess.Popen([sys.executable, "-c", login, str(head.config), command]) as phalanx:

@@ -243,7 +243,7 @@ def _end_with_this_process() -> Callable[[], None] | None:
     """Return what a child calls so that it ends when this process is killed, on Linux.
 
     An ssh that goes on would share the terminal with the user's shell. Linux sends the signal when the thread ends that
-    started the child, so this is for the main thread.
+    started the child, so this is for the main thread. It is not SIGHUP, which nohup has all children ignore.
     """
     if sys.platform != "linux":
         return None
@@ -252,9 +252,9 @@ def _end_with_this_process() -> Callable[[], None] | None:
     parent = os.getpid()
 
     def end_with_parent() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGHUP)
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     return end_with_parent
 
