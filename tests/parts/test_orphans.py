@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -156,6 +157,31 @@ def test_a_file_system_that_was_counted_when_it_was_new_may_have_data(aws: AwsHe
         assert cluster not in [one.cluster for one in orphans.find(aws)]
     finally:
         remove()
+
+
+def test_a_queue_is_found_in_an_account_with_more_than_a_thousand(aws, running):
+    api, cluster = running.client("sqs"), name("zzz")
+    made = [api.create_queue(QueueName=f"a-{number}")["QueueUrl"] for number in range(1000)]
+    remove = queue(aws, cluster)
+    try:
+        assert cluster in orphans.clusters(aws)
+    finally:
+        remove()
+        for url in made:
+            api.delete_queue(QueueUrl=url)
+
+
+def test_file_systems_of_all_pages_are_listed(aws, running):
+    """EFS repeats the marker of the request in its answer, which is not that of the next page."""
+    api = running.client("efs")
+    made = {api.create_file_system(CreationToken=name("many"))["FileSystemId"] for _ in range(25)}
+    try:
+        pages = aws.pages("efs", "describe_file_systems", "FileSystems")
+        listed = [one["FileSystemId"] for one in islice(pages, 1000)]
+        assert made <= set(listed) and len(listed) == len(set(listed))
+    finally:
+        for one in made:
+            api.delete_file_system(FileSystemId=one)
 
 
 def test_a_file_system_with_data_or_in_use_is_not_left_behind(aws, running):

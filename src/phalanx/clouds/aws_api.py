@@ -126,14 +126,14 @@ class ApiCloud(s3_objects.S3Objects, ABC):
             raise translate(error, action, self.endpoint_url() or f"AWS in {self.region}") from error
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
-        """Yield the entries under `key` of all pages."""
+        """Yield the entries under `key` of all pages. (EFS repeats a request's marker: docs/aws-behaviour.md 4.22.)"""
         while True:
             page = self.call(service, operation, **arguments)
             yield from page.get(key, [])
-            answer = next((name for name in _TOKENS if page.get(name)), "")
-            if not answer:
+            following = {**arguments, **{sent: page[name] for name, sent in _TOKENS.items() if page.get(name)}}
+            if following == arguments:
                 return
-            arguments[_TOKENS[answer]] = page[answer]
+            arguments = following
 
     def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
         """Return the answer, or None when the resource does not exist."""

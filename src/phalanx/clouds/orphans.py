@@ -59,7 +59,8 @@ def _of_emr(api: ApiCloud) -> Iterator[str]:
 
 
 def _names(api: ApiCloud) -> Iterator[str]:
-    yield from (url.rpartition("/")[2] for url in api.pages("sqs", "list_queues", "QueueUrls"))
+    # Without MaxResults, SQS lists 1,000, and does not say that there are more.
+    yield from (url.rpartition("/")[2] for url in api.pages("sqs", "list_queues", "QueueUrls", MaxResults=1000))
     yield from api.pages("dynamodb", "list_tables", "TableNames")
     yield from (topic["TopicArn"].rpartition(":")[2] for topic in api.pages("sns", "list_topics", "Topics"))
     yield from (group["logGroupName"] for group in api.pages("logs", "describe_log_groups", "logGroups"))
