@@ -244,12 +244,13 @@ def test_a_log_stream_may_exist_already(server, client):
     assert json.loads(server.seen[1][3])["logEvents"][1] == {"timestamp": 2, "message": " "}
 
 
-def test_metadata_is_asked_with_a_token_and_keys_are_kept(server, monkeypatch):
+def test_metadata_is_asked_with_a_token_and_identity_and_keys_are_kept(server, monkeypatch):
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", server.url)
     known = {"instanceId": "i-1", "privateIp": "10.0.0.4", "availabilityZone": "us-east-1a", "instanceType": "c5.large"}
     server.answers += [(200, "TOKEN"), (200, json.dumps(known)), (200, "role"), (200, json.dumps(ROLE_KEYS))]
     metadata = Metadata()
     assert metadata.identity().zone == "us-east-1a"
+    assert metadata.identity() is metadata.identity()
     assert metadata.credentials() is metadata.credentials()
     method, path, *_ = server.seen[0]
     assert (method, path) == ("PUT", "/latest/api/token")

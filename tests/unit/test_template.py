@@ -243,7 +243,7 @@ def test_a_boot_script_travels_once_and_reaches_both():
     document = json.loads(synthesize(plan(boot="echo hello\n")))
     rest = "".join(document["Parameters"][name]["Default"] for name in userdata.parameters("echo hello\n"))
     _, packed = rest.split(":")
-    assert lzma.decompress(base64.b85decode(packed)) == b"echo hello\n"
+    assert lzma.decompress(base64.b64decode(packed)) == b"echo hello\n"
     digest = hashlib.sha256(rest.encode()).hexdigest()
     for template in resources(document, "AWS::EC2::LaunchTemplate").values():
         assert f"#digest={digest}\n" in template["LaunchTemplateData"]["UserData"]["Fn::Base64"]["Fn::Sub"][0]

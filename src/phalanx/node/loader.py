@@ -45,8 +45,8 @@ def complete(settings: Settings, metadata: Metadata) -> None:
     with open(SCRIPT, "wb") as file:
         os.fchmod(file.fileno(), 0o700)
         if script:
-            file.write(lzma.decompress(base64.b85decode(script)))
-    _unpack(base64.b85decode(settings.agent) + base64.b85decode(stage_2))
+            file.write(lzma.decompress(base64.b64decode(script)))
+    _unpack(base64.b64decode(settings.agent) + base64.b64decode(stage_2))
     files.write(mark, settings.digest)
 
 

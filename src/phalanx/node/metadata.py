@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Optional
 
 from phalanx.node import wire
 from phalanx.node.sigv4 import Credentials, Request
@@ -31,13 +31,17 @@ class Metadata:
         self._base = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254").rstrip("/")
         self._token = ""
         self._token_ends = 0.0
+        self._identity: Optional[Identity] = None
         self._keys = Credentials("", "")
         self._expires = ""
 
     def identity(self) -> Identity:
         """Return this machine's identity. Raises OSError after 30 s without a good answer."""
-        known = self._document(lambda: "dynamic/instance-identity/document", "instanceType")
-        return Identity(known["instanceId"], known["privateIp"], known["availabilityZone"], known["instanceType"])
+        if self._identity is None:
+            known = self._document(lambda: "dynamic/instance-identity/document", "instanceType")
+            place = known["availabilityZone"]
+            self._identity = Identity(known["instanceId"], known["privateIp"], place, known["instanceType"])
+        return self._identity
 
     def credentials(self, fresh: bool = False) -> Credentials:
         """Return the role's credentials; read them again 5 minutes before they expire, or if `fresh`.

@@ -19,7 +19,7 @@ ZONE = r"[a-z]{2,4}(?:-[a-z]+)+-[0-9]+[a-z]"
 PATH = r"/[A-Za-z0-9._/-]{0,127}"
 NETWORK = r"(?:auto|anywhere|[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9.]+)?)?"
 DURATION = r"(?:([0-9]{1,4})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?"
-# It travels in base85, as parameters of one request, whose own limit is not documented (docs/aws-behaviour.md 1.28).
+# It travels in base64, as parameters of one request, whose own limit is not documented (docs/aws-behaviour.md 1.28).
 LARGEST_BOOT_BYTES = 64 * 1024
 AUTO = "auto"
 ANYWHERE = "anywhere"

@@ -14,7 +14,7 @@ _AHEAD_BYTES = 24
 
 
 def pack(stage_1: Sequence[str], stage_2: Sequence[str], sources: Mapping[str, str], unpack: str) -> tuple[str, str]:
-    """Return both stages in base85, the same for one version of Python; `unpack` is the code that runs first.
+    """Return both stages in base64, the same for one version of Python; `unpack` is the code that runs first.
 
     One stream is 1 KB smaller than two, because stage 2 repeats much of stage 1.
     """
@@ -22,7 +22,7 @@ def pack(stage_1: Sequence[str], stage_2: Sequence[str], sources: Mapping[str, s
     first = "\0".join([unpack, *_named(stage_1, short), ""]).encode()
     stream = _compressed(first + "\0".join(_named(stage_2, short)).encode())
     cut = bisect.bisect_left(range(len(stream)), len(first), key=lambda end: _unpacked(stream[:end])) + _AHEAD_BYTES
-    return base64.b85encode(stream[:cut]).decode(), base64.b85encode(stream[cut:]).decode()
+    return base64.b64encode(stream[:cut]).decode(), base64.b64encode(stream[cut:]).decode()
 
 
 def _named(names: Sequence[str], sources: Mapping[str, str]) -> list[str]:

@@ -58,7 +58,7 @@ Both stages together are twice the limit of user data, so user data carries the 
 # The longest value of a parameter (docs/aws-behaviour.md 1.28).
 _VALUE_BYTES = 4096
 
-# Separates base85 texts, whose alphabet has no colon.
+# Separates base64 texts, whose alphabet has no colon.
 _BETWEEN = ":"
 
 # Enough for the versions in use on this machine and a developer's latest changes.
@@ -69,7 +69,7 @@ _SCRIPT = """\
 #!/usr/bin/python3 -IS
 import base64,lzma
 s=open(__file__,encoding="utf-8").read()
-b=base64.b85decode(s.split("#agent=")[2].split()[0])
+b=base64.b64decode(s.split("#agent=")[2].split()[0])
 t=lzma.LZMADecompressor().decompress(b).decode("utf8","ignore").split("\\0")
 exec(t[0])
 #agent="""
@@ -164,13 +164,13 @@ def agent_version() -> str:
 
 def _rest(boot: str | None = None) -> str:
     """Return stage 2 of the agent and the user's boot script."""
-    script = _BETWEEN + base64.b85encode(packed_boot(boot)).decode() if boot else ""
+    script = _BETWEEN + base64.b64encode(packed_boot(boot)).decode() if boot else ""
     return _stages()[1] + script
 
 
 @functools.cache
 def _stages() -> tuple[str, str]:
-    """Return the two stages of the agent in base85, cached by the hash of their sources: packing takes 0.4 s."""
+    """Return the two stages of the agent in base64, cached by the hash of their sources: packing takes 0.4 s."""
     sources = {name: _source(name) for name in (*STAGE_1, *STAGE_2)}
     kept = cache_directory() / f"agent-{_fingerprint(sources)}.txt"
     try:
