@@ -199,13 +199,25 @@ def preload(account: str) -> None:
 
 
 def _answer_quickly() -> None:
-    """Cache moto's listings of its directory and its classes' methods: they take half the time of a small request."""
+    """Cache what moto lists for each request: its directory, its classes' methods, and which services have records."""
     responses: Any = importlib.import_module("moto.core.responses")
     dispatcher: Any = importlib.import_module("moto.moto_server.werkzeug_app").DomainDispatcherApplication
     for owner, name in ((responses, "method_names_from_class"), (dispatcher, "get_backend_for_host")):
         setattr(owner, name, functools.cache(getattr(owner, name)))
+    records: Any = importlib.import_module("moto.core.base_backend").BackendDict
+    records.__getitem__ = _find_quickly(records.__getitem__)
     serialize: Any = importlib.import_module("moto.core.serialize")
     serialize.AttributePicker.__call__ = _pick_quickly(serialize.AttributePicker.__call__)
+
+
+def _find_quickly(make: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    """Look for a service's records before moto does: under one lock for all, it compares those of all services."""
+
+    def quick(self: Any, account_id: str) -> Any:
+        found = self.get(account_id)
+        return make(self, account_id) if found is None else found
+
+    return quick
 
 
 def _pick_quickly(pick: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -25,6 +25,8 @@ def install(context: Context) -> None:
 def note(context: Context, role: str, ask: Ask) -> None:
     """Record that a role's policies allowed this, with the condition keys of the first such call."""
     kind = (role, ask.action, ask.resource)
+    if kind in _seen:
+        return
     with _lock:
         if kind in _seen:
             return
