@@ -78,7 +78,7 @@ def test_what_only_asks_the_cloud_loads_no_spec_and_no_template(tmp_path):
     nobody = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/nowhere", "HOME": str(tmp_path)}
     status, modules, stderr = loaded(["down", "-c", "demo", "--yes"], tmp_path, **nobody)
     assert "no AWS credentials were found" in stderr
-    assert (status, heavy(modules)) == (3, ["boto3", "botocore"])
+    assert (status, heavy(modules)) == (3, ["botocore"])
 
 
 def test_what_a_cluster_costs_is_found_without_the_template():

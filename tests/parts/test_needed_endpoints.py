@@ -37,7 +37,8 @@ def lost(cloud: Stacks, without: str) -> set[str]:
     found = {n: copy.deepcopy(r) for n, r in DOCUMENT["Resources"].items() if r["Type"].startswith("AWS::EC2::")}
     found = {name: one for name, one in found.items() if one["Type"] != "AWS::EC2::LaunchTemplate"}
     _remove(found, *without.split("."))
-    sections = {name: DOCUMENT[name] for name in ("Parameters", "Conditions")}
+    parameters = {name: one for name, one in DOCUMENT["Parameters"].items() if not name.startswith("Agent")}
+    sections = {"Parameters": parameters, "Conditions": DOCUMENT["Conditions"]}
     stack = cloud.made(found, sections=sections)
     where = {"SubnetId": cloud.physical(stack, "PrivateSubnet")}
     groups = [cloud.physical(stack, "NodeSecurityGroup")]

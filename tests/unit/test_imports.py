@@ -246,7 +246,7 @@ def test_what_runs_on_nodes_needs_the_standard_library_alone() -> None:
             assert allowed, f"{module.name} imports {imported}"
 
 
-def test_boto3_is_imported_in_clouds_and_in_the_local_cloud_only() -> None:
+def test_botocore_is_imported_in_clouds_and_in_the_local_cloud_only() -> None:
     others = [m for m in modules() if m.part != "localcloud" and not m.is_in("phalanx.clouds")]
     assert [(m.name, i) for m in others for i in m.imports if i.split(".")[0] in ("boto3", "botocore")] == []
 

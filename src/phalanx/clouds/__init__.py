@@ -1,4 +1,4 @@
-"""The clouds by name. A cloud's module, and boto3 with it, is imported only when it is needed."""
+"""The clouds by name. A cloud's module, and botocore with it, is imported only when it is needed."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 
-from boto3.session import Session
+from botocore.session import Session
 
 from phalanx.clouds import sessions
 from phalanx.clouds.aws_api import ApiCloud

@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from boto3.session import Session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
+from botocore.session import Session
 
 from phalanx.clouds import (
     change_sets,
@@ -88,7 +88,7 @@ class ApiCloud(s3_objects.S3Objects, ABC):
 
     @abstractmethod
     def session(self) -> Session:
-        """Return a boto3 session with the credentials to use."""
+        """Return a botocore session with the credentials to use."""
 
     @abstractmethod
     def endpoint_url(self) -> str | None:
@@ -117,7 +117,7 @@ class ApiCloud(s3_objects.S3Objects, ABC):
     # -- calls -------------------------------------------------------------------------------------------------
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        """Make an API call by boto3's names. Raises CloudError, with boto3's error as its cause."""
+        """Make an API call by botocore's names. Raises CloudError, with its error as the cause."""
         action = f"{service}:{''.join(word.title() for word in operation.split('_'))}"
         try:
             with waiting(f"the answer to {action}"):
@@ -145,7 +145,7 @@ class ApiCloud(s3_objects.S3Objects, ABC):
             raise
 
     def client(self, service: str) -> Any:
-        """Return the service's boto3 client, created once. (Creating one is not thread-safe; using it is.)"""
+        """Return the service's client, created once. (Creating one is not thread-safe; using it is.)"""
         if service not in self._clients:
             with self._lock:
                 if service not in self._clients:
@@ -161,10 +161,10 @@ class ApiCloud(s3_objects.S3Objects, ABC):
             self._session = self.session()
         retries = {"mode": self.retry_mode, "max_attempts": self.attempts()}
         config = Config(retries=cast("Any", retries), connect_timeout=10, read_timeout=60)
-        where: dict[str, Any] = {"config": config}
+        where: dict[str, Any] = {"config": config, "region_name": self.region}
         if service == price_list.SERVICE:
             where = {"config": price_list.SHORTLY, "region_name": price_list.endpoint_region(self.region)}
-        client = cast("Any", self._session).client(service, endpoint_url=self.endpoint_url(), **where)
+        client = cast("Any", self._session).create_client(service, endpoint_url=self.endpoint_url(), **where)
         transcript.attach(client)
         return client
 

@@ -1,4 +1,4 @@
-"""Start, find, query and stop the local cloud's process. Imports no boto3."""
+"""Start, find, query and stop the local cloud's process. Imports no botocore."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from boto3.session import Session
 from botocore.exceptions import ConnectionError, HTTPClientError
+from botocore.session import Session
 
 from phalanx.clouds import endpoint, file_systems, images, local_code, local_shell, sessions
 from phalanx.clouds.aws_api import ApiCloud
@@ -54,11 +54,7 @@ class LocalCloud(ApiCloud):
         """Return a session of the administrator, or of whoever's keys for this local cloud the shell has."""
         if os.environ.get("AWS_ENDPOINT_URL") == self.endpoint.url and "AWS_SESSION_TOKEN" in os.environ:
             return sessions.make(self.region)
-        return sessions.make(
-            self.region,
-            aws_access_key_id=self.endpoint.access_key_id,
-            aws_secret_access_key=self.endpoint.secret_access_key,
-        )
+        return sessions.make(self.region, (self.endpoint.access_key_id, self.endpoint.secret_access_key))
 
     def endpoint_url(self) -> str | None:
         return self.endpoint.url

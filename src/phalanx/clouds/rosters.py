@@ -41,7 +41,7 @@ def settle_by(cluster: Cluster, command: str) -> None:
 
 
 def _local(cluster: Cluster) -> Roster | None:
-    """Read the local cloud's table without boto3, whose import takes ten times as long as the call."""
+    """Read the local cloud's table without botocore, whose import takes ten times as long as the call."""
     here = endpoint.running()
     request = Request("POST", f"{here.url}/", _HEADERS, _get_item(cluster.table))
     keys = Credentials(here.access_key_id, here.secret_access_key)

@@ -50,7 +50,7 @@ def _is_read(api: Api, named: dict[str, str], document: str) -> bool:
 
 
 def _canonical(body: Any) -> str:
-    """Return JSON, which boto3 parses if it can, in one form: in Python, 1 and true are equal."""
+    """Return JSON, which botocore parses if it can, in one form: in Python, 1 and true are equal."""
     return json.dumps(json.loads(body) if isinstance(body, str) else body, sort_keys=True)
 
 

@@ -1,23 +1,20 @@
-"""boto3's sessions, which share botocore's tables: each would parse the endpoints and the services' models again."""
+"""botocore's sessions, which share its tables: each would parse the endpoints and the services' models again."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
 
-import botocore.session
-from boto3.session import Session
 from botocore.loaders import Loader, create_loader
+from botocore.session import Session
 
 
-def make(region: str, **keys: Any) -> Session:
-    """Return a session with the user's configuration; `keys` are credentials other than those that boto3 finds."""
-    return Session(botocore_session=core(), region_name=region, **keys)
-
-
-def core() -> botocore.session.Session:
-    """Return botocore's part of a session."""
-    session = botocore.session.Session()
+def make(region: str = "", keys: tuple[str, str] | None = None) -> Session:
+    """Return a session with the user's configuration; `keys` are other credentials than those that botocore finds."""
+    session = Session()
+    if region:
+        session.set_config_variable("region", region)
+    if keys:
+        session.set_credentials(*keys)
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     return session
 

@@ -15,7 +15,7 @@ VARIABLE = "PHALANX_API_LOG"
 
 
 def attach(client: Any) -> None:
-    """Append each attempt of the boto3 client's calls to the file, if the variable names one. Raises CloudError."""
+    """Append each attempt of the client's calls to the file, if the variable names one. Raises CloudError."""
     if path := os.environ.get(VARIABLE):
         _Recorder(path).listen(client.meta.events)
 

@@ -10,7 +10,7 @@ import keyword
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 
 def strip(source: str) -> str:
@@ -18,16 +18,16 @@ def strip(source: str) -> str:
     return _text(_stripped(source))
 
 
-def shorten(sources: Mapping[str, str], entries: Sequence[str] = ("main",)) -> dict[str, str]:
+def shorten(sources: Mapping[str, str]) -> dict[str, str]:
     """Strip modules (name → source) and shorten their private and local names.
 
     The modules form one program: private names (`_x`) and the names of functions, classes and constants are renamed
-    alike everywhere, except `entries`, which others call. Local names, and parameters that no call passes by keyword,
+    alike everywhere, except `main`, which others call. Local names, and parameters that no call passes by keyword,
     are shortened function by function.
     """
     trees = {name: _stripped(text) for name, text in sources.items()}
     nodes = [node for tree in trees.values() for node in _walk(tree)]
-    _rename(nodes, _global_names(nodes, {*sources, *entries}))
+    _rename(nodes, _global_names(nodes, {*sources, "main"}))
     keywords = {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
     for tree in trees.values():
         for function in _outermost(tree):
