@@ -113,6 +113,21 @@ def test_ctrl_c_before_anything_was_requested_says_so(phalanx, cloud, monkeypatc
     assert not cloud.stacks
 
 
+def test_ctrl_c_while_the_stack_is_requested_says_that_it_may_be_there(phalanx, cloud, monkeypatch):
+    request = cloud.create_stack
+
+    def interrupt(*given):
+        request(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cloud, "create_stack", interrupt)
+        assert phalanx("up") == 130
+    assert "interrupted; stack demo may have been requested. `phalanx up` follows it, or starts again" in phalanx.err
+    assert "nothing was requested" not in phalanx.err
+    assert phalanx("up") == 0
+
+
 def test_a_no_to_a_question_says_that_nothing_was_changed(phalanx, cloud, monkeypatch):
     monkeypatch.setattr("phalanx.jobs.job.list_jobs", lambda cluster: [])
     phalanx("up")

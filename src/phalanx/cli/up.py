@@ -98,7 +98,10 @@ def _stop_if_idle(bring_up: BringUp) -> None:
 
 def _interrupted(bring_up: BringUp) -> int:
     name = bring_up.spec.name
-    if bring_up.stack is None:
+    if bring_up.stack is None and bring_up.is_requesting:
+        note(f"interrupted; stack {name} may have been requested. `phalanx up` follows it, or starts again,")
+        note("`phalanx down` removes it.")
+    elif bring_up.stack is None:
         note(_NOTHING)
     else:
         note(f"interrupted; CloudFormation continues with stack {name}")

@@ -71,6 +71,8 @@ class BringUp:
         self._chosen = spec
         self.result: Up | None = None
         self.stack: Stack | None = None
+        # Whether a stack may have been requested, whose answer has not come yet.
+        self.is_requesting = False
         self._was_there = False
 
     def steps(self) -> Iterator[Step]:
@@ -251,7 +253,7 @@ class BringUp:
     def _deploy(self, plan: Plan) -> Generator[Note, None, Stack]:
         """Create the stack, or follow it if another `up` has just created it."""
         try:
-            return (yield from deploy(self.cloud, plan, self._begun))
+            return (yield from deploy(self.cloud, plan, self._begins, self._begun))
         except StackFailed:
             raise  # of another document than this one: never to be followed
         except CloudError:
@@ -261,6 +263,9 @@ class BringUp:
             self._require_key(found)
             self._refuse_changes(found)
             return Stack(self.cloud, found.name, found.stack_id)
+
+    def _begins(self) -> None:
+        self.is_requesting = True
 
     def _begun(self, stack: Stack) -> None:
         self.stack = stack

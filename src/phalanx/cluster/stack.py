@@ -110,8 +110,10 @@ class Stack:
     stack_id: str
 
 
-def deploy(cloud: Cloud, plan: Plan, begun: Callable[[Stack], object]) -> Generator[Note, None, Stack]:
-    """Start creating the stack of a plan, and call `begun` at once when it is requested."""
+def deploy(
+    cloud: Cloud, plan: Plan, begins: Callable[[], object], begun: Callable[[Stack], object]
+) -> Generator[Note, None, Stack]:
+    """Start creating the stack of a plan; call `begins` before the request, and `begun` at once after its answer."""
     from phalanx.template import request, uploads
 
     spec = plan.spec
@@ -122,6 +124,7 @@ def deploy(cloud: Cloud, plan: Plan, begun: Callable[[Stack], object]) -> Genera
     def create(template: str | InBucket) -> Stack:
         for url, text in uploads(plan).items():
             cloud.put_object(url, text)
+        begins()
         stack = Stack(cloud, spec.name, cloud.create_stack(spec.name, template, parameters, spec.tags))
         begun(stack)
         return stack
