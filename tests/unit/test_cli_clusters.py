@@ -123,7 +123,7 @@ def test_ctrl_c_while_the_stack_is_requested_says_that_it_may_be_there(phalanx, 
     with monkeypatch.context() as patched:
         patched.setattr(cloud, "create_stack", interrupt)
         assert phalanx("up") == 130
-    assert "interrupted; stack demo may have been requested. `phalanx up` follows it, or starts again" in phalanx.err
+    assert "interrupted; stack demo may have been requested\n`phalanx up` follows it or starts again" in phalanx.err
     assert "nothing was requested" not in phalanx.err
     assert phalanx("up") == 0
 

@@ -98,9 +98,9 @@ def _stop_if_idle(bring_up: BringUp) -> None:
 
 def _interrupted(bring_up: BringUp) -> int:
     name = bring_up.spec.name
-    if bring_up.stack is None and bring_up.is_requesting:
-        note(f"interrupted; stack {name} may have been requested. `phalanx up` follows it, or starts again,")
-        note("`phalanx down` removes it.")
+    if bring_up.stack is None and bring_up.may_be_requested:
+        note(f"interrupted; stack {name} may have been requested")
+        note("`phalanx up` follows it or starts again; `phalanx down` removes it.")
     elif bring_up.stack is None:
         note(_NOTHING)
     else:

@@ -17,6 +17,7 @@ from phalanx.clouds import (
     drift,
     foreign,
     lustre_file_systems,
+    pages,
     price_list,
     remains,
     s3_objects,
@@ -52,15 +53,6 @@ if TYPE_CHECKING:
 
 # A WaitCondition takes up to 55 minutes, after the network and the file system.
 CREATION_TIMEOUT_MIN = 75
-# How services name the next page in their answers, and in the request for it.
-_TOKENS = {
-    "NextToken": "NextToken",
-    "nextToken": "nextToken",
-    "Marker": "Marker",
-    "NextMarker": "Marker",
-    "NextContinuationToken": "ContinuationToken",
-    "LastEvaluatedTableName": "ExclusiveStartTableName",
-}
 
 
 class ApiCloud(s3_objects.S3Objects, ABC):
@@ -126,14 +118,14 @@ class ApiCloud(s3_objects.S3Objects, ABC):
             raise translate(error, action, self.endpoint_url() or f"AWS in {self.region}") from error
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
-        """Yield the entries under `key` of all pages. (EFS repeats a request's marker: docs/aws-behaviour.md 4.22.)"""
+        """Yield the entries under `key` of all pages. Raises CloudError, also if they repeat themselves."""
+        token: dict[str, Any] = {}
         while True:
-            page = self.call(service, operation, **arguments)
+            page = self.call(service, operation, **arguments, **token)
             yield from page.get(key, [])
-            following = {**arguments, **{sent: page[name] for name, sent in _TOKENS.items() if page.get(name)}}
-            if following == arguments:
+            token = pages.token(service, page, token)
+            if not token:
                 return
-            arguments = following
 
     def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
         """Return the answer, or None when the resource does not exist."""

@@ -71,8 +71,8 @@ class BringUp:
         self._chosen = spec
         self.result: Up | None = None
         self.stack: Stack | None = None
-        # Whether a stack may have been requested, whose answer has not come yet.
-        self.is_requesting = False
+        # From just before the stack is requested.
+        self.may_be_requested = False
         self._was_there = False
 
     def steps(self) -> Iterator[Step]:
@@ -265,7 +265,7 @@ class BringUp:
             return Stack(self.cloud, found.name, found.stack_id)
 
     def _begins(self) -> None:
-        self.is_requesting = True
+        self.may_be_requested = True
 
     def _begun(self, stack: Stack) -> None:
         self.stack = stack

@@ -44,6 +44,7 @@ NAMES = (
     "moto.moto_server.werkzeug_app.DomainDispatcherApplication.get_backend_for_host",
     "moto.core.types.Base64EncodedString",
     "moto.core.serialize.AttributePicker.get_possible_keys",
+    "moto.core.base_backend.BackendDict._create_account_specific_backend",
 )
 IMAGES = {"x86_64": "ami-0fa1a9c0de0000064", "arm64": "ami-0fa1a9c0de0000aa4"}
 # Those whose record says Amazon Linux, which EMR takes as custom AMIs; they too are this machine's own programs.

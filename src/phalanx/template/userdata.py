@@ -52,7 +52,7 @@ STAGE_2 = (
 )
 """The modules of phalanx.node that make up the agent, in an order that compresses well.
 
-Both stages together are twice the limit of user data, so user data carries the first stage, which fetches the second.
+Together they are more than twice the limit of user data, so it carries the first stage, which fetches the second.
 """
 
 # The longest value of a parameter (docs/aws-behaviour.md 1.28).

@@ -30,7 +30,8 @@ def note(context: Context, role: str, ask: Ask) -> None:
     with _lock:
         if kind in _seen:
             return
-        _seen.add(kind)
         line = {"role": role, "action": ask.action, "resource": ask.resource, "keys": ask.keys}
         with (context.state / NAME).open("a") as record:
             record.write(json.dumps(line) + "\n")
+        # Only now: whoever finds it here waits for nobody.
+        _seen.add(kind)

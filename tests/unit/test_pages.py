@@ -1,0 +1,29 @@
+"""Where the next page of a list begins."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.clouds import pages
+from phalanx.errors import CloudError
+
+
+@pytest.mark.parametrize(
+    ("service", "page", "found"),
+    [
+        ("ec2", {"NextToken": "a"}, {"NextToken": "a"}),
+        ("ec2", {"NextToken": ""}, {}),
+        ("lambda", {"NextMarker": "a"}, {"Marker": "a"}),
+        ("emr", {"Marker": "a"}, {"Marker": "a"}),
+        ("dynamodb", {"LastEvaluatedTableName": "t"}, {"ExclusiveStartTableName": "t"}),
+        ("efs", {"Marker": "sent", "NextMarker": "a"}, {"Marker": "a"}),
+        ("efs", {"Marker": "sent"}, {}),
+    ],
+)
+def test_each_service_has_its_own_words(service, page, found):
+    assert pages.token(service, page, {"Marker": "sent"}) == found
+
+
+def test_a_page_that_comes_again_is_an_error():
+    with pytest.raises(CloudError, match="ec2 lists the same page again"):
+        pages.token("ec2", {"NextToken": "a"}, {"NextToken": "a"})
