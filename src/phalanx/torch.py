@@ -29,7 +29,7 @@ _SMALL_MB, _MIB, _WARM_UP_STEPS, _POWER_SGD_RANK = 1, 1 << 20, 3, 4
 _LOCAL_STEPS = 4  # Then local SGD averages the weights.
 # A choice must be this much faster than plain DDP, and one that costs accuracy than those that cost none.
 _WORTH, _WORTH_ITS_PRICE = 1.05, 1.5
-_LATE, _EXIT_WITHIN_S = "_phalanx_late_gradients", 30.0
+_LATE, _EXIT_WITHIN_S, _HAS_NUMPY = "_phalanx_late_gradients", 30.0, find_spec("numpy") is not None
 _Loss = Callable[[Any], torch.Tensor]
 
 
@@ -59,7 +59,7 @@ _ALL = (
 )
 CHOICES = {choice.name: choice for choice in _ALL}
 """Every choice by its name."""
-CANDIDATES = ("small-buckets", "fp16", "fp16-small-buckets", *(["powersgd"] if find_spec("numpy") else []))
+CANDIDATES = tuple(one.name for one in _ALL[1:] if "late" not in one.hook and (one.hook != "powersgd" or _HAS_NUMPY))
 """What `suggest` measures beside plain DDP: nothing experimental. PowerSGD needs NumPy."""
 
 

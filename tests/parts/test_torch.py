@@ -122,7 +122,7 @@ def test_a_suggestion_leaves_everything_as_it_was_and_is_the_same_everywhere(fac
     one, other = facts["suggested"]
     assert one == other
     assert (one["unchanged"], one["gradient"]) == (True, True)
-    assert one["measured"] == ["plain", "small-buckets", "fp16", "fp16-small-buckets", "powersgd"]
+    assert one["measured"] == ["plain", "small-buckets", "fp16", "fp16-small-buckets", "bf16-small-buckets", "powersgd"]
     assert one["asked"] == ["plain", "double-buffering", "bf16-small-buckets"]
     assert f"\nsuggested: {one['choice']} (" in one["text"]
 
