@@ -13,6 +13,8 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -23,7 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import phalanx.torch as exchange
 
-LAYERS, WIDTH = 10, 1024
+# Pixels of Fashion-MNIST, ten layers, and its classes.
+WIDTHS = (784, *[1024] * 10, 10)
 _TURN_STEPS = 3
 
 
@@ -43,24 +46,30 @@ class Compute(torch.autograd.Function):
 
 
 class Network(nn.Module):
-    """10.5 million parameters in ten layers; `layer_s` is the compute of each."""
+    """A multilayer perceptron with 10.3 million parameters; `parameter_s` is the compute for each of them."""
 
     def __init__(self, is_busy: bool) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
-        self.layer_s = 0.0
+        self.layers = nn.ModuleList(nn.Linear(*widths) for widths in pairwise(WIDTHS))
+        self.parameter_s = 0.0
         self._is_busy = is_busy
+        self._idle_from_s = 0.0
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self._idle_from_s = time.perf_counter()
         for layer in self.layers:
-            values = Compute.apply(torch.relu(layer(values)), self._work)  # pyright: ignore[reportAssignmentType]
+            work = partial(self._work, layer.weight.numel())
+            values = Compute.apply(torch.relu(layer(values)), work)  # pyright: ignore[reportAssignmentType]
         return values
 
-    def _work(self, part: float) -> None:
+    def _work(self, parameters: int, part: float) -> None:
+        took_s = self.parameter_s * parameters * part
         if not self._is_busy:
-            time.sleep(self.layer_s * part)
+            # A GPU goes on to the next layer by itself, whatever the CPU does meanwhile.
+            self._idle_from_s += took_s
+            time.sleep(max(0.0, self._idle_from_s - time.perf_counter()))
             return
-        until_s = time.thread_time() + self.layer_s * part
+        until_s = time.thread_time() + took_s
         square = torch.ones(64, 64)
         while time.thread_time() < until_s:
             torch.mm(square, square)
@@ -86,7 +95,7 @@ def turn_s(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, mod
     began_s = time.perf_counter()
     for _ in range(_TURN_STEPS):
         with mode():
-            model(torch.ones(1, WIDTH)).mean().backward()
+            model(torch.ones(1, WIDTHS[0])).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
     return (time.perf_counter() - began_s) / _TURN_STEPS
@@ -95,9 +104,9 @@ def turn_s(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, mod
 def measured(ratio: float, is_busy: bool, turns: int) -> dict[str, Any]:
     network = Network(is_busy)
     exchange_alone_s = exchange_s(network)
-    network.layer_s = ratio * exchange_alone_s / LAYERS
+    network.parameter_s = ratio * exchange_alone_s / sum(layer.weight.numel() for layer in network.layers)
     plain = DistributedDataParallel(network)
-    found = exchange.suggest(plain, torch.ones(1, WIDTH), steps=3)
+    found = exchange.suggest(plain, torch.ones(1, WIDTHS[0]), steps=3)
     chosen = exchange.apply(DistributedDataParallel(network), found)
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-6)
     kinds = {"alone_s": (plain, plain.no_sync), "plain_s": (plain, nullcontext), "chosen_s": (chosen, nullcontext)}
