@@ -92,12 +92,21 @@ case "$0 $* " in *reboot*|*" -r "*) signal=INT ;; esac
 while kill -$signal 1; do sleep 0.05; done
 """
 
+# `connects PORT` tries $address. A function of bash and no program of its own, since every node mounts.
+_CONNECTS = """\
+connects() {
+  read -r -t @TIMEOUT_S@ _ < <(exec 2>/dev/null; : < "/dev/tcp/$address/$1" && echo connected) && return
+  kill $! 2>/dev/null
+  return 1
+}
+""".replace("@TIMEOUT_S@", str(_NFS_TIMEOUT_S))
+
 # The messages are those of amazon-efs-utils (its mount_efs/__init__.py).
 _MOUNT_EFS = """\
-#!/bin/sh
+#!/bin/bash
 # mount.efs FS[:PATH] DIR [-o OPTIONS]: what amazon-efs-utils does on EC2, with a directory of this machine
 die() { printf '%s\\n' "$1" >&2; exit "${2:-1}"; }
-[ $# -ge 2 ] || die 'Usage: mount.efs <fs-id-or-dns-name>[:<path>] <mountpoint> [-o <options>]'
+@CONNECTS@[ $# -ge 2 ] || die 'Usage: mount.efs <fs-id-or-dns-name>[:<path>] <mountpoint> [-o <options>]'
 device=$1; dir=$2; shift 2; options=
 while [ $# -gt 0 ]; do
   case $1 in
@@ -120,29 +129,29 @@ check that your file system ID is correct, and ensure that the VPC has an EFS mo
 directory" 32
 [ -d "$dir" ] || die "mount.nfs4: mount point $dir does not exist" 32
 read -r address < "@ROOT@/$id.address"
-timeout @TIMEOUT_S@ bash -c ': < "/dev/tcp/$0/2049"' "$address" 2>/dev/null ||
-  die 'mount.nfs4: Connection timed out' 32
+connects 2049 || die 'mount.nfs4: Connection timed out' 32
 /bin/mount --bind "@ROOT@/$id/$path" "$dir" || exit 32
 case ,$options, in *,ro,*) /bin/mount -o remount,bind,ro "$dir" || exit 32 ;; esac
-""".replace("@ROOT@", EFS_ROOT).replace("@TIMEOUT_S@", str(_NFS_TIMEOUT_S))
+""".replace("@ROOT@", EFS_ROOT).replace("@CONNECTS@", _CONNECTS)
 
 # The messages are those of Lustre's client (docs/aws-behaviour.md 4.16).
 _MOUNT_LUSTRE = """\
-#!/bin/sh
+#!/bin/bash
 # mount.lustre SERVER@tcp:/NAME DIR [-o OPTIONS]: what Lustre's client does on EC2, with a directory of this machine
 die() { printf 'mount.lustre: %s\\n' "$1" >&2; exit "$2"; }
-device=$1; dir=$2; server=${device%%@*}; id=${server%%.*}; name=${device##*@tcp:/}
+@CONNECTS@device=$1; dir=$2; server=${device%%@*}; id=${server%%.*}; name=${device##*@tcp:/}
 served=@ROOT@/lustre/$id
 case $id in fs-*) ;; *) die "Can't parse NID '$device'" 22 ;; esac
 [ "$server" = "$id.fsx.$(cat @ROOT@/domain)" ] && [ -d "$served" ] || die "Can't parse NID '$device'" 22
-timeout @TIMEOUT_S@ bash -c ': < "/dev/tcp/$0/988"' "$(cat "$served.address")" 2>/dev/null ||
+read -r address < "$served.address"
+connects 988 ||
   die "mount $device at $dir failed: Connection timed out" 110
 [ "$name" = "$(cat "$served.name")" ] || die "mount $device at $dir failed: No such file or directory
 Is the MGS specification correct?
 Is the filesystem name correct?" 2
 [ -d "$dir" ] || die "$dir is not a directory" 20
 /bin/mount --bind "$served" "$dir" && /bin/mount -o remount,bind,nosuid,nodev "$dir" || exit 32
-""".replace("@ROOT@", EFS_ROOT).replace("@TIMEOUT_S@", str(_NFS_TIMEOUT_S))
+""".replace("@ROOT@", EFS_ROOT).replace("@CONNECTS@", _CONNECTS)
 
 # What a node exports is a directory that all nodes of its VPC see; a bind mount plays NFS, without a connection.
 _EXPORTFS = """\
