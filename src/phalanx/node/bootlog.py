@@ -9,7 +9,7 @@ from typing import Optional
 from phalanx.node.aws_client import AwsError
 from phalanx.node.services import LogStream
 
-_BATCH_S = 1.0
+_BATCH_S = 3.0
 _LINE_CHARACTERS = 8000
 _LINES = 1000
 
