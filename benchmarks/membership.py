@@ -21,7 +21,7 @@ import random
 import resource
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -93,20 +93,28 @@ class Aws:
     signals: list[str] = field(default_factory=list)
     instances: tuple[str, ...] = ()
 
-    def read(self, key: str, consistent: bool, caller: Caller) -> dict[str, Any]:
-        """Read an item as the agent's client does, which repeats a throttled call."""
-        item = self.items.get(key, {})
-        units = max(1, math.ceil(_bytes_of(item) / _UNIT_BYTES)) / (1 if consistent else 2)
+    def read(self, keys: Sequence[str], consistent: bool, caller: Caller) -> list[dict[str, Any]]:
+        """Read items by one call, as the agent's client does, which repeats a throttled call."""
         for count in itertools.count():
             caller.called()
-            at = (key, int(self.clock.now_s + caller.delay_s))
-            if self.units[at] + units <= PARTITION_UNITS_PER_S and self.chance.random() >= THROTTLED:
-                self.units[at] += units
-                return dict(item)
+            if self.chance.random() >= THROTTLED:
+                found = [self._taken(key, consistent, caller) for key in keys]
+                if any(item is not None for item in found):
+                    return [item or {} for item in found]
             self.refused += 1
             with mock.patch.object(wire, "time", SimpleNamespace(sleep=caller.wait)):
                 wire.pause(count)
         raise AssertionError
+
+    def _taken(self, key: str, consistent: bool, caller: Caller) -> dict[str, Any] | None:
+        """Return an item and charge its partition, or None if that is too busy."""
+        item = self.items.get(key, {})
+        units = max(1, math.ceil(_bytes_of(item) / _UNIT_BYTES)) / (1 if consistent else 2)
+        at = (key, int(self.clock.now_s + caller.delay_s))
+        if self.units[at] + units > PARTITION_UNITS_PER_S:
+            return None
+        self.units[at] += units
+        return dict(item)
 
     def send(self, message: dict[str, Any], delay_s: float) -> None:
         for _ in range(2 if self.chance.random() < TWICE else 1):
@@ -169,7 +177,10 @@ class Member:
         self._announced = False
         agent = SimpleNamespace(
             describe=lambda: node,
-            table=SimpleNamespace(get=lambda key, consistent=True: cluster.aws.read(key, consistent, self.caller)),
+            table=SimpleNamespace(
+                get=lambda key, consistent=True: cluster.aws.read([key], consistent, self.caller)[0],
+                get_together=lambda *keys: cluster.aws.read(keys, False, self.caller),
+            ),
             report=self._report,
             machine=lambda: None,
             root="",

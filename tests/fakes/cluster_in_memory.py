@@ -49,6 +49,9 @@ class Memory:
     def get(self, item: str, consistent: bool = True) -> dict:
         return dict(self.items.get(item, {}))
 
+    def get_together(self, *items: str) -> list[dict]:
+        return [self.get(item) for item in items]
+
     def put(self, item: str, **attributes) -> None:
         self.items[item] = {**attributes, "epoch": self.epoch}
 

@@ -163,6 +163,17 @@ def test_the_table_speaks_in_plain_values(server, client):
     assert table.get("nothing") == {}
 
 
+def test_items_that_are_read_together_come_in_the_order_of_the_question(server, client):
+    items = [{"item": {"S": "node#i-1"}, "generation": {"N": "3"}}, {"item": {"S": "roster"}, "generation": {"N": "2"}}]
+    server.answers += [(200, json.dumps({"Responses": {"table": items}, "UnprocessedKeys": {}}))]
+    read = Table(client, "table").get_together("roster", "nothing", "node#i-1")
+    assert [item.get("generation") for item in read] == [2, None, 3]
+    _, _, headers, body = server.seen[0]
+    assert headers["X-Amz-Target"] == "DynamoDB_20120810.BatchGetItem"
+    keys = [{"item": {"S": name}} for name in ("roster", "nothing", "node#i-1")]
+    assert json.loads(body) == {"RequestItems": {"table": {"Keys": keys}}}
+
+
 def test_a_head_that_was_deposed_ends(server, client):
     server.answers += [an_error("ConditionalCheckFailedException")]
     with pytest.raises(SystemExit, match="another machine is head"):

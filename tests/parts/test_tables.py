@@ -56,3 +56,15 @@ def test_a_partition_key_has_3000_read_units_a_second(local, table):
         with pytest.raises(ClientError, match="ProvisionedThroughputExceededException"):
             api.get_item(TableName=table, Key={"item": {"S": "roster"}}, ConsistentRead=consistent)
     api.get_item(TableName=table, Key={"item": {"S": "another"}})
+
+
+def test_a_batch_reads_from_each_item_s_partition(local, table):
+    api = local.client("dynamodb")
+    api.put_item(TableName=table, Item=item_of(100 * 4096 - 200))
+    wish = {table: {"Keys": [{"item": {"S": "roster"}}, {"item": {"S": "another"}}]}}
+    local.clock.advance(1)
+    for _ in range(60):
+        assert len(api.batch_get_item(RequestItems=wish)["Responses"][table]) == 1
+    with pytest.raises(ClientError, match="ProvisionedThroughputExceededException"):
+        api.batch_get_item(RequestItems=wish)
+    assert "Item" not in api.get_item(TableName=table, Key={"item": {"S": "another"}})

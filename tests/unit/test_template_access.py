@@ -86,7 +86,7 @@ def test_a_worker_can_only_say_hello_read_log_and_end_a_lost_head(document):
     assert ends["Resource"]["Fn::Sub"].endswith("autoScalingGroupName/${AWS::StackName}-head")
     assert actions(document, "WorkerRole") == {
         "autoscaling:TerminateInstanceInAutoScalingGroup",
-        *("sqs:SendMessage", "dynamodb:GetItem", "logs:CreateLogStream", "logs:PutLogEvents"),
+        *("sqs:SendMessage", "dynamodb:BatchGetItem", "dynamodb:GetItem", "logs:CreateLogStream", "logs:PutLogEvents"),
     }
 
 

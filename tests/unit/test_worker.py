@@ -31,6 +31,9 @@ class Table:
         self.read.append(item)
         return {"head_address": self.head_address} if item == "generation" else {}
 
+    def get_together(self, *items: str) -> list[dict]:
+        return [self.get(item) for item in items]
+
 
 @pytest.fixture
 def table() -> Table:

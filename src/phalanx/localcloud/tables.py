@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from moto.dynamodb.models.dynamo_type import LimitedSizeDict
 
@@ -40,6 +40,23 @@ class _Bucket:
 
     units: float
     at_s: float
+
+
+class _Wish(NamedTuple):
+    """An item that a call reads, and the options with which it does."""
+
+    table: str
+    key: dict[str, Any]
+    options: dict[str, Any]
+    is_of_batch: bool
+
+    @property
+    def partition(self) -> tuple[str, str]:
+        return self.table, json.dumps(self.key, sort_keys=True)
+
+    @property
+    def is_consistent(self) -> bool:
+        return bool(self.options.get("ConsistentRead"))
 
 
 class Tables:
@@ -81,7 +98,7 @@ def wrap(context: Context, app: App) -> App:
             return app(environ, start_response)
         if call.operation == "PutItem" and item_bytes(call.params.get("Item", {})) > ITEM_MOST_BYTES:
             return errors.refused(call, *_TOO_LARGE, start_response)
-        if call.operation == "GetItem":
+        if call.operation in ("GetItem", "BatchGetItem"):
             return _read(tables, call, app, environ, start_response)
         return app(environ, start_response)
 
@@ -89,13 +106,25 @@ def wrap(context: Context, app: App) -> App:
 
 
 def _read(tables: Tables, call: Call, app: App, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    partition = str(call.params.get("TableName")), json.dumps(call.params.get("Key"), sort_keys=True)
-    if tables.is_exhausted(partition):
+    """Refuse a batch of which one partition is exhausted, too: DynamoDB would leave out that item alone."""
+    wishes = _wishes(call)
+    if any(tables.is_exhausted(wish.partition) for wish in wishes):
         return errors.refused(call, *EXHAUSTED, start_response)
     answer = b"".join(app(environ, start_response))
-    units = max(1, math.ceil(item_bytes(json.loads(answer).get("Item", {})) / _READ_UNIT_BYTES))
-    tables.charge(partition, units if call.params.get("ConsistentRead") else units / 2)
+    content = json.loads(answer)
+    for wish in wishes:
+        answered = content.get("Responses", {}).get(wish.table, []) if wish.is_of_batch else [content.get("Item", {})]
+        item = next((one for one in answered if wish.key.items() <= one.items()), {})
+        units = max(1, math.ceil(item_bytes(item) / _READ_UNIT_BYTES))
+        tables.charge(wish.partition, units if wish.is_consistent else units / 2)
     return [answer]
+
+
+def _wishes(call: Call) -> list[_Wish]:
+    if call.operation == "GetItem":
+        return [_Wish(str(call.params.get("TableName")), call.params.get("Key") or {}, call.params, False)]
+    tables = call.params.get("RequestItems") or {}
+    return [_Wish(name, key, wish, True) for name, wish in tables.items() for key in wish.get("Keys", [])]
 
 
 def item_bytes(item: Mapping[str, Any]) -> int:

@@ -62,6 +62,16 @@ class Table:
         answer = self._call("GetItem", Key={"item": {"S": item}}, ConsistentRead=consistent)
         return {name: plain(value) for name, value in answer.get("Item", {}).items()}
 
+    def get_together(self, *items: str) -> list[dict[str, Any]]:
+        """Return each item's attributes, by one call; {} for what does not exist, or what DynamoDB had to leave out.
+
+        Eventually consistent. A partition that is too busy is left out of the answer (docs/aws-behaviour.md 8).
+        """
+        wish = {"RequestItems": {self._name: {"Keys": [{"item": {"S": item}} for item in items]}}}
+        answer = self._aws.json("dynamodb", "DynamoDB_20120810.BatchGetItem", wish)
+        found = {one["item"]["S"]: one for one in answer["Responses"].get(self._name, [])}
+        return [{name: plain(value) for name, value in found.get(item, {}).items()} for item in items]
+
     def note(self, item: str, **attributes: Any) -> None:
         """Write an item on which no decision depends, without checking which node is the head."""
         self._call("PutItem", Item=_item(item, attributes))

@@ -170,8 +170,7 @@ def follow(agent: Agent, me: Node, applied: int = 0) -> int:
 
     Return 0 if it is incomplete or stale in the table, does not name this node, or was `applied` already.
     """
-    item = agent.table.get(random.choice(ROSTERS), consistent=False)
-    papers = agent.table.get(f"node#{me.instance_id}")
+    item, papers = agent.table.get_together(random.choice(ROSTERS), f"node#{me.instance_id}")
     if not item or item["generation"] == applied or papers.get("generation") != item["generation"]:
         return 0
     roster = validate.roster(item["roster"], agent.settings.networks)

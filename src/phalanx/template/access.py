@@ -172,7 +172,7 @@ def membership_of_both() -> list[dict[str, Any]]:
     queue = ("ReceiveMessage", "DeleteMessage", "SendMessage")
     return [
         allow([f"sqs:{action}" for action in queue], GetAtt("HeadQueue", "Arn")),
-        allow(["dynamodb:GetItem", "dynamodb:PutItem"], GetAtt("RosterTable", "Arn")),
+        allow(["dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:PutItem"], GetAtt("RosterTable", "Arn")),
     ]
 
 
@@ -205,7 +205,7 @@ def agent_of_head() -> dict[str, Any]:
 def membership_of_worker() -> list[dict[str, Any]]:
     return [
         allow(["sqs:SendMessage"], GetAtt("HeadQueue", "Arn")),
-        allow(["dynamodb:GetItem"], GetAtt("RosterTable", "Arn")),
+        allow(["dynamodb:BatchGetItem", "dynamodb:GetItem"], GetAtt("RosterTable", "Arn")),
     ]
 
 
