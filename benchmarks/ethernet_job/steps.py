@@ -58,7 +58,7 @@ class Network(nn.Module):
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         self._idle_from_s = time.perf_counter()
         for layer in self.layers:
-            work = partial(self._work, layer.weight.numel())
+            work = partial(self._work, _weights(layer))
             values = Compute.apply(torch.relu(layer(values)), work)  # pyright: ignore[reportAssignmentType]
         return values
 
@@ -73,6 +73,10 @@ class Network(nn.Module):
         square = torch.ones(64, 64)
         while time.thread_time() < until_s:
             torch.mm(square, square)
+
+
+def _weights(layer: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in layer.parameters())
 
 
 def exchange_s(network: nn.Module) -> float:
@@ -104,7 +108,7 @@ def turn_s(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, mod
 def measured(ratio: float, is_busy: bool, turns: int) -> dict[str, Any]:
     network = Network(is_busy)
     exchange_alone_s = exchange_s(network)
-    network.parameter_s = ratio * exchange_alone_s / sum(layer.weight.numel() for layer in network.layers)
+    network.parameter_s = ratio * exchange_alone_s / sum(_weights(layer) for layer in network.layers)
     plain = DistributedDataParallel(network)
     found = exchange.suggest(plain, torch.ones(1, WIDTHS[0]), steps=3)
     chosen = exchange.apply(DistributedDataParallel(network), found)

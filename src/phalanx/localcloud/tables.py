@@ -47,7 +47,7 @@ class _Wish(NamedTuple):
 
     table: str
     key: dict[str, Any]
-    options: dict[str, Any]
+    options: Mapping[str, Any]
     is_of_batch: bool
 
     @property
