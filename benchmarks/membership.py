@@ -13,24 +13,22 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime
-import heapq
-import itertools
 import json
 import math
 import random
 import resource
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from benchmarks.drawing import cumulative
 from benchmarks.measure import ROOT, Figure
+from benchmarks.simulated_aws import CALL_S, PARTITION_UNITS_PER_S, Aws, Caller, Clock
 from phalanx.node import head as head_module
-from phalanx.node import outcome, trust, wire
+from phalanx.node import outcome, trust
 from phalanx.node import worker as worker_module
 from phalanx.node.beats import EVERY_S
 from phalanx.node.head import Head
@@ -41,10 +39,7 @@ from phalanx.node.worker import Worker
 NODES = 1000
 BOOT_WITHIN_S = 120.0
 NODE_TIMEOUT_S = 300.0
-NEVER, TWICE, THROTTLED = 0.02, 0.01, 0.1
-PARTITION_UNITS_PER_S = 3000
-_UNIT_BYTES = 4096
-_CALL_S = 0.01
+NEVER = 0.02
 _DATAGRAM_S = 0.001
 _PUTS_AT_ONCE = 32
 _HEAD_CPUS = 2
@@ -54,90 +49,6 @@ _NETWORK = "10.0.0.0/16"
 _ROLE = "AROA0123456789ABCDEFG"
 # A worker's calls at boot, beside the membership's: its second stage, its log stream, and the stream's first lines.
 _BOOT_CALLS = 3
-
-
-class Clock:
-    """The simulated time, and what happens at which time."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def at(self, when_s: float, action: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (max(when_s, self.now_s), next(self._order), action))
-
-    def run_until(self, end_s: float, enough: Callable[[], bool] = lambda: False) -> None:
-        """Let everything happen that is due until `end_s`, or until it is enough."""
-        while self._events and self._events[0][0] <= end_s and not enough():
-            self.now_s, _, action = heapq.heappop(self._events)
-            action()
-        if not enough():
-            self.now_s = max(self.now_s, end_s)
-
-
-@dataclass
-class Aws:
-    """The table and the queue. `calls` and `delay_s` are of the node that calls; `units`: read units by key and s."""
-
-    clock: Clock
-    chance: random.Random
-    epoch: str = ""
-    items: dict[str, dict[str, Any]] = field(default_factory=dict)
-    units: defaultdict[tuple[str, int], float] = field(default_factory=lambda: defaultdict(float))
-    refused: int = 0
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    signals: list[str] = field(default_factory=list)
-    instances: tuple[str, ...] = ()
-
-    def read(self, keys: Sequence[str], consistent: bool, caller: Caller) -> list[dict[str, Any]]:
-        """Read items by one call, as the agent's client does, which repeats a throttled call."""
-        for count in itertools.count():
-            caller.called()
-            if self.chance.random() >= THROTTLED:
-                found = [self._taken(key, consistent, caller) for key in keys]
-                if any(item is not None for item in found):
-                    return [item or {} for item in found]
-            self.refused += 1
-            with mock.patch.object(wire, "time", SimpleNamespace(sleep=caller.wait)):
-                wire.pause(count)
-        raise AssertionError
-
-    def _taken(self, key: str, consistent: bool, caller: Caller) -> dict[str, Any] | None:
-        """Return an item and charge its partition, or None if that is too busy."""
-        item = self.items.get(key, {})
-        units = max(1, math.ceil(_bytes_of(item) / _UNIT_BYTES)) / (1 if consistent else 2)
-        at = (key, int(self.clock.now_s + caller.delay_s))
-        if self.units[at] + units > PARTITION_UNITS_PER_S:
-            return None
-        self.units[at] += units
-        return dict(item)
-
-    def send(self, message: dict[str, Any], delay_s: float) -> None:
-        for _ in range(2 if self.chance.random() < TWICE else 1):
-            self.clock.at(self.clock.now_s + delay_s + _CALL_S, lambda: self.messages.append(message))
-
-
-def _bytes_of(item: dict[str, Any]) -> int:
-    return sum(len(name) + len(value if isinstance(value, bytes) else str(value)) for name, value in item.items())
-
-
-@dataclass
-class Caller:
-    """A node's calls, and the time that they have taken since the last turn."""
-
-    calls: int = 0
-    delay_s: float = 0.0
-
-    def called(self) -> None:
-        self.calls += 1
-        self.wait(_CALL_S)
-
-    def wait(self, seconds: float) -> None:
-        self.delay_s += seconds
 
 
 class Beats:
@@ -267,7 +178,7 @@ class Cluster:
             worker_role=_ROLE, job_user="phalanx", wait_handle="", networks=_NETWORK,
         )  # fmt: skip
         table = SimpleNamespace(get=lambda key: aws.items.get(key, {}), put=self._put, epoch="")
-        queue = SimpleNamespace(receive=self._receive, delete=lambda _: self._spend(_CALL_S))
+        queue = SimpleNamespace(receive=self._receive, delete=lambda _: self._spend(CALL_S))
         fleet = SimpleNamespace(
             read=lambda: Reading(self.nodes - 1, aws.instances, ()),
             addresses=lambda ids: {one: _ADDRESSES[one] for one in ids},
@@ -284,13 +195,13 @@ class Cluster:
         self.clock.run_until(self.clock.now_s + seconds)
 
     def _put(self, key: str, **attributes: Any) -> None:
-        self._spend(_CALL_S / (_PUTS_AT_ONCE if key.startswith("node#") else 1))
+        self._spend(CALL_S / (_PUTS_AT_ONCE if key.startswith("node#") else 1))
         self.aws.items[key] = attributes
 
     def _receive(self, wait_s: int) -> list[dict[str, Any]]:
         """Return ten messages at most; they may come out of order."""
-        self.clock.run_until(self.clock.now_s + max(wait_s, _CALL_S), lambda: bool(self.aws.messages))
-        self._spend(_CALL_S)
+        self.clock.run_until(self.clock.now_s + max(wait_s, CALL_S), lambda: bool(self.aws.messages))
+        self._spend(CALL_S)
         taken, self.aws.messages = self.aws.messages[:10], self.aws.messages[10:]
         sender = "{}:{}".format
         return [

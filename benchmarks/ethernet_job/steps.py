@@ -58,7 +58,7 @@ class Network(nn.Module):
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         self._idle_from_s = time.perf_counter()
         for layer in self.layers:
-            work = partial(self._work, _weights(layer))
+            work = partial(self._work, _parameters(layer))
             values = Compute.apply(torch.relu(layer(values)), work)  # pyright: ignore[reportAssignmentType]
         return values
 
@@ -75,7 +75,7 @@ class Network(nn.Module):
             torch.mm(square, square)
 
 
-def _weights(layer: nn.Module) -> int:
+def _parameters(layer: nn.Module) -> int:
     return sum(parameter.numel() for parameter in layer.parameters())
 
 
@@ -108,7 +108,7 @@ def turn_s(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, mod
 def measured(ratio: float, is_busy: bool, turns: int) -> dict[str, Any]:
     network = Network(is_busy)
     exchange_alone_s = exchange_s(network)
-    network.parameter_s = ratio * exchange_alone_s / sum(_weights(layer) for layer in network.layers)
+    network.parameter_s = ratio * exchange_alone_s / sum(_parameters(layer) for layer in network.layers)
     plain = DistributedDataParallel(network)
     found = exchange.suggest(plain, torch.ones(1, WIDTHS[0]), steps=3)
     chosen = exchange.apply(DistributedDataParallel(network), found)
