@@ -11,6 +11,7 @@ seconds, and the same command goes on. Once all are there, it writes the table (
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import statistics
@@ -224,16 +225,16 @@ def _accuracy_line(samples: list[Sample], accuracies: dict[str, float]) -> str:
 
 
 def _plot(speeds: list[Sample]) -> str:
-    """Draw the speed of each case with two nodes, of the ideal."""
+    """Draw the speed of each case with each number of nodes, of the ideal."""
     groups = {}
-    for case in CASES:
-        own = [one for one in speeds if one["case"] == case.name and one["nodes"] == NODES[0]]
+    for case, nodes in itertools.product(CASES, NODES):
+        own = [one for one in speeds if one["case"] == case.name and one["nodes"] == nodes]
         kinds = {"plain DDP": "plain_s", "suggested": "chosen_s"}
         if own:
-            groups[case.name] = {
+            groups[f"{case.name}, {nodes} nodes"] = {
                 label: statistics.median(one["alone_s"] / one[name] for one in own) for label, name in kinds.items()
             }
-    return bars("speed, of a training without any exchange (2 nodes)", groups)
+    return bars("speed, of a training without any exchange", groups)
 
 
 if __name__ == "__main__":
