@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import subprocess
 import time
 from typing import Any, Callable, Sequence
@@ -22,12 +23,21 @@ class CommandError(Exception):
         self.command, self.status, self.output = command, status, output
 
 
-def run(argv: Sequence[str], timeout_s: float, say: Callable[[str], None] = lambda _: None, **options: Any) -> str:
-    """Run `argv` and return its output (both streams); pass each line to `say` as it comes. Raises CommandError."""
+def run(
+    argv: Sequence[str],
+    timeout_s: float,
+    say: Callable[[str], None] = lambda _: None,
+    most_bytes: int = resource.RLIM_INFINITY,
+    **options: Any,
+) -> str:
+    """Run `argv` and return its output (both streams); pass each line to `say` as it comes. Raises CommandError.
+
+    A command that writes more than `most_bytes`, to its output or any file, is ended.
+    """
     # A memory file, not a pipe: a service that the command starts would keep a pipe open for ever.
     output = os.memfd_create("output")
     try:
-        status = _run(argv, output, timeout_s, say, options)
+        status = _run(argv, output, timeout_s, say, most_bytes, options)
         text = _read(output, 0)
     finally:
         os.close(output)
@@ -49,7 +59,12 @@ def insist(command: list[str], timeout_s: float, passing: str, end: float, say: 
 
 
 def _run(
-    argv: Sequence[str], output: int, timeout_s: float, say: Callable[[str], None], options: dict[str, Any]
+    argv: Sequence[str],
+    output: int,
+    timeout_s: float,
+    say: Callable[[str], None],
+    most_bytes: int,
+    options: dict[str, Any],
 ) -> int:
     try:
         process = subprocess.Popen(
@@ -58,6 +73,8 @@ def _run(
     except OSError as error:
         os.write(output, str(error).encode())
         return 127
+    if most_bytes != resource.RLIM_INFINITY:
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     shown, deadline = 0, time.monotonic() + timeout_s
     while True:
         try:

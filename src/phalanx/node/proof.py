@@ -17,8 +17,9 @@ _DEADLINE_S = 30.0
 _AWAY_S = 6.0
 _SETTLE_S = 60.0
 _AT_ONCE = 16
-# A node may send any amount of output for as long as the login takes: the client ends at 1 MiB.
-_SSH = ["prlimit", "--fsize=1048576", "ssh", "-F", "/etc/ssh/ssh_config", "-o", "BatchMode=yes"]
+_SSH = ["ssh", "-F", "/etc/ssh/ssh_config", "-o", "BatchMode=yes"]
+# A node may send any amount of output for as long as the login takes: the client ends at this.
+_OUTPUT_BYTES = 1 << 20
 
 
 def log_in(nodes: Sequence[Node]) -> dict[str, str]:
@@ -39,7 +40,7 @@ def settle_jobs(command: str) -> None:
 
     It runs in a login, for the environment that every job gets. Raises CommandError.
     """
-    run([*_SSH, MASTER, command], _SETTLE_S)
+    run([*_SSH, MASTER, command], _SETTLE_S, most_bytes=_OUTPUT_BYTES)
 
 
 def _log_in(node: Node, end: float) -> str:
@@ -48,7 +49,7 @@ def _log_in(node: Node, end: float) -> str:
     while True:
         began = time.monotonic()
         try:
-            run([*_SSH, node.name, "true"], _DEADLINE_S)
+            run([*_SSH, node.name, "true"], _DEADLINE_S, most_bytes=_OUTPUT_BYTES)
             return ""
         except CommandError as error:
             took_s = time.monotonic() - began
