@@ -23,8 +23,7 @@ _METADATA = ((socket.AF_INET, "169.254.169.254"), (socket.AF_INET6, "fd00:ec2::2
 # needs its own, which may be added before the device is up. The protocol is for systemd-networkd (2.25). The last uid
 # is 4294967294 on a machine, and another in a user namespace, where rules accept no higher uids.
 _TEXT = """\
-set -- $(tail -n 1 /proc/self/uid_map)
-last=$(($1 + $3 - 1))
+while read -r first _ count; do last=$((first + count - 1)); done < /proc/self/uid_map
 ip -6 rule add pref 1 uidrange {0}-$last to fd00:ec2::254 prohibit protocol kernel
 {{
   for device in /sys/class/net/*/; do
