@@ -170,7 +170,8 @@ def test_the_printed_document_alone_makes_a_cluster_as_in_the_console(terminal, 
     assert subprocess.run([*log_in, *options], capture_output=True, text=True, check=True).stdout == "0\n"
     (head,) = (
         one
-        for r in ec2.describe_instances()["Reservations"]
+        for page in ec2.get_paginator("describe_instances").paginate()
+        for r in page["Reservations"]
         for one in r["Instances"]
         if one.get("PublicIpAddress") == outputs["HeadAddress"]
     )

@@ -54,8 +54,8 @@ def amis(cloud: Stacks) -> list[dict[str, Any]]:
 
 def instances(cloud: Stacks) -> list[str]:
     """Return the states of this cloud's instances: moto may have some of other modules."""
-    found = cloud.client("ec2").describe_instances()["Reservations"]
-    machines = [one for entry in found for one in entry["Instances"]]
+    pages = cloud.client("ec2").get_paginator("describe_instances").paginate()
+    machines = [one for page in pages for entry in page["Reservations"] for one in entry["Instances"]]
     return [one["State"]["Name"] for one in machines if one["InstanceId"] in cloud.runner.booted]
 
 

@@ -197,8 +197,8 @@ def test_several_types_are_not_asked_about_the_same_again(local):
 
 def vcpus_of_instances(local: Stacks) -> int:
     """Count the vCPUs of instances that other tests of this process have left running."""
-    listed = local.client("ec2").describe_instances()["Reservations"]
-    instances = [instance for reservation in listed for instance in reservation["Instances"]]
+    pages = local.client("ec2").get_paginator("describe_instances").paginate()
+    instances = [one for page in pages for reservation in page["Reservations"] for one in reservation["Instances"]]
     alive = [one["InstanceType"] for one in instances if one["State"]["Name"] in ("pending", "running")]
     sizes = local.client("ec2").describe_instance_types(InstanceTypes=sorted({"c5.large", *alive}))["InstanceTypes"]
     cores = {size["InstanceType"]: size["VCpuInfo"]["DefaultVCpus"] for size in sizes}

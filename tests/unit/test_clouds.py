@@ -148,6 +148,20 @@ def test_remains_are_named_and_what_is_ending_does_not_count():
     assert remains.find(cloud, "demo", resources) == ["instance i-1 (shutting-down)", "volume vol-1", "HeadRole role"]
 
 
+def test_what_only_a_later_page_lists_remains_too():
+    tags = [{"Key": "phalanx:cluster", "Value": "demo"}]
+    instances = [[{"InstanceId": f"i-{s}", "State": {"Name": s}}] for s in ("terminated", "running")]
+    first, last = ([{"Instances": page}] for page in instances)
+    volumes = [{"Volumes": [{"VolumeId": "vol-1", "State": "available", "Tags": tags}]}]
+    cloud = Scripted(
+        {
+            ("ec2", "describe_instances"): [{"Reservations": first, "NextToken": "n"}, {"Reservations": last}],
+            ("ec2", "describe_volumes"): [{"Volumes": [], "NextToken": "n"}, *volumes],
+        }
+    )
+    assert remains.find(cloud, "demo", []) == ["instance i-running (running)", "volume vol-1"]
+
+
 def test_facts_are_read_from_what_ec2_says():
     described = {
         "ProcessorInfo": {"SupportedArchitectures": ["x86_64"]},

@@ -76,8 +76,7 @@ def _tag_filter(cluster: str) -> list[dict[str, Any]]:
 
 
 def _tagged_instances(api: Api, cluster: str) -> Iterator[str]:
-    answer = api.exists("ec2", "describe_instances", Filters=_tag_filter(cluster)) or {}
-    for reservation in answer.get("Reservations", []):
+    for reservation in api.pages("ec2", "describe_instances", "Reservations", Filters=_tag_filter(cluster)):
         for instance in reservation["Instances"]:
             state = instance["State"]["Name"]
             if state != "terminated":
@@ -86,8 +85,7 @@ def _tagged_instances(api: Api, cluster: str) -> Iterator[str]:
 
 def _tagged_in_ec2(api: Api, cluster: str) -> Iterator[str]:
     for operation, (listed, key, kind) in _BY_TAG.items():
-        answer = api.exists("ec2", operation, Filters=_tag_filter(cluster)) or {}
-        for entry in answer.get(listed, []):
+        for entry in api.pages("ec2", operation, listed, Filters=_tag_filter(cluster)):
             if entry.get("State") not in _ENDED and _carries_tag(entry, cluster):
                 yield f"{kind} {entry[key]}"
 

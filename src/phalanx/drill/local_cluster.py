@@ -105,8 +105,8 @@ class LocalCluster:
             {"Name": "tag:aws:autoscaling:groupName", "Values": [f"*-{role}"]},
             {"Name": "instance-state-name", "Values": ["running"]},
         ]
-        answer = self.api().call("ec2", "describe_instances", Filters=chosen)
-        return [one["InstanceId"] for group in answer["Reservations"] for one in group["Instances"]]
+        found = self.api().pages("ec2", "describe_instances", "Reservations", Filters=chosen)
+        return [one["InstanceId"] for group in found for one in group["Instances"]]
 
     def made(self, logical_id: str) -> str:
         """Return the physical id of a resource of the only stack; "" if it is not made yet."""
