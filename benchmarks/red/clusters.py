@@ -50,8 +50,8 @@ DEFENCES = (
         "test_hindered_proof.py::test_no_job_ends_the_head_s_logins_nor_writes_to_their_output",
         (
             "node/proof.py",
-            '"prlimit", "--fsize=1048576"',
-            '"setpriv", "--reuid=2000", "--regid=2000", "--clear-groups"',
+            '_SSH = ["ssh",',
+            '_SSH = ["setpriv", "--reuid=2000", "--regid=2000", "--clear-groups", "ssh",',
         ),
     ),
     defence(
@@ -159,7 +159,7 @@ DEFENCES = (
     defence(
         "the metadata service is blocked for all uids from the job user's on",
         "test_metadata.py::test_no_way_leads_a_job_to_the_credentials_of_its_instance",
-        ("node/firewall.py", "last=$(($1 + $3 - 1))", "last={0}"),
+        ("node/firewall.py", "last=$((first + count - 1))", "last={0}"),
     ),
     defence(
         "the metadata service is blocked over IPv6",
