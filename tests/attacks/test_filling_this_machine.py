@@ -126,7 +126,7 @@ def nodes(lab: Lab) -> list[str]:
 
 
 def volumes_of(lab: Lab, node: str) -> list[list[int]]:
-    """Bytes and inodes of each file system in memory on the node."""
-    each = "stat -f -c '%i %S %b %c' $(awk '$3 == \"tmpfs\" {print $2}' /proc/mounts)"
+    """Bytes and inodes of each file system in memory that the node can write to."""
+    each = "stat -f -c '%i %S %b %c' $(awk '$3 == \"tmpfs\" && $4 ~ /^rw/ {print $2}' /proc/mounts)"
     lines = {tuple(line.split()) for line in lab.ssh(node, each).stdout.splitlines()}
     return [[int(block) * int(count), int(inodes)] for _, block, count, inodes in lines]

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from phalanx.localcloud import kernel
 from phalanx.localcloud.nodes import cfn_programs, image_layer, mountpoint_program, programs
 from phalanx.localcloud.nodes.machine import API_URL, DNS_ADDRESS, Site
 
@@ -49,9 +50,15 @@ SetEnv PATH={path} AWS_ENDPOINT_URL={api}
 """
 
 
+def mount(site: Site) -> None:
+    """Keep `site.image` in memory: within minutes of a `down`, ext4 takes half a second for its hundreds of links."""
+    site.image.mkdir()
+    options = f"mode=755,uid={site.root},gid={site.root},size=256m"
+    kernel.mount("tmpfs", site.image, "tmpfs", kernel.MS_NODEV, options)
+
+
 def build(site: Site) -> None:
-    """Build `site.image` (30-60 ms). Its files belong to the calling process: the nodes' root (isolation)."""
-    shutil.rmtree(site.image, ignore_errors=True)
+    """Build `site.image` (30 ms). Its files belong to the calling process: the nodes' root (isolation)."""
     _build_etc(site)
     _build_programs(site.image)
     cfn_programs.build(site.image)

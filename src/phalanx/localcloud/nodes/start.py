@@ -124,6 +124,7 @@ def _supervise(site: Site, doors: Doors, serve_api: ServeApi) -> int:
     _clear(site)
     for directory in (site.file_systems, site.buckets):
         directory.mkdir(parents=True, exist_ok=True)
+    image.mount(site)
     ours, theirs = wire.pair()
     api = _fork(lambda: (ours.close(), _run_api(theirs, doors, serve_api)))
     theirs.close()
@@ -132,6 +133,7 @@ def _supervise(site: Site, doors: Doors, serve_api: ServeApi) -> int:
     try:
         return Supervisor(site, ours, api, builder, host_proc).run()
     finally:
+        kernel.unmount(site.image)
         _clear(site)
 
 
