@@ -108,7 +108,9 @@ def descendants(root: int) -> set[int]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, **more}
+    """Return what a measured program starts with: it may keep its compiled modules, as a user's does."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, **more}
 
 
 def show(figures: Sequence[Figure]) -> None:
