@@ -5,11 +5,10 @@ All services have one address in the local cloud, so that not the packet filter 
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 
 from phalanx.localcloud.network.records import ALL, Endpoint, Group, Interface, Network, Rule
-from phalanx.localcloud.network.ruleset import by_length, leads_out
+from phalanx.localcloud.network.ruleset import by_length, is_within, leads_out
 from phalanx.localcloud.nodes.machine import API_ADDRESS, API_PORT
 
 
@@ -47,7 +46,7 @@ def _connects(network: Network, node: Interface, endpoint: Endpoint) -> bool:
 
 
 def _gets_out(network: Network, node: Interface) -> bool:
-    route = next((one for one in by_length(node.routes) if _is_within(API_ADDRESS, one.network)), None)
+    route = next((one for one in by_length(node.routes) if is_within(API_ADDRESS, one.network)), None)
     leads = route is not None and leads_out(route, node.public)
     return leads and _lets(network, node, "egress", Interface(API_ADDRESS, ()))
 
@@ -61,8 +60,4 @@ def _lets(network: Network, interface: Interface, direction: str, peer: Interfac
 def _matches(rule: Rule, peer: Interface) -> bool:
     if rule.protocol not in (ALL, "tcp") or not (rule.first or 0) <= API_PORT <= (rule.last or API_PORT):
         return False
-    return bool(set(rule.groups) & set(peer.groups)) or any(_is_within(peer.address, one) for one in rule.networks)
-
-
-def _is_within(block: str, network: str) -> bool:
-    return ipaddress.IPv4Network(block).subnet_of(ipaddress.IPv4Network(network))
+    return bool(set(rule.groups) & set(peer.groups)) or any(is_within(peer.address, one) for one in rule.networks)

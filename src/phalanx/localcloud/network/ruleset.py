@@ -6,6 +6,7 @@ AWS's API or to a mount target ends in it (`input`), and a packet from the inter
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
@@ -179,7 +180,13 @@ def _ways_out(nodes: Sequence[Interface]) -> Iterable[str]:
 
 def by_length(routes: Iterable[Route]) -> list[Route]:
     """Return the routes in the order in which they decide."""
-    return sorted(routes, key=lambda route: -ipaddress.ip_network(route.network).prefixlen)
+    return sorted(routes, key=lambda route: -int(route.network.rpartition("/")[2]))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def is_within(block: str, network: str) -> bool:
+    """Whether an address, or a whole block, is in a network. Remembered, because each request of a node asks."""
+    return ipaddress.IPv4Network(block).subnet_of(ipaddress.IPv4Network(network))
 
 
 def leads_out(route: Route, public: bool) -> bool:
@@ -189,6 +196,5 @@ def leads_out(route: Route, public: bool) -> bool:
 
 def _answers_reach_users(interface: Interface) -> bool:
     """Whether an interface with a public address can answer users: its subnet has a route to the internet gateway."""
-    user = ipaddress.ip_address(USER_ADDRESS)
-    route = next((r for r in by_length(interface.routes) if user in ipaddress.ip_network(r.network)), None)
+    route = next((r for r in by_length(interface.routes) if is_within(USER_ADDRESS, r.network)), None)
     return route is not None and route.works and route.to_internet
