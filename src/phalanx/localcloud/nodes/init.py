@@ -154,8 +154,9 @@ def _start(site: Site, machine: Machine, status_fd: int) -> None:
     os.execve("/bin/sh", ["init", "/sbin/init"], environment)
 
 
-# As its unit does (Restart=on-failure, RestartPreventExitStatus=255): a killed sshd is started again.
-_SSHD = "until /usr/sbin/sshd -D -E /var/log/auth.log || [ $? = 255 ]; do sleep 0.1; done"
+# As its unit does (Restart=on-failure, RestartPreventExitStatus=255): a killed sshd is started again. With -r it does
+# not start itself anew for each login, which takes 10 ms of CPU; later versions (9.8) ignore it.
+_SSHD = "until /usr/sbin/sshd -D -r -E /var/log/auth.log || [ $? = 255 ]; do sleep 0.1; done"
 
 
 def _start_sshd(environment: Mapping[str, str]) -> None:
