@@ -112,9 +112,11 @@ def test_a_second_one_can_t_take_over_the_name(site: Site):
         site.interface_endpoint("sqs")
 
 
-def test_a_gateway_endpoint_serves_the_tables_that_it_has_now(site: Site):
-    asked = {"VpcId": site.vpc, "ServiceName": f"{SERVICE}s3", "VpcEndpointType": "Gateway"}
-    made = site.ec2.create_vpc_endpoint(**asked)["VpcEndpoint"]["VpcEndpointId"]
+@pytest.mark.parametrize("kind", [{"VpcEndpointType": "Gateway"}, {}], ids=["a gateway", "the default"])
+def test_a_gateway_endpoint_serves_the_tables_that_it_has_now(site: Site, kind: dict[str, str]):
+    answer = site.ec2.create_vpc_endpoint(VpcId=site.vpc, ServiceName=f"{SERVICE}s3", **kind)["VpcEndpoint"]
+    made = answer["VpcEndpointId"]
+    assert answer["VpcEndpointType"] == "Gateway"
     assert site.reaches("s3", "dynamodb") == []
     site.ec2.modify_vpc_endpoint(VpcEndpointId=made, AddRouteTableIds=[site.main_table()])
     assert site.reaches("s3", "dynamodb") == ["s3"]

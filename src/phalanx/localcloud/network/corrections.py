@@ -72,9 +72,11 @@ def _delete_nat_gateway(self: EC2Backend, nat_gateway_id: str) -> NatGateway:
 def _create_vpc_endpoint(self: EC2Backend, *args: Any, **kwargs: Any) -> VPCEndPoint:
     """Give an interface endpoint addresses of its subnets, and its groups, or the VPC's default one.
 
-    AWS takes over the service's name unless the caller refuses that, also where the request leaves it out.
+    AWS takes over the service's name unless the caller refuses that, also where the request leaves it out. An endpoint
+    without a type is a gateway.
     """
     made = _create_endpoint(self, *args, **kwargs)
+    made.vpc_endpoint_type = made.vpc_endpoint_type or "Gateway"
     for eni in _interfaces(self, made):
         address = eni.subnet.get_available_subnet_ip(eni)
         eni.private_ip_address = address
