@@ -18,6 +18,7 @@ import boto3
 import pytest
 from aws_here import AwsHere
 from clusters import aws_spec
+from fleet_fakes import until
 from local_clouds import api, break_on_purpose, wait_for_roster, wait_until_stopped
 from needed_rights import not_needed, used
 from own_vpc import OwnFileSystem, OwnVpc
@@ -95,6 +96,7 @@ class Life:
         phalanx = self.terminal.phalanx
         self._look_up()
         phalanx("up")
+        self._wait_for_boot_logs()
         with self._busy("sleep 4711"):
             for command in (["status"], ["nodes"], ["why"], ["extend", "6h"], ["allow", "192.0.2.0/24"], ["reap"]):
                 phalanx(*command)
@@ -113,6 +115,12 @@ class Life:
         phalanx("up")
         self._add_by_hand()
         phalanx("down", "--yes")
+
+    def _wait_for_boot_logs(self) -> None:
+        """Wait for the nodes' boot logs, which reach CloudWatch Logs within seconds and which `why` reads."""
+        logs = api(self.terminal, "logs")
+        groups = [one["logGroupName"] for one in logs.describe_log_groups()["logGroups"]]
+        until(lambda: any(logs.describe_log_streams(logGroupName=one)["logStreams"] for one in groups), "a boot log")
 
     @contextlib.contextmanager
     def _busy(self, command: str) -> Iterator[subprocess.Popen[str]]:
