@@ -51,7 +51,7 @@ SetEnv PATH={path} AWS_ENDPOINT_URL={api}
 
 
 def mount(site: Site) -> None:
-    """Keep `site.image` in memory: within minutes of a `down`, ext4 takes half a second for its hundreds of links."""
+    """Keep `site.image` in memory: ext4 takes up to half a second for its links while many files are newly deleted."""
     site.image.mkdir()
     options = f"mode=755,uid={site.root},gid={site.root},size=256m"
     kernel.mount("tmpfs", site.image, "tmpfs", kernel.MS_NODEV, options)
