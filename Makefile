@@ -18,7 +18,7 @@ test: setup ## Run every test, including those on real local clusters (unit test
 	@scripts/test
 
 # What must work on macOS, too: the command line and the library, with AWS.
-ON_A_MAC = $(filter-out src/phalanx/localcloud/ src/phalanx/runner/ src/phalanx/node/,$(wildcard src/phalanx/*/ src/phalanx/*.py))
+ON_A_MAC = $(filter-out src/phalanx/runner/ src/phalanx/node/,$(wildcard src/phalanx/*/ src/phalanx/*.py))
 
 # Each checker uses one core, and the two for types take longest.
 check: setup ## Check style, formatting, types and links, and that the generated pages are up to date

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from phalanx.drill.local_cluster import LocalCluster, listed, reason
-from phalanx.localcloud.absences import AWAY_S, WITHIN_S
+from localcloud.absences import AWAY_S, WITHIN_S
 
 KIND = "storage"
 SILENT = "the shared directory /efs does not answer"

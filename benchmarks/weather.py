@@ -31,7 +31,7 @@ from phalanx.clouds import images
 from phalanx.drill.life import Life, outcome
 from phalanx.drill.local_cluster import LocalCluster, local_cluster
 from phalanx.drill.trial import busy
-from phalanx.localcloud.weather.forecast import KINDS
+from localcloud.weather.forecast import KINDS
 
 _SEEDS = 1000  # weathers of one seed, one for each trial
 WHOLE = 100  # trials of a soak whose result is kept

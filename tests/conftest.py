@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +23,7 @@ from shared import SHARED
 
 from phalanx.jobs.environments import recipe
 
-pytest_plugins = ["untouched", "open_files", "fake_jobs", "node_lab", "prompts"]
-# In the background of a script SIGINT is ignored, which the programs that tests start would inherit.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+pytest_plugins = ["beside_others", "untouched", "open_files", "fake_jobs", "prompts"]
 PHALANX = Path(sys.executable).parent / "phalanx"
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # The recipes' environments, kept between runs of the tests like .venv itself: making them all takes minutes.
@@ -38,66 +34,6 @@ WAITS = re.compile(r"^waiting for .*\([\d.]+ s\)\n", re.MULTILINE)
 ONE_THREAD = ("--env", "OMP_NUM_THREADS=1")
 SPEC = "name: contract\ncloud: local\nnodes: 4\nmin: 4\ntype: c5.large\nshared: /efs\nkeep: no\n"
 ENGINES = SPEC.replace("name: contract", "name: engines") + "slots: 8\n"
-
-
-def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Keep long texts out of the names of tests."""
-    return f"{argname} of {len(val)}" if isinstance(val, (str, bytes)) and len(val) > 150 else None
-
-
-def pytest_collection_finish() -> None:
-    """Exempt what the imports created from garbage collection, which would take a tenth of the unit tests' time."""
-    gc.collect()
-    gc.freeze()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
-    """In parallel runs (`make test`), keep tests of a shared cluster together and start the longest first."""
-    is_beside_others = "PYTEST_XDIST_WORKER" in os.environ
-    if is_beside_others:
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(_group(item)))
-    # xdist reads the marks, and pytest-randomly shuffles.
-    yield
-    if is_beside_others:
-        items.sort(key=_place)
-
-
-def _group(item: pytest.Item) -> str:
-    # In other directories a fixture with that name is a module's own fake.
-    on_nodes = item.path.parent.name in ("cluster", "attacks")
-    fixtures = getattr(item, "fixturenames", ()) if on_nodes else ()
-    return min({"engines", "cluster", "shared_lab"} & set(fixtures), default=item.path.stem)
-
-
-def _place(item: pytest.Item) -> int:
-    order = (
-        "engines",
-        "cluster",
-        "test_deaths",
-        "test_rights",
-        "shared_lab",
-        "test_private_clusters",
-        "test_via",
-        "test_weather_on_clusters",
-        "tests/attacks",
-        "tests/cluster",
-        "tests/fuzz",
-        "tests/parts",
-        "tests/unit",
-    )
-    directory = f"tests/{item.path.parent.name}"
-    return min(order.index(name) for name in (_group(item), directory) if name in order)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
-    """In parallel runs, take a shared cluster down after the last of its tests, while other workers continue."""
-    yield
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        for name in set(SHARED) - set(getattr(nextitem, "fixturenames", ())):
-            SHARED.pop(name).close()
 
 
 @dataclass(frozen=True)

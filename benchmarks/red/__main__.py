@@ -48,7 +48,7 @@ def _tried(copy: Path, defence: Defence) -> str | None:
         done = subprocess.run(
             [*_PYTEST, *defence.test.split()],
             cwd=copy,
-            env={**os.environ, "PYTHONPATH": str(copy / "src")},
+            env={**os.environ, "PYTHONPATH": f"{copy / 'src'}:{copy / 'localcloud/src'}"},
             capture_output=True,
             text=True,
             timeout=_TEST_TIMEOUT_S,
@@ -89,7 +89,7 @@ def _without(copy: Path, defence: Defence) -> Iterator[None]:
 
 
 def _row(defence: Defence, shown: str) -> str:
-    files = ", ".join(dict.fromkeys(edit.file.removeprefix("src/phalanx/") for edit in defence.edits))
+    files = ", ".join(dict.fromkeys(edit.file.removeprefix("localcloud/src/").removeprefix("src/phalanx/") for edit in defence.edits))
     cells = (defence.name, files, defence.test.removeprefix("tests/attacks/"), f"{shown:.{_SHOWN_CHARACTERS}}")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

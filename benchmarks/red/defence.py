@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.measure import ROOT
+
 
 @dataclass(frozen=True)
 class Edit:
@@ -38,5 +40,10 @@ class Defence:
 
 
 def defence(name: str, test: str, *edits: tuple[str, str, str]) -> Defence:
-    """Make a defence with files in src/phalanx and a test in tests/attacks."""
-    return Defence(name, f"tests/attacks/{test}", tuple(Edit(f"src/phalanx/{file}", *texts) for file, *texts in edits))
+    """Make a defence with files in src/phalanx, or in localcloud/, and a test of an attack on either."""
+    own = "localcloud/" if (ROOT / "localcloud/tests/attacks" / test.partition("::")[0]).exists() else ""
+    return Defence(name, f"{own}tests/attacks/{test}", tuple(Edit(_path(file), *texts) for file, *texts in edits))
+
+
+def _path(file: str) -> str:
+    return f"localcloud/src/{file}" if file.startswith("localcloud/") else f"src/phalanx/{file}"

@@ -12,7 +12,7 @@ from local_clouds import api, endpoint
 from processes import descendants
 
 from conftest import Terminal, read_until
-from phalanx.localcloud.nodes.machine import API_ADDRESS, API_PORT
+from localcloud.nodes.machine import API_ADDRESS, API_PORT
 
 pytestmark = pytest.mark.cluster
 

@@ -13,7 +13,7 @@ from cluster_networks import ANYWHERE, API, DYNAMODB, WEB, Network, wait_until
 from local_clouds import api, create_as_the_console
 
 from conftest import Terminal, shared_of
-from phalanx.localcloud.nodes.machine import DNS_ADDRESS, IMDS_ADDRESS
+from localcloud.nodes.machine import DNS_ADDRESS, IMDS_ADDRESS
 
 pytestmark = pytest.mark.cluster
 LOCAL_CLOUD_PAGE = Path(__file__).parents[2] / "docs/local-cloud.md"

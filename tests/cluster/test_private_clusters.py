@@ -20,7 +20,7 @@ from own_vpc import ClosedVpc
 
 from conftest import PHALANX, Terminal, a_cluster
 from phalanx.clouds.aws import AwsCloud
-from phalanx.localcloud import dial
+from localcloud import dial
 from phalanx.plan.private_access import NEEDED
 from phalanx.ssh.remote import close_all
 

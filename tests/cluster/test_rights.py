@@ -25,7 +25,7 @@ from own_vpc import OwnFileSystem, OwnVpc
 
 from conftest import Terminal, a_terminal, read_until
 from phalanx.clouds import lookups
-from phalanx.localcloud.iam.policy import Ask, Statement, statements_of
+from localcloud.iam.policy import Ask, Statement, statements_of
 from phalanx.node.roster import Roster
 from phalanx.reach.own_code import write_package
 

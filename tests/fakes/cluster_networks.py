@@ -14,8 +14,8 @@ from typing import Any
 from local_clouds import api, endpoint
 
 from conftest import Terminal
-from phalanx.localcloud import dial
-from phalanx.localcloud.nodes.machine import API_ADDRESS, API_PORT
+from localcloud import dial
+from localcloud.nodes.machine import API_ADDRESS, API_PORT
 from phalanx.ssh.remote import close_all
 
 # Packets are dropped, not refused, so only a timeout shows it. A first packet that was lost is repeated after 1 s.

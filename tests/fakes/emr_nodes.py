@@ -18,8 +18,8 @@ from fleet_fakes import name
 from local_clouds import api, endpoint
 
 from conftest import Terminal, a_terminal
-from phalanx.localcloud import dial
-from phalanx.localcloud.moto_setup import AMAZON_LINUX
+from localcloud import dial
+from localcloud.moto_setup import AMAZON_LINUX
 
 BUCKET = "emr-logs"
 LOGS = f"s3://{BUCKET}/logs"
@@ -137,6 +137,6 @@ def served(spec: str = "") -> Iterator[Emr]:
     with a_terminal(spec) as terminal:
         state = terminal.state / "local"
         state.mkdir(parents=True, mode=0o700)
-        serve = [sys.executable, "-m", "phalanx.localcloud", "serve", "--state", str(state)]
+        serve = [sys.executable, "-m", "localcloud", "serve", "--state", str(state)]
         subprocess.run(serve, check=True, timeout=300)
         yield Emr(terminal)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from conftest import Terminal, a_cluster
 from phalanx.clouds import images
-from phalanx.localcloud import userns
-from phalanx.localcloud.images import store
+from localcloud import userns
+from localcloud.images import store
 from phalanx.plan.machine_images import admin_user_of
 
 IMAGE = os.environ.get("PHALANX_FULL_IMAGE", "ubuntu-24.04")

@@ -17,7 +17,7 @@ from stack_fakes import TOPIC, Stacks, stacks
 
 from phalanx import clouds
 from phalanx.cluster import cluster_record as store
-from phalanx.localcloud import faults
+from localcloud import faults
 
 TAGS = {f"{n:02}{'k' * 126}": "v" * 256 for n in range(40)}
 ALL = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")

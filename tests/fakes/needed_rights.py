@@ -9,8 +9,8 @@ from pathlib import Path
 from local_clouds import api
 
 from conftest import Terminal
-from phalanx.localcloud.iam import usage
-from phalanx.localcloud.iam.policy import Ask, Decision, Statement, as_list, decide, statements_of
+from localcloud.iam import usage
+from localcloud.iam.policy import Ask, Decision, Statement, as_list, decide, statements_of
 
 
 def used(state: Path, role: str) -> list[Ask]:

@@ -16,11 +16,11 @@ from moto.ec2.models import ec2_backends
 from phalanx.clouds import foreign
 from phalanx.clouds.protocol import Resource
 from phalanx.errors import CloudError
-from phalanx.localcloud import ec2, faults, gpus, launches, newcomers
-from phalanx.localcloud.context import Issued
-from phalanx.localcloud.iam import credentials
-from phalanx.localcloud.neighbours import _guard_duty, _make_group, _make_interface
-from phalanx.localcloud.weather.forecast import Forecast
+from localcloud import ec2, faults, gpus, launches, newcomers
+from localcloud.context import Issued
+from localcloud.iam import credentials
+from localcloud.neighbours import _guard_duty, _make_group, _make_interface
+from localcloud.weather.forecast import Forecast
 from phalanx.spec.spec import ClusterSpec
 
 SQS = {"Effect": "Allow", "Action": "sqs:*", "Resource": "*"}
@@ -76,7 +76,7 @@ def test_messages_arrive_twice_and_out_of_order(local, monkeypatch):
     api, found = local.client("sqs"), []
     until(lambda: found.extend(api.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])) or 1)
     now = time.time
-    monkeypatch.setattr("phalanx.localcloud.queues.time.time", lambda: now() + 11)
+    monkeypatch.setattr("localcloud.queues.time.time", lambda: now() + 11)
     while messages := api.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", []):
         found += messages
     bodies = [message["Body"] for message in found]

@@ -65,7 +65,7 @@ def daemon():
     """A process with a local cloud's command line, which holds its lock and does nothing."""
     lock = endpoint.state() / "lock"
     code = f"import fcntl, time; lock = open({str(lock)!r}, 'w'); fcntl.flock(lock, fcntl.LOCK_EX); time.sleep(600)"
-    argv = ["phalanx.localcloud", "serve", "--state", str(endpoint.state())]
+    argv = ["localcloud", "serve", "--state", str(endpoint.state())]
     process = subprocess.Popen([sys.executable, "-IS", "-c", code, *argv])
     while not endpoint._is_locked():
         assert process.poll() is None
@@ -149,7 +149,7 @@ def test_an_unknown_mode_is_reported_before_anything_is_started(monkeypatch):
 
 
 def test_it_is_started_and_awaited(monkeypatch):
-    monkeypatch.setattr(local_code, "command_line", lambda pid: [b"phalanx.localcloud"] if pid == os.getpid() else [])
+    monkeypatch.setattr(local_code, "command_line", lambda pid: [b"localcloud"] if pid == os.getpid() else [])
     record = {"url": "u", "pid": os.getpid(), "mode": "range", "access_key_id": "a", "secret_access_key": "s"}
     record |= {"dial": "d", "state": "s"}
     path = endpoint.state() / "endpoint.json"
@@ -234,6 +234,6 @@ def test_a_refusal_by_one_that_this_version_started_is_left_as_it_is(served, mon
 
 def test_what_it_is_started_with_makes_this_interpreter_visible_in_nodes():
     argv = endpoint._serve_argv()
-    assert argv[:4] == [sys.executable, "-m", "phalanx.localcloud", "serve"]
+    assert argv[:4] == [sys.executable, "-m", "localcloud", "serve"]
     assert sys.prefix in argv
     assert argv[argv.index("--path") + 1] == f"{sys.prefix}/bin"

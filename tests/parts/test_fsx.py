@@ -18,10 +18,10 @@ from stack_fakes import Stacks, stacks
 
 from phalanx.clouds import lustre_file_systems, remains
 from phalanx.clouds.orphans import clusters
-from phalanx.localcloud import fsx
-from phalanx.localcloud.file_systems import directory
-from phalanx.localcloud.fsx.records import Link
-from phalanx.localcloud.fsx.service import Service
+from localcloud import fsx
+from localcloud.file_systems import directory
+from localcloud.fsx.records import Link
+from localcloud.fsx.service import Service
 
 BUCKET = "bucket-of-fsx"
 ACCOUNT = "123456789012"

@@ -14,9 +14,9 @@ from botocore.exceptions import ClientError
 from clusters import plan
 from fleet_fakes import IMAGE, REGION, Cloud, cloud, endpoint, name, until
 
-from phalanx.localcloud import autoscaling
-from phalanx.localcloud.context import Issued
-from phalanx.localcloud.iam import credentials
+from localcloud import autoscaling
+from localcloud.context import Issued
+from localcloud.iam import credentials
 from phalanx.node import sigv4
 from phalanx.node.aws_client import Aws
 from phalanx.node.services import Metrics

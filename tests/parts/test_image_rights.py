@@ -21,10 +21,10 @@ from phalanx.images import making, manifest, shelf
 from phalanx.images.base import base
 from phalanx.images.image_stack import Order
 from phalanx.jobs.environments import recipe
-from phalanx.localcloud import moto_setup
-from phalanx.localcloud.iam.policy import statements_of
-from phalanx.localcloud.imagebuilder import registered
-from phalanx.localcloud.images.store import Image
+from localcloud import moto_setup
+from localcloud.iam.policy import statements_of
+from localcloud.imagebuilder import registered
+from localcloud.images.store import Image
 
 TRUST = {"Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::123456789012:root"}, "Action": "sts:AssumeRole"}
 # Not of another module: moto keeps the log group of each build for as long as the process lives.

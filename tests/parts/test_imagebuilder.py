@@ -15,8 +15,8 @@ from stack_fakes import Stacks, stacks
 from phalanx.images.base import base
 from phalanx.images.image_stack import Order, request
 from phalanx.jobs.environments import recipe
-from phalanx.localcloud import moto_setup
-from phalanx.localcloud.imagebuilder import documents
+from localcloud import moto_setup
+from localcloud.imagebuilder import documents
 
 VERSION = "2026.1122.905"
 PARENT = moto_setup.FULL_IMAGES["ubuntu-24.04"]

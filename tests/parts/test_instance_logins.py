@@ -15,9 +15,9 @@ import pytest
 from fleet_fakes import IMAGE, Cloud, cloud, until
 
 from phalanx.errors import ClusterError
-from phalanx.localcloud import fleet
-from phalanx.localcloud.network.reach import Way
-from phalanx.localcloud.sessions import Sessions
+from localcloud import fleet
+from localcloud.network.reach import Way
+from localcloud.sessions import Sessions
 from phalanx.ssh import session_manager
 
 RIGHTS = (

@@ -24,8 +24,8 @@ from large_documents import (
 from needed_rights import not_needed
 
 from phalanx.errors import CloudUnreachable, SpecError
-from phalanx.localcloud.iam import usage
-from phalanx.localcloud.iam.policy import Ask, statements_of
+from localcloud.iam import usage
+from localcloud.iam.policy import Ask, statements_of
 from phalanx.template import request_limits
 
 aws, bucket, local, s3, use, write = FIXTURES

@@ -16,9 +16,9 @@ from stack_fakes import Stacks, stacks
 from phalanx.clouds import lookups
 from phalanx.data import table
 from phalanx.errors import CloudError, SpecError
-from phalanx.localcloud import account_quotas, faults, moto_setup
-from phalanx.localcloud.imagebuilder import registered
-from phalanx.localcloud.images import store
+from localcloud import account_quotas, faults, moto_setup
+from localcloud.imagebuilder import registered
+from localcloud.images import store
 from phalanx.plan.plan import make_plan
 from phalanx.plan.plan_text import explain, warnings
 

@@ -12,7 +12,7 @@ import pytest
 from fake_jobs import run, wait_for_line
 
 from phalanx.jobs.job import JobSpec, submit
-from phalanx.localcloud import lifecycle
+from localcloud import lifecycle
 from phalanx.reach.tunnel import Program, Service
 from phalanx.runner.environments.build_log import BuildLog
 from phalanx.runner.head.engine import output_of

@@ -12,8 +12,8 @@ from clusters import plan
 from fleet_fakes import IMAGE
 from stack_fakes import Stacks, stacks
 
-from phalanx.localcloud import fleet
-from phalanx.localcloud.network import reach, reading
+from localcloud import fleet
+from localcloud.network import reach, reading
 from phalanx.template import synthesize
 
 DOCUMENT = json.loads(synthesize(plan(network={"access": "private"})))

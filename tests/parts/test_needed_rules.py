@@ -19,9 +19,9 @@ from fleet_fakes import IMAGE
 from plans import EMR, PLANS, default_document
 from stack_fakes import Stacks, stacks
 
-from phalanx.localcloud import fleet
-from phalanx.localcloud.network import reading, ruleset
-from phalanx.localcloud.network.records import ALL, Interface, Network, Rule
+from localcloud import fleet
+from localcloud.network import reading, ruleset
+from localcloud.network.records import ALL, Interface, Network, Rule
 from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc, Subnet
 from phalanx.plan.lustre_storage import LustreFileSystem
 from phalanx.plan.mount_targets import MountTarget

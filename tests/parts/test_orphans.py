@@ -31,7 +31,7 @@ from stack_fakes import Stacks, stacks
 
 from phalanx.clouds import orphans, remains
 from phalanx.clouds.refusals import translate
-from phalanx.localcloud import file_systems
+from localcloud import file_systems
 
 STACK_TAG = "aws:cloudformation:stack-name"
 

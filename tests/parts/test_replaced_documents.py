@@ -19,7 +19,7 @@ from large_documents import (
 from stack_fakes import TOPIC
 
 from phalanx.errors import CloudError, StackFailed
-from phalanx.localcloud.iam.policy import statements_of
+from localcloud.iam.policy import statements_of
 from phalanx.objects.sent_document import InBucket
 
 aws, bucket, local, s3, use, write = FIXTURES

@@ -12,9 +12,9 @@ from clusters import plan
 from fleet_fakes import REGION, forget_resources, name, until
 from stack_fakes import HANDLE, TOPIC, Stacks, stacks, waits
 
-from phalanx.localcloud.cloudformation.engine import StackRequest
-from phalanx.localcloud.cloudformation.signals import Signal
-from phalanx.localcloud.iam import credentials
+from localcloud.cloudformation.engine import StackRequest
+from localcloud.cloudformation.signals import Signal
+from localcloud.iam import credentials
 from phalanx.template import request
 
 MACHINES = {

@@ -14,7 +14,7 @@ from stack_fakes import Stacks, stacks
 
 from phalanx.clouds import endpoints_of_vpc, vpcs
 from phalanx.errors import SpecError
-from phalanx.localcloud import ec2 as local_ec2
+from localcloud import ec2 as local_ec2
 from phalanx.plan.existing_vpc import INTERNET, NAT, OTHER, Endpoint, ExistingVpc
 
 

@@ -1,4 +1,4 @@
-"""The wheel that `make dist` builds holds every file of the package: recipes, tables and the function's source too."""
+"""The wheels that `make dist` builds hold every file of the packages: recipes, tables and the function's source too."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
-def checkout(directory: Path) -> list[str]:
+def checkout(project: Path, directory: Path) -> list[str]:
     """Copy what git tracks, so that no earlier build answers for this one. Returns the files of the package."""
     wanted = ["git", "ls-files", "-z", "src", "pyproject.toml", "README.md", "LICENSE"]
-    names = subprocess.run(wanted, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
+    names = subprocess.run(wanted, cwd=project, capture_output=True, text=True, check=True).stdout.split("\0")[:-1]
     for name in names:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, directory / name)
+        shutil.copyfile(project / name, directory / name)
     return [name.removeprefix("src/") for name in names if name.startswith("src/")]
 
 
-def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
-    files = checkout(tmp_path / "phalanx")
+@pytest.mark.parametrize("project", [".", "localcloud"])
+def test_a_wheel_holds_every_file_of_its_package(project: str, tmp_path: Path) -> None:
+    files = checkout(ROOT / project, tmp_path / "project")
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*build, "--wheel-dir", tmp_path, tmp_path / "phalanx"], check=True)
+    subprocess.run([*build, "--wheel-dir", tmp_path, tmp_path / "project"], check=True)
     (wheel,) = tmp_path.glob("*.whl")
     held = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     assert sorted(held) == sorted(files)

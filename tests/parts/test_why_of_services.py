@@ -16,7 +16,7 @@ from stack_fakes import HANDLE, TOPIC, Stacks, stacks, waits
 
 from phalanx import clouds
 from phalanx.clouds.refusals import translate
-from phalanx.localcloud import faults
+from localcloud import faults
 
 SPEC = "cloud: aws\nnodes: 2\ntype: c5.large\nssh_from: 203.0.113.0/24\n"
 ADDRESS = {"Type": "AWS::EC2::EIP", "Properties": {"Domain": "vpc"}}

@@ -161,7 +161,7 @@ def test_the_readme_shows_the_daily_commands() -> None:
     assert {"init", "up", "run", "ssh", "logs", "down"} <= named
 
 
-SOURCE = "".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.py")))
+SOURCE = "".join(path.read_text() for part in ("src", "localcloud/src") for path in sorted((ROOT / part).rglob("*.py")))
 QUOTED_MESSAGES = re.findall(r"^### `(.+)`$", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
 
 

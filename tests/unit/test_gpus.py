@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from phalanx.localcloud import gpus as stand_ins
-from phalanx.localcloud.nodes.machine import Machine
-from phalanx.localcloud.weather.forecast import Forecast
-from phalanx.localcloud.weather.sky import Weather
+from localcloud import gpus as stand_ins
+from localcloud.nodes.machine import Machine
+from localcloud.weather.forecast import Forecast
+from localcloud.weather.sky import Weather
 from phalanx.node import agent as agents
 from phalanx.node import command, daemon, head, progress
 from phalanx.node.agent import Agent

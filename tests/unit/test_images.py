@@ -16,12 +16,12 @@ from phalanx.clouds import endpoint
 from phalanx.clouds import images as client
 from phalanx.data import table
 from phalanx.errors import SpecError
-from phalanx.localcloud import parameters, probe
-from phalanx.localcloud.images import build, command, distributions, store
-from phalanx.localcloud.images.distributions import DISTRIBUTIONS
-from phalanx.localcloud.images.store import Image
-from phalanx.localcloud.nodes import image_layer, operating_system
-from phalanx.localcloud.nodes.machine import Machine, NodeError, Site
+from localcloud import parameters, probe
+from localcloud.images import build, command, distributions, store
+from localcloud.images.distributions import DISTRIBUTIONS
+from localcloud.images.store import Image
+from localcloud.nodes import image_layer, operating_system
+from localcloud.nodes.machine import Machine, NodeError, Site
 from phalanx.plan.machine_images import admin_user_of
 from phalanx.plan.plan import make_plan
 

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src"
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+LOCAL_CLOUD = ROOT / "localcloud/src"
 
 # The rooms, from the ground up: a module may import what stands on its own line or on one before it.
 ORDER = (
@@ -54,8 +56,8 @@ STANDARD_LIBRARY_ONLY = (
     "phalanx.runner",
     "phalanx.launchers",
     "phalanx.schedulers",
-    "phalanx.localcloud.dial",
-    "phalanx.localcloud.nodes.bootstrap",
+    "localcloud.dial",
+    "localcloud.nodes.bootstrap",
 )
 MAY_PRINT = (
     "phalanx.cli",
@@ -64,15 +66,15 @@ MAY_PRINT = (
     "phalanx.node",
     "phalanx.objects",
     "phalanx.runner",
-    "phalanx.localcloud.__main__",
-    "phalanx.localcloud.emr.hadoop",
-    "phalanx.localcloud.nodes",
+    "localcloud.__main__",
+    "localcloud.emr.hadoop",
+    "localcloud.nodes",
 )
 # What macOS lacks, and `make check` can't find where it is text: pyright for Darwin finds calls only.
 ONLY_ON_LINUX = re.compile(
     r"/proc/|/sys/|/dev/shm|memfd_create|pidfd_|epoll|prctl|sched_|O_TMPFILE|O_PATH|SO_PEERCRED|eventfd|splice|AF_NETLINK"
 )
-LINUX_ROOMS = ("phalanx.localcloud", "phalanx.drill", "phalanx.runner", "phalanx.netcheck", "phalanx.node")
+LINUX_ROOMS = ("localcloud", "phalanx.drill", "phalanx.runner", "phalanx.netcheck", "phalanx.node")
 # It asks for the platform first; and these are the local cloud's processes, which are on Linux.
 LINUX_ELSEWHERE = {
     "phalanx.ssh.bounded": {"memfd_create"},
@@ -109,7 +111,7 @@ class Module:
         return any(is_in(self.name, package) for package in packages)
 
     def own_imports(self) -> list[str]:
-        return [imported for imported in self.imports if is_in(imported, "phalanx")]
+        return [imported for imported in self.imports if is_in(imported, "phalanx") or is_in(imported, "localcloud")]
 
 
 def is_in(name: str, package: str) -> bool:
@@ -118,6 +120,8 @@ def is_in(name: str, package: str) -> bool:
 
 def part_of(name: str) -> str:
     pieces = name.split(".")
+    if pieces[0] == "localcloud":
+        return "localcloud"
     part = pieces[1] if len(pieces) > 1 else ""
     if is_in(name, "phalanx.clouds.protocol"):
         return "protocol"
@@ -125,7 +129,8 @@ def part_of(name: str) -> str:
 
 
 def read(path: Path) -> Module:
-    parts = path.relative_to(SOURCE).with_suffix("").parts
+    source = LOCAL_CLOUD if path.is_relative_to(LOCAL_CLOUD) else SOURCE
+    parts = path.relative_to(source).with_suffix("").parts
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     text = path.read_text()
     tree = ast.parse(text)
@@ -184,7 +189,7 @@ NOTES: dict[type[ast.AST], Callable] = {
 @functools.cache
 def modules() -> list[Module]:
     """Read all modules, except the stack's Lambda function, which is part of the template and runs in AWS."""
-    paths = sorted((SOURCE / "phalanx").rglob("*.py"))
+    paths = [*sorted((SOURCE / "phalanx").rglob("*.py")), *sorted((LOCAL_CLOUD / "localcloud").rglob("*.py"))]
     return [read(path) for path in paths if path.parent.name != "lambda_source"]
 
 
@@ -235,7 +240,7 @@ def test_neighbours_in_a_table_of_plugins_do_not_import_each_other(package: str)
 
 def test_the_local_cloud_is_sealed() -> None:
     sealed = [m for m in modules() if m.part == "localcloud"]
-    assert [(m.name, i) for m in sealed for i in m.own_imports() if not is_in(i, "phalanx.localcloud")] == []
+    assert [(m.name, i) for m in sealed for i in m.own_imports() if not is_in(i, "localcloud")] == []
 
 
 def test_what_runs_on_nodes_needs_the_standard_library_alone() -> None:
@@ -292,23 +297,26 @@ def test_modules_are_split_before_they_near_400_lines() -> None:
 
 
 def test_a_file_name_says_one_thing() -> None:
-    """Except the command line's modules, which are named after commands, and the local cloud, which is sealed."""
+    """Except the command line's modules, which are named after commands."""
     files = [path.relative_to(SOURCE / "phalanx") for path in (SOURCE / "phalanx").rglob("*.py")]
-    stems = [path.stem for path in files if path.parts[0] not in ("cli", "localcloud") and path.stem[0] != "_"]
+    stems = [path.stem for path in files if path.parts[0] != "cli" and path.stem[0] != "_"]
     assert sorted({stem for stem in stems if stems.count(stem) > 1}) == []
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:
     """pytest imports them without their directories, and collects nothing if two have the same name."""
-    names = [path.name for path in SOURCE.parent.glob("tests/**/test_*.py")]
+    names = [path.name for path in files_of_tests()]
     assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
 def test_tests_import_what_takes_a_second_where_they_use_it() -> None:
     """Each of the processes that run tests side by side imports every file of tests."""
     slow = re.compile(r"^(?:from|import) (?:torch|phalanx\.torch|webdataset|cfnlint|tensorflow)\b", re.MULTILINE)
-    files = SOURCE.parent.glob("tests/**/test_*.py")
-    assert [path.name for path in files if slow.search(path.read_text())] == []
+    assert [path.name for path in files_of_tests() if slow.search(path.read_text())] == []
+
+
+def files_of_tests() -> list[Path]:
+    return [*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("localcloud/tests/**/test_*.py")]
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
@@ -328,8 +336,7 @@ def owner(imported: str, names: set[str]) -> str:
 
 def test_scripts_let_the_threads_of_gloo_rest_before_they_end_the_group():
     """A thread that still has a tensor then makes the process hang, or abort at its exit (pytorch #190489)."""
-    root = SOURCE.parent
-    scripts = [*(root / "examples").rglob("*.py"), *(root / "benchmarks").rglob("*.py"), *SOURCE.rglob("*.py")]
+    scripts = [*(ROOT / "examples").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py"), *SOURCE.rglob("*.py")]
     ends = {path: re.findall(r"(?m)^(.*)\n.*\bdestroy_process_group\(\)$", path.read_text()) for path in scripts}
     assert sum(map(len, ends.values())) >= 9
     assert [path.name for path, before in ends.items() if any("time.sleep(1)" not in line for line in before)] == []

@@ -19,8 +19,8 @@ from phalanx.images import making, shelf
 from phalanx.images.base import local_bases
 from phalanx.images.shelf import Shelved
 from phalanx.jobs.environments import recipe
-from phalanx.localcloud.images import command, store
-from phalanx.localcloud.images.store import Image
+from localcloud.images import command, store
+from localcloud.images.store import Image
 
 STATUS = """Package: bash
 Status: install ok installed

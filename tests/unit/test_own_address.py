@@ -10,7 +10,7 @@ import pytest
 
 from phalanx.clouds import own_address, ssh_access
 from phalanx.errors import SpecError
-from phalanx.localcloud.nodes.machine import USER_ADDRESS
+from localcloud.nodes.machine import USER_ADDRESS
 
 
 def answering(monkeypatch, answer: bytes | OSError) -> list[object]:

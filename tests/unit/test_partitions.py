@@ -14,7 +14,7 @@ from plans import default_document
 from phalanx.clouds.local import LocalCloud
 from phalanx.data import table
 from phalanx.errors import LocalCloudError
-from phalanx.localcloud import partitions
+from localcloud import partitions
 from phalanx.node import aws_client, mount
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import Aws

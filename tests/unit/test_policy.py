@@ -15,9 +15,9 @@ from clusters import FACTS, plan
 from plans import EMR, PLANS, default_document
 
 import phalanx
-from phalanx.localcloud.cloudformation import rights
-from phalanx.localcloud.cloudformation.errors import ResourceFailed
-from phalanx.localcloud.iam.policy import Ask, Decision, decide
+from localcloud.cloudformation import rights
+from localcloud.cloudformation.errors import ResourceFailed
+from localcloud.iam.policy import Ask, Decision, decide
 from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc, Subnet
 from phalanx.template.document import build
 from phalanx.template.permissions import (

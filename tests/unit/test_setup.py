@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from phalanx.localcloud.nodes.programs import PROGRAMS
+from localcloud.nodes.programs import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 # Programs of Debian's essential packages and those of priority "required", which mmdebstrap's minbase installs.
@@ -66,7 +66,7 @@ def there() -> set[str]:
 
 def python_files() -> list[Path]:
     """List all Python files, except those that start the batch systems from scripts/schedulers."""
-    files = [path for part in ("src", "tests", "benchmarks", "examples") for path in (ROOT / part).rglob("*.py")]
+    files = [path for part in ("src", "localcloud", "tests", "benchmarks", "examples") for path in (ROOT / part).rglob("*.py")]
     return [path for path in files if not path.is_relative_to(ROOT / "tests/cluster/schedulers")]
 
 
@@ -102,7 +102,8 @@ def test_tests_type_no_program_that_a_minimal_system_lacks():
     typed = re.compile(rf"{POSITION}({lacking}) ", re.M)
     found = {
         (path.name, match[1])
-        for path in (ROOT / "tests").rglob("test_*.py")
+        for part in ("tests", "localcloud/tests")
+        for path in (ROOT / part).rglob("test_*.py")
         if path != Path(__file__) and re.search(rf"\b({lacking}) ", text := path.read_text())
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)

@@ -11,7 +11,7 @@ from clusters import FACTS, plan
 from plans import EMR, PLANS, default_document, resources
 
 from phalanx.errors import SpecError
-from phalanx.localcloud.iam.policy import like
+from localcloud.iam.policy import like
 from phalanx.plan.plan_text import explain
 from phalanx.template import synthesize
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from phalanx.cli.weather import weather as command
-from phalanx.localcloud.weather import forecast
-from phalanx.localcloud.weather.forecast import KINDS, RULES, Forecast
-from phalanx.localcloud.weather.sky import Weather
+from localcloud.weather import forecast
+from localcloud.weather.forecast import KINDS, RULES, Forecast
+from localcloud.weather.sky import Weather
 from phalanx.node import wire
 
 

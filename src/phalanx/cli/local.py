@@ -15,7 +15,7 @@ from phalanx.cli.link import link
 from phalanx.cli.options import debug_option, json_option
 from phalanx.cli.weather import weather
 from phalanx.errors import LocalCloudError
-from phalanx.localcloud import gpus as stand_ins
+from localcloud import gpus as stand_ins
 
 
 @click.group("local")

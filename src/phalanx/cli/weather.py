@@ -10,9 +10,9 @@ import click
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.options import debug_option, json_option
 from phalanx.errors import LocalCloudError, SpecError
-from phalanx.localcloud.weather import forecast
-from phalanx.localcloud.weather.forecast import KINDS, RULES, Forecast
-from phalanx.localcloud.weather.sky import Weather
+from localcloud.weather import forecast
+from localcloud.weather.forecast import KINDS, RULES, Forecast
+from localcloud.weather.sky import Weather
 
 
 @click.command("weather")

@@ -32,7 +32,7 @@ STOP_TIMEOUT_S = 20.0
 _ENDS_WITHIN_S = 3.0
 # It writes some hundred KiB before it answers.
 _LEAST_FREE_BYTES = 1 << 20
-_PROGRAM = b"phalanx.localcloud"
+_PROGRAM = b"localcloud"
 _MODES = ("range", "single", "root")
 
 
@@ -210,7 +210,7 @@ def shape(instance_id: str, rate_bit_s: int, delay_s: float) -> None:
 
 
 def inject(there: Endpoint, faults: dict[str, Any]) -> None:
-    """Put faults into a local cloud (phalanx.localcloud.faults). Raises LocalCloudError."""
+    """Put faults into a local cloud (localcloud.faults). Raises LocalCloudError."""
     try:
         code, answer = _request(there, "POST", "/faults", faults)
     except OSError as error:
@@ -220,21 +220,21 @@ def inject(there: Endpoint, faults: dict[str, Any]) -> None:
 
 
 def shortages(nodes: int, is_full: bool) -> list[dict[str, Any]]:
-    """Return what this machine has not enough of for so many new nodes (phalanx.localcloud.room)."""
-    argv = [sys.executable, "-m", "phalanx.localcloud", "room", "--state", str(state().absolute())]
+    """Return what this machine has not enough of for so many new nodes (localcloud.room)."""
+    argv = [sys.executable, "-m", "localcloud", "room", "--state", str(state().absolute())]
     argv += ["--nodes", str(nodes), *(["--full"] if is_full else [])]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=START_TIMEOUT_S, check=False)
     return json.loads(done.stdout or "[]")
 
 
 def stand_ins() -> int:
-    """Return how many stand-ins for GPUs a new node has if its type has GPUs (phalanx.localcloud.gpus)."""
+    """Return how many stand-ins for GPUs a new node has if its type has GPUs (localcloud.gpus)."""
     kept = state() / "gpus"
     return int(kept.read_text()) if kept.exists() else 0
 
 
 def has_weather() -> bool:
-    """Whether there is a forecast (phalanx.localcloud.weather), so that calls may be throttled."""
+    """Whether there is a forecast (localcloud.weather), so that calls may be throttled."""
     return (state() / "weather.json").exists()
 
 
@@ -348,7 +348,7 @@ def _request(
 
 def _serve_argv() -> list[str]:
     binds = [argument for path in _visible_in_nodes() for argument in ("--bind", str(path))]
-    serve = [sys.executable, "-m", "phalanx.localcloud", "serve", "--state", str(state().absolute())]
+    serve = [sys.executable, "-m", "localcloud", "serve", "--state", str(state().absolute())]
     files = ["--images", str(images.directory()), "--prices", str(location("instance_types"))]
     return [*serve, *binds, "--path", f"{sys.prefix}/bin", *files, "--code", local_code.identity(), *_mode()]
 
@@ -373,8 +373,8 @@ def _visible_in_nodes() -> list[Path]:
 
 
 def _not_started(process: subprocess.Popen[bytes], errors: Path, timeout_s: float) -> LocalCloudError:
-    if find_spec("moto") is None:
-        return LocalCloudError("the local cloud needs moto, which is not installed", "pip install 'phalanx[local]'")
+    if find_spec("localcloud") is None:
+        return LocalCloudError("the local cloud is not installed", "pip install 'phalanx[local]'")
     if shutil.disk_usage(state()).free < _LEAST_FREE_BYTES:
         hint = "Free some space, or set PHALANX_STATE_DIR to a directory on another disk."
         return LocalCloudError(f"the local cloud can't start: the disk of {state()} is full", hint)

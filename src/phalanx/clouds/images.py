@@ -109,7 +109,7 @@ def require(alias: str, name: str) -> None:
 
 def run(*arguments: str) -> Any:
     """Run a command on images, with its progress on standard error; return its answer. Raises LocalCloudError."""
-    argv = [sys.executable, "-m", "phalanx.localcloud", "image", "--images", str(directory()), *arguments]
+    argv = [sys.executable, "-m", "localcloud", "image", "--images", str(directory()), *arguments]
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     try:
         printed, _ = process.communicate()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from importlib.util import find_spec
 from pathlib import Path
-
-import phalanx
 
 
 def identity() -> str:
     """Identify the local cloud's code by its files and their sizes. It is on the command line of those started here."""
-    package = Path(phalanx.__file__).parent / "localcloud"
+    found = find_spec("localcloud")
+    if found is None or found.origin is None:
+        return ""
+    package = Path(found.origin).parent
     files = sorted((str(path.relative_to(package)), path.stat().st_size) for path in package.rglob("*.py"))
     return hashlib.sha256(repr(files).encode()).hexdigest()[:16]
 

@@ -32,9 +32,9 @@ Match all
 
 def dial_command(socket: str) -> str:
     """Return the command that asks the local cloud for a connection, as ssh_config wants it."""
-    program = find_spec("phalanx.localcloud.dial")
+    program = find_spec("localcloud.dial")
     if program is None or program.origin is None:
-        raise LocalCloudError("this installation lacks phalanx.localcloud", "Install phalanx again.")
+        raise LocalCloudError("the local cloud is not installed", "pip install 'phalanx[local]'")
     argv = [sys.executable, "-IS", program.origin, socket]
     return " ".join(shlex.quote(argument).replace("%", "%%") for argument in argv)
 

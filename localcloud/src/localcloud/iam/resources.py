@@ -1,0 +1,384 @@
+"""Which resources a call touches, and with which condition keys: the part of AWS's authorization reference we need.
+
+What is not in the table is judged as a call on all resources; a policy that names single ones is not judged at all.
+Source: AWS service authorization reference; docs/aws-behaviour.md 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from moto.autoscaling.exceptions import ValidationError
+from moto.ec2.models import ec2_backends
+from moto.efs.models import efs_backends
+
+from localcloud.autoscaling import group_named, group_of
+from localcloud.autoscaling.group import Group
+from localcloud.cloudformation.model import STACKS
+from localcloud.emr.records import TAGS
+from localcloud.iam.calls import Call
+from localcloud.iam.items import batch_tables, table
+from localcloud.iam.target import ANY, Target
+
+Finder = Callable[[Call, str], Iterable[Target]]
+
+
+def targets(call: Call, account: str) -> list[Target] | None:
+    """Return all resources of the call; None for an operation that the table does not contain."""
+    finder = TABLE.get(call.action)
+    if finder is None and call.action.startswith(_DESCRIBING):
+        finder = everything
+    return list(finder(call, account)) if finder else None
+
+
+def everything(_call: Call, _account: str) -> Iterator[Target]:
+    """Operations without resource-level permissions."""
+    yield Target(ANY)
+
+
+def metrics(call: Call, _account: str) -> Iterator[Target]:
+    """CloudWatch: no resources, but the namespace that is written to."""
+    yield Target(ANY, {"cloudwatch:namespace": [str(call.params.get("Namespace", ""))]})
+
+
+def queue(call: Call, account: str) -> Iterator[Target]:
+    """SQS: by URL or by name."""
+    name = str(call.params.get("QueueUrl") or call.params.get("QueueName") or "").rstrip("/").rpartition("/")[2]
+    yield Target(f"arn:aws:sqs:{call.region}:{account}:{name}")
+
+
+def topic(call: Call, _account: str) -> Iterator[Target]:
+    """SNS."""
+    yield Target(str(call.params.get("TopicArn") or call.params.get("TargetArn") or ANY))
+
+
+def group(call: Call, account: str) -> Iterator[Target]:
+    """Auto Scaling, by the group's name."""
+    name = str(call.params.get("AutoScalingGroupName", ""))
+    yield _group(call, account, name, lambda: group_named(call.region, name))
+
+
+def group_of_instance(call: Call, account: str) -> Iterator[Target]:
+    """Auto Scaling, operations that name only an instance: the group that it is in."""
+    yield _group(call, account, "", lambda: group_of(call.region, str(call.params.get("InstanceId", ""))))
+
+
+def _group(call: Call, account: str, name: str, find: Callable[[], Group]) -> Target:
+    try:
+        found = find()
+    except ValidationError:
+        # The call is authorized for an unknown group by its name; its id can be anything.
+        return Target(f"arn:aws:autoscaling:{call.region}:{account}:autoScalingGroup:*:autoScalingGroupName/{name}")
+    tags = {tag["Key"]: tag.get("Value", "") for tag in found.tags}
+    return Target(found.arn, _tag_keys("autoscaling", tags))
+
+
+def log_stream(call: Call, account: str) -> Iterator[Target]:
+    """CloudWatch Logs, operations on a stream."""
+    yield Target(f"{_log_group_arn(call, account)}:log-stream:{call.params.get('logStreamName', '')}")
+
+
+def log_group(call: Call, account: str) -> Iterator[Target]:
+    """CloudWatch Logs, operations on a group. AWS uses an ARN with this ending, which `log-group:NAME:*` matches."""
+    yield Target(f"{_log_group_arn(call, account)}:log-stream:")
+
+
+def parameter(call: Call, account: str) -> Iterator[Target]:
+    """Systems Manager parameters; public ones have no account in their ARN."""
+    for name in [*call.values("Names"), *call.values("Name"), *call.values("Path")]:
+        owner = "" if name.startswith("/aws/") else account
+        yield Target(f"arn:aws:ssm:{call.region}:{owner}:parameter/{name.lstrip('/')}")
+
+
+def bucket(call: Call, _account: str) -> Iterator[Target]:
+    """S3, operations on a bucket; a policy may restrict a listing to a prefix."""
+    yield Target(f"arn:aws:s3:::{call.params.get('Bucket', '')}", {"s3:prefix": [str(call.params.get("prefix", ""))]})
+
+
+def an_object(call: Call, _account: str) -> Iterator[Target]:
+    """S3, operations on an object."""
+    yield Target(f"arn:aws:s3:::{call.params.get('Bucket', '')}/{call.params.get('Key', '')}")
+
+
+def stack(call: Call, account: str) -> Iterator[Target]:
+    """CloudFormation, by stack id or name."""
+    name = str(call.params.get("StackName") or STACKS.get(str(call.params.get("ChangeSetName")), ANY))
+    yield Target(name if name.startswith("arn:") else f"arn:aws:cloudformation:{call.region}:{account}:stack/{name}/*")
+
+
+def iam_role(call: Call, account: str) -> Iterator[Target]:
+    """IAM, operations on a role."""
+    yield Target(f"arn:aws:iam::{account}:role/{call.params.get('RoleName', ANY)}")
+
+
+def instance_profile(call: Call, account: str) -> Iterator[Target]:
+    """IAM, operations on an instance profile."""
+    yield Target(f"arn:aws:iam::{account}:instance-profile/{call.params.get('InstanceProfileName', ANY)}")
+
+
+def function(call: Call, account: str) -> Iterator[Target]:
+    """Lambda, by the function's name or ARN."""
+    name = str(call.params.get("FunctionName") or call.params.get("Resource") or ANY)
+    yield Target(name if name.startswith("arn:") else f"arn:aws:lambda:{call.region}:{account}:function:{name}")
+
+
+def rule(call: Call, account: str) -> Iterator[Target]:
+    """EventBridge, by the rule's name or ARN."""
+    name = str(call.params.get("Name") or call.params.get("ResourceARN") or ANY)
+    yield Target(name if name.startswith("arn:") else f"arn:aws:events:{call.region}:{account}:rule/{name}")
+
+
+def file_system(call: Call, account: str) -> Iterator[Target]:
+    """EFS, by the file system's id or a mount target's; a description may be of all of them."""
+    backend = efs_backends[account][call.region]
+    mounted = backend.mount_targets_by_id.get(str(call.params.get("MountTargetId")))
+    given = mounted.file_system_id if mounted else str(call.params.get("FileSystemId") or ANY)
+    found = backend.file_systems_by_id.get(given)
+    tags = {tag["Key"]: tag["Value"] for tag in (found.info_json()["Tags"] if found else ())}
+    arn = f"arn:aws:elasticfilesystem:{call.region}:{account}:file-system/{given}"
+    yield Target(arn, _tag_keys("elasticfilesystem", tags))
+
+
+def managed_policy(call: Call, _account: str) -> Iterator[Target]:
+    """IAM, operations on a managed policy."""
+    yield Target(str(call.params.get("PolicyArn", ANY)))
+
+
+def vpc(call: Call, account: str) -> Iterator[Target]:
+    """EC2, the one description of a VPC that has a resource."""
+    yield _ec2(call, account, "vpc", str(call.params.get("VpcId", ANY)))
+
+
+def quota(call: Call, account: str) -> Iterator[Target]:
+    """Service Quotas, one quota of a service."""
+    given = f"{call.params.get('ServiceCode')}/{call.params.get('QuotaCode')}"
+    yield Target(f"arn:aws:servicequotas:{call.region}:{account}:{given}")
+
+
+def security_group(call: Call, account: str) -> Iterator[Target]:
+    """EC2, operations on a security group."""
+    yield _ec2(call, account, "security-group", str(call.params.get("GroupId", ANY)))
+
+
+def vpc_endpoints(call: Call, account: str) -> Iterator[Target]:
+    """EC2, operations on VPC endpoints."""
+    for endpoint in call.values("VpcEndpointId"):
+        yield _ec2(call, account, "vpc-endpoint", endpoint)
+
+
+def job_flow(call: Call, account: str) -> Iterator[Target]:
+    """EMR, by the cluster's id; TerminateJobFlows and SetTerminationProtection name several."""
+    given = call.params.get("ClusterId") or call.params.get("JobFlowId") or call.params.get("ResourceId")
+    for cluster_id in [given] if given else call.params.get("JobFlowIds") or []:
+        tags = TAGS.get(cluster_id, {})
+        arn = f"arn:aws:elasticmapreduce:{call.region}:{account}:cluster/{cluster_id}"
+        yield Target(arn, _tag_keys("elasticmapreduce", tags))
+
+
+def addresses(call: Call, account: str) -> Iterator[Target]:
+    """AssociateAddress: the address (or its id), and the instance or interface that receives it."""
+    if public := call.params.get("PublicIp"):
+        known = ec2_backends[account][call.region].addresses
+        allocation = next((a.allocation_id for a in list(known) if a.public_ip == public), "*")
+        yield _ec2(call, account, "elastic-ip", str(allocation))
+    kinds = (
+        ("AllocationId", "elastic-ip"),
+        ("InstanceId", "instance"),
+        ("NetworkInterfaceId", "network-interface"),
+    )
+    for name, kind in kinds:
+        if value := call.params.get(name):
+            yield _ec2(call, account, kind, str(value))
+
+
+def association(call: Call, account: str) -> Iterator[Target]:
+    """DisassociateAddress: the address of the association that it names."""
+    backend = ec2_backends[account][call.region]
+    wanted = call.params.get("AssociationId")
+    for address in list(backend.addresses):
+        if address.association_id == wanted:
+            yield _ec2(call, account, "elastic-ip", str(address.allocation_id))
+            return
+    yield Target(f"arn:aws:ec2:{call.region}:{account}:elastic-ip/*")
+
+
+def instances(call: Call, account: str) -> Iterator[Target]:
+    """EC2, operations on instances."""
+    for instance_id in call.values("InstanceId"):
+        yield _ec2(call, account, "instance", instance_id)
+
+
+def without_account(call: Call, account: str) -> Iterator[Target]:
+    """EC2, operations on an image or a snapshot."""
+    for name, kind in (("ImageId", "image"), ("SnapshotId", "snapshot")):
+        for one in call.values(name):
+            yield _ec2(call, account, kind, one)
+
+
+# What ids begin with → the type in an ARN.
+_KINDS = {"i": "instance", "ami": "image", "snap": "snapshot", "vol": "volume"}
+
+
+def tagged(call: Call, account: str) -> Iterator[Target]:
+    """CreateTags and DeleteTags, on what people and nodes tag themselves."""
+    for resource_id in call.values("ResourceId"):
+        yield _ec2(call, account, _KINDS.get(resource_id.partition("-")[0], ANY), resource_id)
+
+
+def _ec2(call: Call, account: str, kind: str, resource_id: str) -> Target:
+    found = {
+        t["key"]: t["value"] for t in ec2_backends[account][call.region].describe_tags({"resource-id": [resource_id]})
+    }
+    owner = "" if kind in ("image", "snapshot") else account
+    return Target(f"arn:aws:ec2:{call.region}:{owner}:{kind}/{resource_id}", _tag_keys("ec2", found))
+
+
+def _tag_keys(service: str, tags: dict[str, str]) -> dict[str, list[str]]:
+    prefixes = ("aws:resourcetag/", f"{service}:resourcetag/")
+    return {f"{prefix}{name.lower()}": [value] for prefix in prefixes for name, value in tags.items()}
+
+
+def _log_group_arn(call: Call, account: str) -> str:
+    return f"arn:aws:logs:{call.region}:{account}:log-group:{call.params.get('logGroupName', '')}"
+
+
+# Read-only operations that AWS authorizes on "*" alone (docs/aws-behaviour.md 6).
+_DESCRIBING = ("ec2:Describe", "autoscaling:Describe")
+
+TABLE: dict[str, Finder] = {
+    **dict.fromkeys(
+        (
+            "sqs:SendMessage",
+            "sqs:ReceiveMessage",
+            "sqs:DeleteMessage",
+            "sqs:ChangeMessageVisibility",
+            "sqs:GetQueueAttributes",
+            "sqs:GetQueueUrl",
+            "sqs:PurgeQueue",
+        ),
+        queue,
+    ),
+    **dict.fromkeys(
+        (
+            "dynamodb:GetItem",
+            "dynamodb:PutItem",
+            "dynamodb:UpdateItem",
+            "dynamodb:DeleteItem",
+            "dynamodb:Query",
+            "dynamodb:Scan",
+            "dynamodb:DescribeTable",
+        ),
+        table,
+    ),
+    "dynamodb:BatchGetItem": batch_tables,
+    "dynamodb:BatchWriteItem": batch_tables,
+    "cloudwatch:PutMetricData": metrics,
+    "sns:Publish": topic,
+    **dict.fromkeys(
+        (
+            "elasticmapreduce:AddJobFlowSteps",
+            "elasticmapreduce:AddTags",
+            "elasticmapreduce:CancelSteps",
+            "elasticmapreduce:DescribeCluster",
+            "elasticmapreduce:DescribeStep",
+            "elasticmapreduce:ListBootstrapActions",
+            "elasticmapreduce:ListInstanceGroups",
+            "elasticmapreduce:ListInstances",
+            "elasticmapreduce:ListSteps",
+            "elasticmapreduce:ModifyInstanceGroups",
+            "elasticmapreduce:RemoveTags",
+            "elasticmapreduce:SetTerminationProtection",
+            "elasticmapreduce:TerminateJobFlows",
+        ),
+        job_flow,
+    ),
+    "elasticmapreduce:RunJobFlow": everything,
+    "elasticmapreduce:ListClusters": everything,
+    "pricing:GetProducts": everything,
+    **dict.fromkeys(
+        (
+            "autoscaling:SetDesiredCapacity",
+            "autoscaling:UpdateAutoScalingGroup",
+            "autoscaling:PutScheduledUpdateGroupAction",
+            "autoscaling:DeleteScheduledAction",
+            "autoscaling:SetInstanceProtection",
+            "autoscaling:SuspendProcesses",
+            "autoscaling:ResumeProcesses",
+        ),
+        group,
+    ),
+    "autoscaling:TerminateInstanceInAutoScalingGroup": group_of_instance,
+    "autoscaling:SetInstanceHealth": group_of_instance,
+    "logs:PutLogEvents": log_stream,
+    "logs:GetLogEvents": log_stream,
+    "logs:CreateLogStream": log_stream,
+    "logs:CreateLogGroup": log_group,
+    "logs:DescribeLogStreams": log_group,
+    "logs:FilterLogEvents": log_group,
+    "logs:PutRetentionPolicy": log_group,
+    "logs:DescribeLogGroups": everything,
+    "ssm:GetParameter": parameter,
+    "ssm:GetParameters": parameter,
+    "ssm:GetParametersByPath": parameter,
+    "ssm:PutParameter": parameter,
+    **dict.fromkeys(
+        (
+            "s3:GetBucketPolicyStatus",
+            "s3:GetBucketPublicAccessBlock",
+            "s3:GetEncryptionConfiguration",
+            "s3:ListBucket",
+        ),
+        bucket,
+    ),
+    "s3:GetObject": an_object,
+    "s3:PutObject": an_object,
+    "s3:DeleteObject": an_object,
+    "s3:AbortMultipartUpload": an_object,
+    "s3:ListMultipartUploadParts": an_object,
+    "ec2:AssociateAddress": addresses,
+    "ec2:DisassociateAddress": association,
+    **dict.fromkeys(("ec2:DeleteSnapshot", "ec2:DeregisterImage"), without_account),
+    "ec2:TerminateInstances": instances,
+    "ec2:CreateTags": tagged,
+    "ec2:DeleteTags": tagged,
+    **dict.fromkeys(
+        ("iam:GetRole", "iam:ListRolePolicies", "iam:ListAttachedRolePolicies", "iam:DeleteRolePolicy"), iam_role
+    ),
+    "iam:DetachRolePolicy": iam_role,
+    "iam:GetInstanceProfile": instance_profile,
+    "lambda:GetFunction": function,
+    "lambda:ListTags": function,
+    "events:DescribeRule": rule,
+    "events:ListTagsForResource": rule,
+    "logs:DeleteLogGroup": log_group,
+    "sns:GetTopicAttributes": topic,
+    **dict.fromkeys(
+        (
+            "elasticfilesystem:DeleteFileSystem",
+            "elasticfilesystem:DescribeFileSystems",
+            "elasticfilesystem:DescribeMountTargets",
+            "elasticfilesystem:DescribeMountTargetSecurityGroups",
+        ),
+        file_system,
+    ),
+    "ec2:DescribeVpcAttribute": vpc,
+    "iam:GetPolicy": managed_policy,
+    "servicequotas:GetServiceQuota": quota,
+    "servicequotas:GetAWSDefaultServiceQuota": everything,
+    "ec2:AuthorizeSecurityGroupIngress": security_group,
+    "ec2:DeleteSecurityGroup": security_group,
+    "ec2:DeleteVpcEndpoints": vpc_endpoints,
+    "cloudformation:CreateChangeSet": stack,
+    "cloudformation:DescribeChangeSet": stack,
+    "cloudformation:ExecuteChangeSet": stack,
+    "cloudformation:DeleteChangeSet": stack,
+    "cloudformation:ListChangeSets": stack,
+    "cloudformation:SignalResource": stack,
+    "cloudformation:DescribeStacks": stack,
+    "cloudformation:DescribeStackResource": stack,
+    "cloudformation:DescribeStackEvents": stack,
+    "cloudformation:GetTemplate": stack,
+    "cloudformation:CreateStack": stack,
+    "cloudformation:DeleteStack": stack,
+    "cloudformation:ListStackResources": stack,
+}

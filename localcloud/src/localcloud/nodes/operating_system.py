@@ -1,0 +1,101 @@
+"""A node with a full operating system: an image's tree below the node's disk, and systemd as process 1.
+
+All else belongs to this local cloud and not to the image: the layer above it (image_layer.py), /run, /dev and the file
+systems. As in rootfs.py, the root is built from outside, and nothing that is created follows links.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from localcloud import kernel
+from localcloud.nodes import cgroups, image_layer, planted, rootfs
+from localcloud.nodes.machine import STANDARD_PATH, Machine, NodeError, Site
+
+_MOUNT_POINTS = ("dev", "proc", "sys", "run")
+_SYSTEMD = "/lib/systemd/systemd"
+_MOST_FDS = 1 << 16
+# Memory beside what disks and /dev/shm may have. To reload its units, systemd needs 16 MiB of it to be free.
+_RUN = "mode=755,size=64m,nr_inodes=65536"
+_LOCK = "mode=1777,size=5m"
+# From this, cloud-init's detection of its platform concludes that it runs on EC2, before it asks the metadata service.
+_UUID = "ec2e1916-9099-7caf-fd21-012345abcdef"
+
+
+def require(site: Site, machine: Machine) -> Path:
+    """Return the tree of the machine's image. Raises NodeError if it can't run here."""
+    name = machine.image
+    tree = (site.images or Path("/nonexistent")) / name / "tree"
+    if not tree.is_dir():
+        raise NodeError(f"the image {name} is not built: phalanx local image build {name}")
+    if site.mode != "range":
+        raise NodeError(f"the image {name} needs separate accounts, and this local cloud is in mode {site.mode}")
+    if site.cgroup is None:
+        raise NodeError(f"the image {name} runs systemd, and no cgroup is delegated to the local cloud")
+    return tree
+
+
+def build(site: Site, machine: Machine, tty: str) -> Path:
+    """Mount the root of `machine` in its own mount namespace, except `enter`'s part, and change to it; return its path.
+
+    `tty` becomes its console.
+    """
+    tree, disk = require(site, machine), site.disk(machine.instance_id)
+    upper, work, root = (rootfs.make_directory(disk, name) for name in ("upper", "work", rootfs.ROOT))
+    layers = f"upperdir={upper},workdir={work}"
+    rootfs.mount_overlay(site, root, f"{site.layer}:{tree}", 0, layers)
+    for name in _MOUNT_POINTS:
+        rootfs.make_directory(root, name)
+    _mount_run(root)
+    rootfs.mount_devices(site, machine, root)
+    kernel.mount(tty, rootfs.make_file(root / "dev/console"), None, kernel.MS_BIND)
+    rootfs.mount_file_systems(site, machine, root)
+    rootfs.mount_local_disks(site, machine, root)
+    rootfs.mount_binds(root, [path for path in site.pip_paths if not image_layer.holds(path)])
+    planted.plant(root, machine)
+    os.chdir(root)
+    return root
+
+
+def enter(site: Site, machine: Machine) -> None:
+    """Make this directory the root of the mount namespace, with /proc and /sys of its own namespaces."""
+    kernel.mount("proc", "proc", "proc", rootfs.QUIET | kernel.MS_NOEXEC)
+    _mount_sys()
+    rootfs.show_cpus(machine.vcpus)
+    cgroups.show(site, machine)
+    rootfs.pivot()
+
+
+def start() -> None:
+    """Become systemd. Only returns by raising OSError."""
+    console = os.open("/dev/console", os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(console, fd)
+    os.closerange(3, _MOST_FDS)
+    os.execve(_SYSTEMD, ["/sbin/init"], {"container": "phalanx", "PATH": STANDARD_PATH})
+
+
+def _mount_run(root: Path) -> None:
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV
+    kernel.mount("tmpfs", root / "run", "tmpfs", flags, _RUN)
+    for name, mode in (("lock", 0o1777), ("efs.host", 0o700)):
+        rootfs.make_directory(root, f"run/{name}").chmod(mode)
+    kernel.mount("tmpfs", root / "run/lock", "tmpfs", flags | kernel.MS_NOEXEC, _LOCK)
+
+
+def _mount_sys() -> None:
+    """Mount sysfs's directories, read-only, beside the file that a hypervisor would show."""
+    flags = rootfs.QUIET | kernel.MS_NOEXEC
+    real, shown = Path("run/sysfs"), Path("sys")
+    real.mkdir()
+    kernel.mount("sysfs", real, "sysfs", flags | kernel.MS_RDONLY)
+    kernel.mount("tmpfs", shown, "tmpfs", flags, "mode=755,size=1m")
+    for name in sorted(path.name for path in real.iterdir() if path.name != "hypervisor"):
+        (shown / name).mkdir()
+        kernel.bind(real / name, shown / name)
+    (shown / "hypervisor").mkdir()
+    (shown / "hypervisor/uuid").write_text(f"{_UUID}\n")
+    kernel.mount(None, shown, None, kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | flags)
+    kernel.unmount(real)
+    real.rmdir()
