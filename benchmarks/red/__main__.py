@@ -89,7 +89,9 @@ def _without(copy: Path, defence: Defence) -> Iterator[None]:
 
 
 def _row(defence: Defence, shown: str) -> str:
-    files = ", ".join(dict.fromkeys(edit.file.removeprefix("localcloud/src/").removeprefix("src/phalanx/") for edit in defence.edits))
+    files = ", ".join(
+        dict.fromkeys(edit.file.removeprefix("localcloud/src/").removeprefix("src/phalanx/") for edit in defence.edits)
+    )
     cells = (defence.name, files, defence.test.removeprefix("tests/attacks/"), f"{shown:.{_SHOWN_CHARACTERS}}")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.red.defence import defence
 
 # Where root runs the local cloud, nodes with ids of their own reach little of it even where another defence is missing.
-_IDS = ("localcloud/userns.py", "return _NODES_ROOT if shifted else 0", "return 0")
+_IDS = ("localcloud/nodes/userns.py", "return _NODES_ROOT if shifted else 0", "return 0")
 _CROWDING = "test_crowding_the_local_cloud.py::test_a_job_takes_little_of_the_local_cloud_and_nobody_else_s_place"
 
 DEFENCES = (
@@ -82,28 +82,28 @@ DEFENCES = (
     defence(
         "a node's connections to the local cloud have a limit",
         f"{_CROWDING} -k headers",
-        ("localcloud/admission.py", "if before + count > self.most(peer):", "if False:"),
+        ("localcloud/api/admission.py", "if before + count > self.most(peer):", "if False:"),
     ),
     defence(
         "requests to the local cloud have a deadline",
         f"{_CROWDING} -k headers",
-        ("localcloud/admission.py", "settimeout(max(0.001, self._end - time.monotonic()))", "settimeout(75)"),
+        ("localcloud/api/admission.py", "settimeout(max(0.001, self._end - time.monotonic()))", "settimeout(75)"),
     ),
     defence(
         "large bodies of a node's requests wait for each other",
         f"{_CROWDING} -k bodies",
-        ("localcloud/http.py", "elif not memory.take(peer, held, _ROOM_WITHIN_S):", "elif False:"),
+        ("localcloud/api/http.py", "elif not memory.take(peer, held, _ROOM_WITHIN_S):", "elif False:"),
     ),
     defence(
         "a node's documents count with what they take once they are parsed",
         f"{_CROWDING} -k documents",
-        ("localcloud/http.py", "(1 if self._is_content() else _PARSED)", "1"),
+        ("localcloud/api/http.py", "(1 if self._is_content() else _PARSED)", "1"),
     ),
     defence(
         "every request of the local cloud has a signature",
         "test_web_page.py::test_a_page_gets_no_answer_and_changes_nothing",
         (
-            "localcloud/api.py",
+            "localcloud/api/app.py",
             "guarded = iam.wrap(context, _services(context, engine))",
             "guarded = _services(context, engine)",
         ),
@@ -112,7 +112,7 @@ DEFENCES = (
         "the local cloud's control needs its key",
         "test_web_page.py::test_a_page_gets_no_answer_and_changes_nothing",
         (
-            "localcloud/control.py",
+            "localcloud/daemon/control.py",
             'if not hmac.compare_digest(environ.get("HTTP_X_LOCALCLOUD_KEY", "").encode(), self.secret.encode()):',
             "if False:",
         ),
@@ -127,9 +127,9 @@ DEFENCES = (
     defence(
         "the nodes can be dialled only by this user",
         "test_web_page.py::test_another_user_reads_and_connects_to_nothing",
-        ("localcloud/dialer.py", "path.chmod(0o600)", "path.chmod(0o666)"),
+        ("localcloud/network/dialer.py", "path.chmod(0o600)", "path.chmod(0o666)"),
         (
-            "localcloud/lifecycle.py",
+            "localcloud/daemon/lifecycle.py",
             "options.state.mkdir(parents=True, exist_ok=True, mode=0o700)\n    _check_private(options.state)",
             "options.state.mkdir(parents=True, exist_ok=True)",
         ),
@@ -143,7 +143,7 @@ DEFENCES = (
         "what the local cloud deletes may be nested deeper than calls",
         "test_damaged_records.py::test_the_local_cloud_ends_and_starts_after_a_job_has_nested_directories",
         (
-            "localcloud/trees.py",
+            "localcloud/storage/trees.py",
             "    with suppress(OSError):\n        place = _Place(os.open(top, _DIRECTORY), unlocks=True)",
             "    import shutil\n\n    shutil.rmtree(top, ignore_errors=True)\n"
             "    with suppress(OSError):\n        place = _Place(os.open(top, _DIRECTORY), unlocks=True)",

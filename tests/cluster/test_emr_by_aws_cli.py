@@ -13,7 +13,7 @@ from emr_fakes import LABEL
 from emr_nodes import LOGS, Emr, create, served, wait_for
 from local_clouds import endpoint
 
-from localcloud.moto_setup import AMAZON_LINUX
+from localcloud.api.moto_setup import AMAZON_LINUX
 
 pytestmark = pytest.mark.cluster
 

@@ -19,8 +19,8 @@ from needed_rights import not_needed, rights
 from own_vpc import ClosedVpc
 
 from conftest import PHALANX, Terminal, a_cluster
+from localcloud.network import dial
 from phalanx.clouds.aws import AwsCloud
-from localcloud import dial
 from phalanx.plan.private_access import NEEDED
 from phalanx.ssh.remote import close_all
 

@@ -24,8 +24,8 @@ from needed_rights import not_needed, used
 from own_vpc import OwnFileSystem, OwnVpc
 
 from conftest import Terminal, a_terminal, read_until
-from phalanx.clouds import lookups
 from localcloud.iam.policy import Ask, Statement, statements_of
+from phalanx.clouds import lookups
 from phalanx.node.roster import Roster
 from phalanx.reach.own_code import write_package
 

@@ -14,7 +14,7 @@ from typing import Any
 from local_clouds import api, endpoint
 
 from conftest import Terminal
-from localcloud import dial
+from localcloud.network import dial
 from localcloud.nodes.machine import API_ADDRESS, API_PORT
 from phalanx.ssh.remote import close_all
 

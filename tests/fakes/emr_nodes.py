@@ -18,8 +18,8 @@ from fleet_fakes import name
 from local_clouds import api, endpoint
 
 from conftest import Terminal, a_terminal
-from localcloud import dial
-from localcloud.moto_setup import AMAZON_LINUX
+from localcloud.api.moto_setup import AMAZON_LINUX
+from localcloud.network import dial
 
 BUCKET = "emr-logs"
 LOGS = f"s3://{BUCKET}/logs"

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from conftest import Terminal, a_cluster
-from phalanx.clouds import images
-from localcloud import userns
 from localcloud.images import store
+from localcloud.nodes import userns
+from phalanx.clouds import images
 from phalanx.plan.machine_images import admin_user_of
 
 IMAGE = os.environ.get("PHALANX_FULL_IMAGE", "ubuntu-24.04")

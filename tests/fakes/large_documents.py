@@ -15,9 +15,9 @@ from fake_cloud import write_key
 from fleet_fakes import forget_resources, name
 from stack_fakes import TOPIC, Stacks, stacks
 
+from localcloud.daemon import faults
 from phalanx import clouds
 from phalanx.cluster import cluster_record as store
-from localcloud import faults
 
 TAGS = {f"{n:02}{'k' * 126}": "v" * 256 for n in range(40)}
 ALL = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")

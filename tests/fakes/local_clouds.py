@@ -104,7 +104,7 @@ def bad_weather(terminal: Any, seed: int, *kinds: str, speed: float = 10) -> Ite
 
 
 def break_on_purpose(terminal: Any, **faults: Any) -> None:
-    """Set faults (localcloud.faults)."""
+    """Set faults (localcloud.daemon.faults)."""
     there = endpoint(terminal)
     request = urllib.request.Request(f"{there['url']}/_localcloud/faults", json.dumps(faults).encode())
     request.add_header("X-Localcloud-Key", there["secret_access_key"])

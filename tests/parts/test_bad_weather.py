@@ -13,14 +13,17 @@ from botocore.exceptions import ClientError
 from fleet_fakes import ADMINISTRATOR, Cloud, Group, cloud, received, subscribed, until
 from moto.ec2.models import ec2_backends
 
+from localcloud.context import Issued
+from localcloud.daemon import faults
+from localcloud.ec2 import gpus
+from localcloud.ec2 import service as ec2
+from localcloud.iam import credentials
+from localcloud.weather import launches, newcomers
+from localcloud.weather.forecast import Forecast
+from localcloud.weather.neighbours import _guard_duty, _make_group, _make_interface
 from phalanx.clouds import foreign
 from phalanx.clouds.protocol import Resource
 from phalanx.errors import CloudError
-from localcloud import ec2, faults, gpus, launches, newcomers
-from localcloud.context import Issued
-from localcloud.iam import credentials
-from localcloud.neighbours import _guard_duty, _make_group, _make_interface
-from localcloud.weather.forecast import Forecast
 from phalanx.spec.spec import ClusterSpec
 
 SQS = {"Effect": "Allow", "Action": "sqs:*", "Resource": "*"}
@@ -76,7 +79,7 @@ def test_messages_arrive_twice_and_out_of_order(local, monkeypatch):
     api, found = local.client("sqs"), []
     until(lambda: found.extend(api.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", [])) or 1)
     now = time.time
-    monkeypatch.setattr("localcloud.queues.time.time", lambda: now() + 11)
+    monkeypatch.setattr("localcloud.messaging.queues.time.time", lambda: now() + 11)
     while messages := api.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", []):
         found += messages
     bodies = [message["Body"] for message in found]

@@ -16,11 +16,11 @@ from deep_trees import LEVELS_BEYOND_PATHS, deep_tree
 from moto import mock_aws
 from moto.s3.models import s3_backends
 
-from localcloud import file_systems
-from localcloud import trees as trees_of_nodes
-from localcloud.mounted_buckets import Buckets
 from localcloud.nodes import cgroups, start
 from localcloud.nodes.machine import EXPORTS, Site
+from localcloud.storage import file_systems
+from localcloud.storage import trees as trees_of_nodes
+from localcloud.storage.mounted_buckets import Buckets
 from phalanx.objects import multipart, trees
 from phalanx.objects.snapshot import Home
 from phalanx.runner.environments import environment

@@ -16,12 +16,12 @@ from fleet_fakes import forget_resources
 from moto.s3.models import s3_backends
 from stack_fakes import Stacks, stacks
 
+from localcloud.storage import fsx
+from localcloud.storage.file_systems import directory
+from localcloud.storage.fsx.records import Link
+from localcloud.storage.fsx.service import Service
 from phalanx.clouds import lustre_file_systems, remains
 from phalanx.clouds.orphans import clusters
-from localcloud import fsx
-from localcloud.file_systems import directory
-from localcloud.fsx.records import Link
-from localcloud.fsx.service import Service
 
 BUCKET = "bucket-of-fsx"
 ACCOUNT = "123456789012"

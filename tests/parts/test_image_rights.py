@@ -16,15 +16,15 @@ from image_builds import play
 from needed_rights import not_needed, used
 from stack_fakes import Stacks, stacks
 
+from localcloud.api import moto_setup
+from localcloud.iam.policy import statements_of
+from localcloud.images.imagebuilder import registered
+from localcloud.images.store import Image
 from phalanx.errors import StackFailed
 from phalanx.images import making, manifest, shelf
 from phalanx.images.base import base
 from phalanx.images.image_stack import Order
 from phalanx.jobs.environments import recipe
-from localcloud import moto_setup
-from localcloud.iam.policy import statements_of
-from localcloud.imagebuilder import registered
-from localcloud.images.store import Image
 
 TRUST = {"Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::123456789012:root"}, "Action": "sts:AssumeRole"}
 # Not of another module: moto keeps the log group of each build for as long as the process lives.

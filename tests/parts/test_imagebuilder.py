@@ -12,11 +12,11 @@ from fleet_fakes import until
 from image_builds import PlayedShell, play
 from stack_fakes import Stacks, stacks
 
+from localcloud.api import moto_setup
+from localcloud.images.imagebuilder import documents
 from phalanx.images.base import base
 from phalanx.images.image_stack import Order, request
 from phalanx.jobs.environments import recipe
-from localcloud import moto_setup
-from localcloud.imagebuilder import documents
 
 VERSION = "2026.1122.905"
 PARENT = moto_setup.FULL_IMAGES["ubuntu-24.04"]

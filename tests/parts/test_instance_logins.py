@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from fleet_fakes import IMAGE, Cloud, cloud, until
 
-from phalanx.errors import ClusterError
-from localcloud import fleet
+from localcloud.ec2 import fleet
 from localcloud.network.reach import Way
-from localcloud.sessions import Sessions
+from localcloud.network.sessions import Sessions
+from phalanx.errors import ClusterError
 from phalanx.ssh import session_manager
 
 RIGHTS = (

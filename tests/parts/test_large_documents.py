@@ -23,9 +23,9 @@ from large_documents import (
 )
 from needed_rights import not_needed
 
-from phalanx.errors import CloudUnreachable, SpecError
 from localcloud.iam import usage
 from localcloud.iam.policy import Ask, statements_of
+from phalanx.errors import CloudUnreachable, SpecError
 from phalanx.template import request_limits
 
 aws, bucket, local, s3, use, write = FIXTURES

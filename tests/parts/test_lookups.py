@@ -13,12 +13,14 @@ from clusters import aws_spec
 from moto.ec2.models import ec2_backends
 from stack_fakes import Stacks, stacks
 
+from localcloud.api import moto_setup
+from localcloud.daemon import faults
+from localcloud.ec2 import account_quotas
+from localcloud.images import store
+from localcloud.images.imagebuilder import registered
 from phalanx.clouds import lookups
 from phalanx.data import table
 from phalanx.errors import CloudError, SpecError
-from localcloud import account_quotas, faults, moto_setup
-from localcloud.imagebuilder import registered
-from localcloud.images import store
 from phalanx.plan.plan import make_plan
 from phalanx.plan.plan_text import explain, warnings
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from fake_jobs import run, wait_for_line
 
+from localcloud.daemon import lifecycle
 from phalanx.jobs.job import JobSpec, submit
-from localcloud import lifecycle
 from phalanx.reach.tunnel import Program, Service
 from phalanx.runner.environments.build_log import BuildLog
 from phalanx.runner.head.engine import output_of

@@ -12,7 +12,7 @@ from clusters import plan
 from fleet_fakes import IMAGE
 from stack_fakes import Stacks, stacks
 
-from localcloud import fleet
+from localcloud.ec2 import fleet
 from localcloud.network import reach, reading
 from phalanx.template import synthesize
 

@@ -19,7 +19,7 @@ from fleet_fakes import IMAGE
 from plans import EMR, PLANS, default_document
 from stack_fakes import Stacks, stacks
 
-from localcloud import fleet
+from localcloud.ec2 import fleet
 from localcloud.network import reading, ruleset
 from localcloud.network.records import ALL, Interface, Network, Rule
 from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc, Subnet

@@ -29,9 +29,9 @@ from leftovers import (
 from moto.efs.models import efs_backends
 from stack_fakes import Stacks, stacks
 
+from localcloud.storage import file_systems
 from phalanx.clouds import orphans, remains
 from phalanx.clouds.refusals import translate
-from localcloud import file_systems
 
 STACK_TAG = "aws:cloudformation:stack-name"
 

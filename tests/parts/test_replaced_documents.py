@@ -18,8 +18,8 @@ from large_documents import (
 )
 from stack_fakes import TOPIC
 
-from phalanx.errors import CloudError, StackFailed
 from localcloud.iam.policy import statements_of
+from phalanx.errors import CloudError, StackFailed
 from phalanx.objects.sent_document import InBucket
 
 aws, bucket, local, s3, use, write = FIXTURES

@@ -12,9 +12,9 @@ from clusters import aws_spec
 from own_vpc import EVERYWHERE, ClosedVpc, OwnVpc
 from stack_fakes import Stacks, stacks
 
+from localcloud.ec2 import service as local_ec2
 from phalanx.clouds import endpoints_of_vpc, vpcs
 from phalanx.errors import SpecError
-from localcloud import ec2 as local_ec2
 from phalanx.plan.existing_vpc import INTERNET, NAT, OTHER, Endpoint, ExistingVpc
 
 

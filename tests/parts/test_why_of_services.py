@@ -14,9 +14,9 @@ from botocore.exceptions import ClientError
 from fleet_fakes import IMAGE, ZONE, name, until
 from stack_fakes import HANDLE, TOPIC, Stacks, stacks, waits
 
+from localcloud.daemon import faults
 from phalanx import clouds
 from phalanx.clouds.refusals import translate
-from localcloud import faults
 
 SPEC = "cloud: aws\nnodes: 2\ntype: c5.large\nssh_from: 203.0.113.0/24\n"
 ADDRESS = {"Type": "AWS::EC2::EIP", "Properties": {"Domain": "vpc"}}

@@ -11,13 +11,13 @@ import pytest
 from clusters import FACTS, aws_spec, plan, spec
 from plans import CLOSED, PLANS, resources
 
-from phalanx.clouds.protocol import Running, StackState
-from phalanx.cluster.forgotten import due_s
-from phalanx.errors import SpecError
 from localcloud.cloudformation import rights
 from localcloud.cloudformation.refusals import dependencies
 from localcloud.cloudformation.template import parse
 from localcloud.iam.policy import Ask, Decision, decide
+from phalanx.clouds.protocol import Running, StackState
+from phalanx.cluster.forgotten import due_s
+from phalanx.errors import SpecError
 from phalanx.plan.existing_vpc import NAT
 from phalanx.plan.money import removal_steps
 from phalanx.plan.plan import Plan, make_plan

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from localcloud import gpus as stand_ins
+from localcloud.ec2 import gpus as stand_ins
 from localcloud.nodes.machine import Machine
 from localcloud.weather.forecast import Forecast
 from localcloud.weather.sky import Weather

@@ -12,16 +12,17 @@ import pytest
 from clusters import GPU_FACTS, aws_spec, plan
 from prompts import Prompt
 
-from phalanx.clouds import endpoint
-from phalanx.clouds import images as client
-from phalanx.data import table
-from phalanx.errors import SpecError
-from localcloud import parameters, probe
+from localcloud.api import parameters
+from localcloud.daemon import probe
 from localcloud.images import build, command, distributions, store
 from localcloud.images.distributions import DISTRIBUTIONS
 from localcloud.images.store import Image
 from localcloud.nodes import image_layer, operating_system
 from localcloud.nodes.machine import Machine, NodeError, Site
+from phalanx.clouds import endpoint
+from phalanx.clouds import images as client
+from phalanx.data import table
+from phalanx.errors import SpecError
 from phalanx.plan.machine_images import admin_user_of
 from phalanx.plan.plan import make_plan
 

@@ -56,7 +56,7 @@ STANDARD_LIBRARY_ONLY = (
     "phalanx.runner",
     "phalanx.launchers",
     "phalanx.schedulers",
-    "localcloud.dial",
+    "localcloud.network.dial",
     "localcloud.nodes.bootstrap",
 )
 MAY_PRINT = (

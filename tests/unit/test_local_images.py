@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from prompts import Prompt
 
+from localcloud.images import command, store
+from localcloud.images.store import Image
 from phalanx.cli import image_making
 from phalanx.cli import images as commands
 from phalanx.clouds import endpoint, images
@@ -19,8 +21,6 @@ from phalanx.images import making, shelf
 from phalanx.images.base import local_bases
 from phalanx.images.shelf import Shelved
 from phalanx.jobs.environments import recipe
-from localcloud.images import command, store
-from localcloud.images.store import Image
 
 STATUS = """Package: bash
 Status: install ok installed

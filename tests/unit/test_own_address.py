@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from localcloud.nodes.machine import USER_ADDRESS
 from phalanx.clouds import own_address, ssh_access
 from phalanx.errors import SpecError
-from localcloud.nodes.machine import USER_ADDRESS
 
 
 def answering(monkeypatch, answer: bytes | OSError) -> list[object]:

@@ -15,12 +15,12 @@ import pytest
 from clusters import FACTS, GPU_FACTS, aws_spec, plan, spec
 from plans import resources
 
+from localcloud.iam.policy import Ask, Decision, Statement, decide, statements_of
 from phalanx.cli import starting
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError, SpecError
 from phalanx.jobs.environments import Environment
 from phalanx.jobs.job_model import JobSpec
-from localcloud.iam.policy import Ask, Decision, Statement, decide, statements_of
 from phalanx.plan import private_access, subnets
 from phalanx.plan.capacity import Reservation
 from phalanx.plan.plan import HeadFacts, Plan, make_plan

@@ -66,7 +66,11 @@ def there() -> set[str]:
 
 def python_files() -> list[Path]:
     """List all Python files, except those that start the batch systems from scripts/schedulers."""
-    files = [path for part in ("src", "localcloud", "tests", "benchmarks", "examples") for path in (ROOT / part).rglob("*.py")]
+    files = [
+        path
+        for part in ("src", "localcloud", "tests", "benchmarks", "examples")
+        for path in (ROOT / part).rglob("*.py")
+    ]
     return [path for path in files if not path.is_relative_to(ROOT / "tests/cluster/schedulers")]
 
 

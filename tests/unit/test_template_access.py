@@ -10,8 +10,8 @@ import pytest
 from clusters import FACTS, plan
 from plans import EMR, PLANS, default_document, resources
 
-from phalanx.errors import SpecError
 from localcloud.iam.policy import like
+from phalanx.errors import SpecError
 from phalanx.plan.plan_text import explain
 from phalanx.template import synthesize
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.cli.weather import weather as command
 from localcloud.weather import forecast
 from localcloud.weather.forecast import KINDS, RULES, Forecast
 from localcloud.weather.sky import Weather
+from phalanx.cli.weather import weather as command
 from phalanx.node import wire
 
 

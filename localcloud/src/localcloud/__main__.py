@@ -13,11 +13,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status: 0, or 1 with the reason on stderr."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     if argv[:1] == ["probe"]:
-        from localcloud import probe
+        from localcloud.daemon import probe
 
         return probe.main(argv[1:])
     if argv[:1] == ["room"]:
-        from localcloud import room
+        from localcloud.daemon import room
 
         return room.main(argv[1:])
     if argv[:1] == ["image"]:
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from localcloud.lifecycle import CannotStart, Options, start
+    from localcloud.daemon.lifecycle import CannotStart, Options, start
 
     binds = tuple(Path(path).absolute() for path in options.bind)
     path_dirs = tuple(part for part in options.path.split(":") if part)
@@ -64,7 +64,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _control(options: argparse.Namespace) -> int:
-    from localcloud.endpoint_file import ask
+    from localcloud.daemon.endpoint_file import ask
 
     if options.command == "stop":
         answer = ask(options.state, "POST", "stop", {"force": options.force})

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localcloud.clock import Clock, RealClock
+from localcloud.daemon.room import Gauges
 from localcloud.nodes.machine import API_URL
-from localcloud.room import Gauges
 from localcloud.weather.sky import Weather
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from fleet_fakes import IMAGE, REGION, until
 from stack_fakes import TOPIC, Stacks
 
-from localcloud import moto_setup
+from localcloud.api import moto_setup
 
 ALLOW = {"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}}
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGB2dHhXZWV6b29vb29vb29vb29vb29vb29vb29vb29v me@here"

@@ -16,7 +16,7 @@ from typing import Any
 
 import wsgi_clients
 
-from localcloud import moto_setup
+from localcloud.api import moto_setup
 
 # As in the local cloud, before anything imports moto's EC2.
 moto_setup.install()
@@ -25,10 +25,12 @@ from moto.backends import get_backend  # noqa: E402
 from moto.moto_server.werkzeug_app import MotoRequestHandler  # noqa: E402
 from werkzeug.serving import make_server  # noqa: E402
 
-from localcloud import api, file_systems, tables, throttling  # noqa: E402
+from localcloud.api import app as api  # noqa: E402
+from localcloud.api import throttling  # noqa: E402
+from localcloud.api.served import gate  # noqa: E402
 from localcloud.context import ADMIN, Context, Issued  # noqa: E402
 from localcloud.iam import middleware as iam  # noqa: E402
-from localcloud.served import gate  # noqa: E402
+from localcloud.storage import file_systems, tables  # noqa: E402
 
 REGION = "us-east-1"
 ALL_KINDS = [

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 from stack_fakes import Stacks
 
-from localcloud.imagebuilder import build
+from localcloud.images.imagebuilder import build
 
 
 class PlayedShell:

@@ -17,8 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from localcloud import kernel
-from localcloud.nodes import cgroups
+from localcloud.nodes import cgroups, kernel
 from localcloud.nodes.machine import Machine, Site
 
 MARK = "what was seen: "

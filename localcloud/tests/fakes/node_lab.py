@@ -20,11 +20,11 @@ import pytest
 from processes import Process, descendants, identified, process, wait_until_gone
 from shared import SHARED
 
-from localcloud import userns
+from localcloud.nodes import userns
 
 SOURCE = Path(__file__).parents[2] / "src"
 DRIVER = Path(__file__).parents[1] / "nodes/node_driver.py"
-DIAL = SOURCE / "localcloud/dial.py"
+DIAL = SOURCE / "localcloud/network/dial.py"
 KINDS = ("range-root", "range-user", "single-user")
 _users = itertools.count()
 

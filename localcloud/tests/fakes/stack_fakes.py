@@ -14,10 +14,10 @@ from typing import Any
 import wsgi_clients
 from fleet_fakes import ADMINISTRATOR, REGION, FakeClock, FakeRunner, name, until
 
-from localcloud import api
+from localcloud.api import app as api
+from localcloud.api.http import HttpServer
 from localcloud.cloudformation.engine import Engine
 from localcloud.context import Context, Issued
-from localcloud.http import HttpServer
 
 TOPIC = {"Type": "AWS::SNS::Topic"}
 HANDLE = {"Type": "AWS::CloudFormation::WaitConditionHandle"}

@@ -9,8 +9,8 @@ import json
 import sys
 from pathlib import Path
 
-from localcloud.dialer import Dialer
-from localcloud.imds import Imds, InstanceFacts
+from localcloud.ec2.imds import Imds, InstanceFacts
+from localcloud.network.dialer import Dialer
 from localcloud.network.mount_targets import NFS_PORT, MountTargets
 from localcloud.nodes import IMDS_ADDRESS, IMDS_PORT, Machine, start_supervisor
 

@@ -11,8 +11,8 @@ import pytest
 from botocore.exceptions import ClientError
 from fleet_fakes import Cloud, Group, cloud, until
 
-from localcloud import faults
 from localcloud.autoscaling.reconciler import Lock
+from localcloud.daemon import faults
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError
 from fleet_fakes import ALL_KINDS, REGION, Cloud, Group, cloud, received, subscribed, until
 
-from localcloud import faults
+from localcloud.daemon import faults
 
 
 @pytest.fixture

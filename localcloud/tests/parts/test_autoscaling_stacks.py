@@ -9,7 +9,8 @@ import pytest
 from botocore.exceptions import ClientError
 from fleet_fakes import ALL_KINDS, REGION, Cloud, cloud, name, received, subscribed, until
 
-from localcloud import autoscaling, faults
+from localcloud import autoscaling
+from localcloud.daemon import faults
 
 
 @pytest.fixture

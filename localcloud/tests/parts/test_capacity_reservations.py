@@ -11,7 +11,8 @@ from botocore.exceptions import ClientError
 from fleet_fakes import Cloud, Group, cloud, until
 from instances import described, run, state
 
-from localcloud import faults, fleet, reserved
+from localcloud.daemon import faults
+from localcloud.ec2 import fleet, reserved
 
 MINUTE = 60.0
 GPUS = "p4d.24xlarge"

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 
-from localcloud.http import HttpServer
+from localcloud.api.http import HttpServer
 
 CONTENT = "AWS4-HMAC-SHA256 Credential=AKIA/20260101/us-east-1/s3/aws4_request, SignedHeaders=a, Signature=b"
 NODE, OTHER_NODE = "127.0.0.2", "127.0.0.3"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from unlucky import Unlucky
 
-from localcloud import dial, dialer
-from localcloud.dialer import Dialer
+from localcloud.network import dial, dialer
+from localcloud.network.dialer import Dialer
 
 PROGRAM = dial.__file__
 

@@ -11,7 +11,8 @@ from botocore.exceptions import ClientError
 from fleet_fakes import Cloud, cloud, name, until
 from instances import described, run, state
 
-from localcloud import ec2, faults
+from localcloud.daemon import faults
+from localcloud.ec2 import service as ec2
 
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGB2dHhXZWV6b29vb29vb29vb29vb29vb29vb29vb29v me@here"
 

@@ -15,8 +15,9 @@ from fleet_fakes import IMAGE, Cloud, cloud, forget_resources, name, until
 from instances import described, run, state
 from moto.ec2.models.instances import InstanceBackend
 
-from localcloud import faults, fleet, server
-from localcloud.room import Gauges
+from localcloud.daemon import faults, server
+from localcloud.daemon.room import Gauges
+from localcloud.ec2 import fleet
 
 
 @pytest.fixture

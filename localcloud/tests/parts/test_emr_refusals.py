@@ -12,7 +12,7 @@ from emr_fakes import ACTION, Emr, allow, command, request, trust
 from fleet_fakes import forget_resources, name
 from stack_fakes import stacks
 
-from localcloud import moto_setup
+from localcloud.api import moto_setup
 
 AMAZON_LINUX, TRAINING = moto_setup.AMAZON_LINUX["x86_64"], moto_setup.AMAZON_LINUX_FOR_TRAINING["x86_64"]
 SMALL = {"InstanceRole": "MASTER", "InstanceType": "m5.large", "InstanceCount": 1}

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 from fleet_fakes import Cloud, cloud, name, until
 
-from localcloud import functions
 from localcloud.iam import usage
+from localcloud.messaging import functions
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from localcloud.imds import Imds, InstanceFacts
+from localcloud.ec2.imds import Imds, InstanceFacts
 
 TTL = "X-aws-ec2-metadata-token-ttl-seconds"
 TOKEN = "X-aws-ec2-metadata-token"

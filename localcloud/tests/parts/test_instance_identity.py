@@ -14,7 +14,7 @@ import pytest
 from fleet_fakes import IMAGE, forget_resources, name, until
 from stack_fakes import TOPIC, Stacks, stacks
 
-from localcloud import identity
+from localcloud.ec2 import identity
 
 
 @pytest.fixture(scope="module")

@@ -27,11 +27,12 @@ from moto.efs.models import efs_backends
 from stack_fakes import HANDLE, TOPIC, Stacks, stacks, waits
 from unlucky import Unlucky
 
-from localcloud import endpoint_file, lifecycle, moto_setup, parameters
+from localcloud.api import moto_setup, parameters
+from localcloud.api.http import HttpServer
 from localcloud.context import Context
-from localcloud.control import Control
-from localcloud.http import HttpServer
-from localcloud.server import IDLE_S, IdleWatch
+from localcloud.daemon import endpoint_file, lifecycle
+from localcloud.daemon.control import Control
+from localcloud.daemon.server import IDLE_S, IdleWatch
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +232,7 @@ def test_a_state_directory_that_others_can_enter_is_refused(tmp_path, mode):
 def test_a_daemon_that_does_not_answer_in_time_is_ended(tmp_path):
     code = f"""
 import os, pathlib, time
-from localcloud import lifecycle
+from localcloud.daemon import lifecycle
 lifecycle.START_TIMEOUT_S, lifecycle._daemon = 0.05, lambda *_: time.sleep(600)
 lifecycle._check_moto, lifecycle._mode = lambda: None, lambda _: ("single", ())
 try:
@@ -318,8 +319,8 @@ def broken(*_args):
 
 @pytest.mark.parametrize("service", ["cloudformation", "dynamodb"])
 def test_a_service_that_breaks_is_answered_as_one_that_is_not_served(cloud, monkeypatch, service, caplog):
-    monkeypatch.setattr("localcloud.api.CloudFormationApi._dispatch", broken)
-    monkeypatch.setattr("localcloud.api.MOTO.get_application", broken)
+    monkeypatch.setattr("localcloud.api.app.CloudFormationApi._dispatch", broken)
+    monkeypatch.setattr("localcloud.api.app.MOTO.get_application", broken)
     call = {"cloudformation": "describe_stacks", "dynamodb": "list_tables"}[service]
     with pytest.raises(ClientError, match=r"UnsupportedOperation.*as requested; see localcloud\.log"):
         getattr(cloud.client(service), call)()
@@ -328,7 +329,7 @@ def test_a_service_that_breaks_is_answered_as_one_that_is_not_served(cloud, monk
 
 @pytest.mark.parametrize("service", ["cloudformation", "dynamodb"])
 def test_an_unexpected_exception_is_answered_as_an_internal_failure(cloud, monkeypatch, service, caplog):
-    monkeypatch.setattr("localcloud.throttling._is_throttled", broken)
+    monkeypatch.setattr("localcloud.api.throttling._is_throttled", broken)
     call = {"cloudformation": "describe_stacks", "dynamodb": "list_tables"}[service]
     with pytest.raises(ClientError, match=r"InternalFailure.*see localcloud\.log"):
         getattr(cloud.client(service), call)()

@@ -12,9 +12,9 @@ from moto import mock_aws
 from moto.s3.models import s3_backends
 from stack_fakes import Stacks, stacks
 
-from localcloud.admission import VPC
-from localcloud.mounted_buckets import Buckets
+from localcloud.api.admission import VPC
 from localcloud.nodes.bootstrap import mountpoint
+from localcloud.storage.mounted_buckets import Buckets
 
 ACCOUNT = "123456789012"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from localcloud import pip_settings
-from localcloud.nat import gateway, routes
-from localcloud.nat.names import Names
+from localcloud.network.nat import gateway, routes
+from localcloud.network.nat.names import Names
+from localcloud.nodes import pip_settings
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from fleet_fakes import Cloud, cloud, name
 
-from localcloud import queues
 from localcloud.iam import credentials
+from localcloud.messaging import queues
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from localcloud import owners, userns
+from localcloud.nodes import userns
+from localcloud.storage import owners
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 FIRST = userns.root_of_nodes("range")

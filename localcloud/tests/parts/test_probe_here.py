@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from localcloud import probe
+from localcloud.daemon import probe
 
 
 def test_the_real_machine_is_probed_quickly_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fleet_fakes import until
 from stack_fakes import Stacks, stacks
 
-from localcloud import functions, schedules
+from localcloud.messaging import functions, schedules
 
 TRUST = {"Effect": "Allow", "Principal": {"Service": "lambda.amazonaws.com"}, "Action": "sts:AssumeRole"}
 

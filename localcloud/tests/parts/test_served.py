@@ -10,8 +10,8 @@ from botocore.exceptions import ClientError
 from fleet_fakes import forget_resources
 from stack_fakes import Stacks, stacks
 
+from localcloud.api.served import table
 from localcloud.iam import errors
-from localcloud.served import table
 
 # boto3's names of the services, and IAM's where they differ.
 SERVICES = {name: name for name in ("autoscaling", "cloudformation", "dynamodb", "ec2", "iam", "lambda", "logs", "s3")}

@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError
 from fleet_fakes import Cloud, cloud, name
 
-from localcloud.tables import ITEM_MOST_BYTES, item_bytes
+from localcloud.storage.tables import ITEM_MOST_BYTES, item_bytes
 
 
 @pytest.fixture

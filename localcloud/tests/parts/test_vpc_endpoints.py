@@ -17,8 +17,9 @@ import wsgi_clients
 from botocore.exceptions import ClientError
 from fleet_fakes import IMAGE, REGION, Cloud, cloud, endpoint, name
 
-from localcloud import fleet, waitconditions
-from localcloud.http import VPC
+from localcloud.api.http import VPC
+from localcloud.cloudformation import waitconditions
+from localcloud.ec2 import fleet
 from localcloud.iam import credentials
 from localcloud.iam.calls import ENDPOINT_POLICY
 from localcloud.network import doorway, reach, reading

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fleet_fakes import IMAGE, Cloud, cloud
 
-from localcloud import fleet
+from localcloud.ec2 import fleet
 from localcloud.network import reading
 from localcloud.network.records import Network, Rule
 

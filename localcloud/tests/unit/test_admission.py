@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from localcloud import admission
-from localcloud.admission import USER, Incoming, Share
+from localcloud.api import admission
+from localcloud.api.admission import USER, Incoming, Share
 
 HOSTILE, HONEST = ("vpc-1", "10.0.1.12"), ("vpc-1", "10.0.1.13")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localcloud.capacity import CapacityError, LaunchFailure, Pool
+from localcloud.ec2.capacity import CapacityError, LaunchFailure, Pool
 
 
 def test_a_pool_without_limits_never_refuses():

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from localcloud.daemon.room import Gauges
 from localcloud.nodes import cgroups, limits, volumes
 from localcloud.nodes.machine import Machine, Site
-from localcloud.room import Gauges
 
 GIB = 1 << 30
 MACHINE = Machine("i-1", "vpc-1", "10.0.0.0/16", "10.0.1.4", "ip", "t3.medium", 2, 4096, b"", "us-east-1", "a", ())

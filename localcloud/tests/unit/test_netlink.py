@@ -7,7 +7,7 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localcloud import disciplines, netlink
+from localcloud.network import disciplines, netlink
 
 
 def test_an_attribute_is_padded_but_its_length_is_not() -> None:

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from localcloud import probe, userns
-from localcloud.probe import Host, Missing, diagnose
+from localcloud.daemon import probe
+from localcloud.daemon.probe import Host, Missing, diagnose
+from localcloud.nodes import userns
 
 UBUNTU = Host(
     user="ada",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.room import Gauges, Nodes, limits, shortages
+from localcloud.daemon.room import Gauges, Nodes, limits, shortages
 
 NOBODY = Nodes()
 ENOUGH = {

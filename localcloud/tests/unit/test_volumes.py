@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from localcloud import kernel
+from localcloud.nodes import kernel
 from localcloud.nodes.volumes import Pool, shares
 
 GIB, LEAST = 1 << 30, 16 << 20

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from localcloud.ec2 import gpus as stand_ins
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.drill import drill
 from phalanx.cli.images import image
@@ -15,7 +16,6 @@ from phalanx.cli.link import link
 from phalanx.cli.options import debug_option, json_option
 from phalanx.cli.weather import weather
 from phalanx.errors import LocalCloudError
-from localcloud import gpus as stand_ins
 
 
 @click.group("local")

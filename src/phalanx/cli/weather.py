@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from phalanx.cli.console import print_json, print_table, say
-from phalanx.cli.options import debug_option, json_option
-from phalanx.errors import LocalCloudError, SpecError
 from localcloud.weather import forecast
 from localcloud.weather.forecast import KINDS, RULES, Forecast
 from localcloud.weather.sky import Weather
+from phalanx.cli.console import print_json, print_table, say
+from phalanx.cli.options import debug_option, json_option
+from phalanx.errors import LocalCloudError, SpecError
 
 
 @click.command("weather")

@@ -210,7 +210,7 @@ def shape(instance_id: str, rate_bit_s: int, delay_s: float) -> None:
 
 
 def inject(there: Endpoint, faults: dict[str, Any]) -> None:
-    """Put faults into a local cloud (localcloud.faults). Raises LocalCloudError."""
+    """Put faults into a local cloud (localcloud.daemon.faults). Raises LocalCloudError."""
     try:
         code, answer = _request(there, "POST", "/faults", faults)
     except OSError as error:
@@ -220,7 +220,7 @@ def inject(there: Endpoint, faults: dict[str, Any]) -> None:
 
 
 def shortages(nodes: int, is_full: bool) -> list[dict[str, Any]]:
-    """Return what this machine has not enough of for so many new nodes (localcloud.room)."""
+    """Return what this machine has not enough of for so many new nodes (localcloud.daemon.room)."""
     argv = [sys.executable, "-m", "localcloud", "room", "--state", str(state().absolute())]
     argv += ["--nodes", str(nodes), *(["--full"] if is_full else [])]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=START_TIMEOUT_S, check=False)
@@ -228,7 +228,7 @@ def shortages(nodes: int, is_full: bool) -> list[dict[str, Any]]:
 
 
 def stand_ins() -> int:
-    """Return how many stand-ins for GPUs a new node has if its type has GPUs (localcloud.gpus)."""
+    """Return how many stand-ins for GPUs a new node has if its type has GPUs (localcloud.ec2.gpus)."""
     kept = state() / "gpus"
     return int(kept.read_text()) if kept.exists() else 0
 

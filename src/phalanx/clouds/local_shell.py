@@ -32,7 +32,7 @@ Match all
 
 def dial_command(socket: str) -> str:
     """Return the command that asks the local cloud for a connection, as ssh_config wants it."""
-    program = find_spec("localcloud.dial")
+    program = find_spec("localcloud.network.dial")
     if program is None or program.origin is None:
         raise LocalCloudError("the local cloud is not installed", "pip install 'phalanx[local]'")
     argv = [sys.executable, "-IS", program.origin, socket]

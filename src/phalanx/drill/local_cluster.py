@@ -90,7 +90,7 @@ class LocalCluster:
         return found
 
     def fault(self, **faults: Any) -> None:
-        """Put faults into the local cloud (localcloud.faults). Raises LocalCloudError."""
+        """Put faults into the local cloud (localcloud.daemon.faults). Raises LocalCloudError."""
         endpoint.inject(self._running(), faults)
 
     def _running(self) -> endpoint.Endpoint:

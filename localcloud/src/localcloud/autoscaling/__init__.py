@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
-from localcloud import fleet
 from localcloud.autoscaling import api, groups, notify, scheduled
 from localcloud.autoscaling.api import PATCHED
 from localcloud.autoscaling.group import Group, Notify
 from localcloud.autoscaling.members import Members
 from localcloud.autoscaling.reconciler import Reconciler
 from localcloud.context import Context
+from localcloud.ec2 import fleet
 
 __all__ = [
     "PATCHED",

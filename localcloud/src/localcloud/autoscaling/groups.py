@@ -7,11 +7,11 @@ from typing import Any
 
 from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
 
-from localcloud import organisation
 from localcloud.autoscaling import activity, launching
 from localcloud.autoscaling.group import Group, Notify, already_exists
 from localcloud.autoscaling.reconciler import Reconciler
 from localcloud.context import Context
+from localcloud.weather import organisation
 
 _SETTINGS = (
     "CapacityReservationSpecification",

@@ -10,8 +10,8 @@ from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.instances import Instance
 from moto.ec2.models.launch_templates import LaunchTemplate, LaunchTemplateVersion
 
-from localcloud import placement
 from localcloud.autoscaling.group import Group
+from localcloud.ec2 import placement
 
 GROUP_TAG = "aws:autoscaling:groupName"
 

@@ -17,7 +17,7 @@ from localcloud.autoscaling import launching
 from localcloud.autoscaling.activity import Activity
 from localcloud.autoscaling.group import HISTORY_LIMIT, IN_SERVICE, PENDING, TERMINATING, Group, Member
 from localcloud.context import Context
-from localcloud.fleet import Fleet
+from localcloud.ec2.fleet import Fleet
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from localcloud import partitions
+from localcloud.api import partitions
 from localcloud.cloudformation import refusals, revisions, service_roles
 from localcloud.cloudformation.change_sets import IN_REVIEW, NO_CHANGES, ChangeSet, ChangeSets
 from localcloud.cloudformation.errors import Refused

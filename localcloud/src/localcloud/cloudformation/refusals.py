@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+from localcloud.api.served.table import WITHOUT_EFFECT
 from localcloud.cloudformation.errors import Refused
 from localcloud.cloudformation.functions import PSEUDO_PARAMETERS, Reference, references
 from localcloud.cloudformation.graph import find_cycle
@@ -13,7 +14,6 @@ from localcloud.cloudformation.model import Stack
 from localcloud.cloudformation.resources import TYPES
 from localcloud.cloudformation.schemas import known_types
 from localcloud.cloudformation.template import Declared, Template
-from localcloud.served.table import WITHOUT_EFFECT
 
 BODY_LIMIT_BYTES = 51_200
 OBJECT_LIMIT_BYTES = 1_000_000

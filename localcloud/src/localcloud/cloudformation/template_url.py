@@ -7,7 +7,7 @@ import re
 from moto.s3.exceptions import MissingBucket
 from moto.s3.models import s3_backends
 
-from localcloud import partitions
+from localcloud.api import partitions
 from localcloud.cloudformation.errors import Refused
 from localcloud.context import Context
 from localcloud.iam import credentials

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from localcloud import fleet
 from localcloud.context import Context
+from localcloud.ec2 import fleet
 from localcloud.emr import api, door
 from localcloud.emr.api import PATCHED
 from localcloud.emr.door import DOOR_PATH

@@ -10,11 +10,12 @@ from moto.core.types import Base64EncodedString
 from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 
-from localcloud import moto_setup, zones
+from localcloud.api import moto_setup
 from localcloud.context import Context
+from localcloud.ec2 import zones
+from localcloud.ec2.placement import zones_offering
 from localcloud.emr import requests, validation
 from localcloud.emr.records import Cluster, Group, Life, Member, new_id
-from localcloud.placement import zones_offering
 
 DOOR_PATH = "/_emr/"
 JOB_FLOW_TAG, ROLE_TAG = "aws:elasticmapreduce:job-flow-id", "aws:elasticmapreduce:instance-group-role"

@@ -11,10 +11,10 @@ from moto.core.exceptions import ServiceException
 from moto.ec2.models import ec2_backends
 
 from localcloud.context import Context
+from localcloud.ec2.fleet import Fleet
 from localcloud.emr import launching, public_access, requests, security, validation
 from localcloud.emr.records import READY, Cluster, Group, Life, Member, Reason, new_id
 from localcloud.emr.steps import CANCELLED, PENDING, RUNNING, Step
-from localcloud.fleet import Fleet
 
 # How long nodes of a cluster that ends may take to store the logs of what they run.
 GRACE_S = 10.0

@@ -11,7 +11,7 @@ from typing import Any
 from moto.ec2.models import EC2Backend, ec2_backends
 from moto.iam.models import Role
 
-from localcloud import moto_setup
+from localcloud.api import moto_setup
 from localcloud.context import Context
 from localcloud.emr import requests
 from localcloud.emr.records import Cluster, Reason

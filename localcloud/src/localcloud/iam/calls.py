@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
-from localcloud.served import operations
+from localcloud.api.served import operations
 
 # Names in the signature's scope that differ from the prefix of IAM actions.
 _PREFIXES = {"monitoring": "cloudwatch", "email": "ses"}

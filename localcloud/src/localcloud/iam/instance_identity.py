@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
 
-from localcloud import identity
+from localcloud.ec2 import identity
 from localcloud.iam.calls import Call
 
 OPERATIONS = ("DescribeStackResource", "SignalResource")

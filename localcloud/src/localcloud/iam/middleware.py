@@ -26,6 +26,7 @@ from localcloud.iam import (
 )
 from localcloud.iam.calls import Call
 from localcloud.iam.credentials import Session
+from localcloud.iam.target import ANY, Target
 
 PATCHED = propagation.PATCHED
 
@@ -117,10 +118,7 @@ def judge(context: Context, session: Session, call: Call) -> str:
     rights = rights_of(context, session.role)
     keys = _keys(context, session, call)
     # A call that names no resource could affect any.
-    asked = [
-        policy.Ask(call.action, target.arn, {**keys, **target.keys})
-        for target in found or [resources.Target(resources.ANY)]
-    ]
+    asked = [policy.Ask(call.action, target.arn, {**keys, **target.keys}) for target in found or [Target(ANY)]]
     return next(filter(None, (_denial(context, session, rights, ask) for ask in asked)), "")
 
 
@@ -152,7 +150,7 @@ def _judge_endpoint(context: Context, session: Session, call: Call, document: st
         return ""
     statements, keys = _statements([document]), _keys(context, session, call)
     names = (context.account, f"arn:aws:iam::{context.account}:root", *keys["aws:principalarn"])
-    for target in resources.targets(call, context.account) or [resources.Target(resources.ANY)]:
+    for target in resources.targets(call, context.account) or [Target(ANY)]:
         ask = policy.Ask(call.action, target.arn, {**keys, **target.keys}, principals=names)
         if policy.decide(statements, ask) is not policy.Decision.ALLOWED:
             denied = policy.Decision.OUTSIDE_ENDPOINT

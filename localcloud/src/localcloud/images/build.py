@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO, NoReturn
 
-from localcloud import probe, userns
+from localcloud.daemon import probe
 from localcloud.images import distributions, store
 from localcloud.images.distributions import DISTRIBUTIONS
 from localcloud.images.store import PARTIAL, TREE, Image
-from localcloud.nodes import isolation
+from localcloud.nodes import isolation, userns
 from localcloud.nodes.machine import Site
 
 Say = Callable[[str], None]

@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from localcloud import trees, userns
+from localcloud.nodes import userns
+from localcloud.storage import trees
 
 TREE = "tree"
 PARTIAL = ".partial"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from localcloud.admission import VPC
+from localcloud.api.admission import VPC
 from localcloud.cloudformation.resources.waiting import WAIT_PATH
 from localcloud.iam.calls import ENDPOINT_POLICY
 from localcloud.network.reach import Way

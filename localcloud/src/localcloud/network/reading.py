@@ -13,10 +13,10 @@ from moto.ec2.models.instances import Instance
 from moto.ec2.models.route_tables import RouteTable
 from moto.efs.models import efs_backends
 
-from localcloud import fsx
-from localcloud.fsx.records import LUSTRE_PORT
 from localcloud.network.mount_targets import NFS_PORT
 from localcloud.network.records import ALL, Acl, Endpoint, Entry, Group, Interface, Network, Route, Rule
+from localcloud.storage import fsx
+from localcloud.storage.fsx.records import LUSTRE_PORT
 
 # nftables' names and numbers of protocols: nothing else may get into its input.
 _PROTOCOL = re.compile(r"-1|tcp|udp|icmp|icmpv6|\d{1,3}")

@@ -15,10 +15,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from localcloud import kernel, trees
-from localcloud.nodes import limits, volumes
+from localcloud.nodes import kernel, limits, volumes
 from localcloud.nodes.machine import Machine, Site
-from localcloud.userns import user_name
+from localcloud.nodes.userns import user_name
+from localcloud.storage import trees
 
 _CONTROLLERS = ("memory", "pids")
 _OUTSIDE = "phalanx-outside"

@@ -13,9 +13,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from localcloud import kernel
-from localcloud.netlink import Rtnetlink
-from localcloud.nodes import packet_filter, wire
+from localcloud.network.netlink import Rtnetlink
+from localcloud.nodes import kernel, packet_filter, wire
 from localcloud.nodes.machine import (
     BRIDGE,
     DNS_ADDRESS,

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from localcloud import kernel
+from localcloud.nodes import kernel
 from localcloud.nodes.machine import NodeError, Site
 from localcloud.nodes.programs import EFS_ROOT
 

@@ -7,8 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from localcloud import kernel
-from localcloud.nodes import cfn_programs, image_layer, mountpoint_program, programs
+from localcloud.nodes import cfn_programs, image_layer, kernel, mountpoint_program, programs
 from localcloud.nodes.machine import API_URL, DNS_ADDRESS, Site
 
 # Only what programs under /usr need of the host's /etc, never its secrets, accounts or network.

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from localcloud import kernel
-from localcloud.nodes import cgroups, isolation, limits, operating_system, rootfs
+from localcloud.nodes import cgroups, isolation, kernel, limits, operating_system, rootfs
 from localcloud.nodes.console import Console
 from localcloud.nodes.machine import API_URL, Machine, Site
 from localcloud.nodes.programs import READY, READY_FD

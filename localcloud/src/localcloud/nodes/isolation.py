@@ -12,7 +12,7 @@ import os
 import traceback
 from collections.abc import Callable
 
-from localcloud import kernel, userns
+from localcloud.nodes import kernel, userns
 from localcloud.nodes.machine import Site
 
 _OWN = kernel.CLONE_NEWNS | kernel.CLONE_NEWNET | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWPID

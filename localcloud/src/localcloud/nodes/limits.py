@@ -13,9 +13,9 @@ import resource
 from contextlib import closing, suppress
 from pathlib import Path
 
-from localcloud import room
+from localcloud.daemon import room
+from localcloud.daemon.room import Gauges
 from localcloud.nodes.machine import Machine
-from localcloud.room import Gauges
 
 _SYSCTL = Path("/proc/sys")
 _MIB = 1 << 20

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from localcloud import kernel
-from localcloud.nodes import cgroups, image_layer, planted, rootfs
+from localcloud.nodes import cgroups, image_layer, kernel, planted, rootfs
 from localcloud.nodes.machine import STANDARD_PATH, Machine, NodeError, Site
 
 _MOUNT_POINTS = ("dev", "proc", "sys", "run")

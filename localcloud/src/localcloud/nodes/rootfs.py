@@ -12,8 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from localcloud import kernel
-from localcloud.nodes import cfn_programs, cgroups
+from localcloud.nodes import cfn_programs, cgroups, kernel
 from localcloud.nodes.machine import Machine, Site
 from localcloud.nodes.programs import EFS_ROOT, GPUS, PROGRAMS, PROGRAMS_FOR_GPUS
 

@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from localcloud import kernel, trees, userns
-from localcloud.nat import gateway
-from localcloud.netlink import Rtnetlink
-from localcloud.nodes import image, isolation, limits, wire
+from localcloud.network.nat import gateway
+from localcloud.network.netlink import Rtnetlink
+from localcloud.nodes import image, isolation, kernel, limits, userns, wire
 from localcloud.nodes.client import NodeRunner
 from localcloud.nodes.machine import Site
 from localcloud.nodes.supervisor import Supervisor
-from localcloud.userns import exit_status
+from localcloud.nodes.userns import exit_status
+from localcloud.storage import trees
 
 ServeApi = Callable[[NodeRunner, socket.socket], None]
 

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from localcloud import kernel, trees
-from localcloud.nodes import cgroups, frozen, init, operating_system, processes, programs, wire
+from localcloud.nodes import cgroups, frozen, init, kernel, operating_system, processes, programs, wire
 from localcloud.nodes.console import Console
 from localcloud.nodes.machine import Machine, NodeError, Site
 from localcloud.nodes.node import Node
+from localcloud.nodes.userns import exit_status
 from localcloud.nodes.volumes import Pool
 from localcloud.nodes.vpc import Vpc
-from localcloud.userns import exit_status
+from localcloud.storage import trees
 
 _BOOT_TIMEOUT_S = 30.0
 _IMAGE_TIMEOUT_S = 30.0

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from localcloud import kernel
+from localcloud.nodes import kernel
 
 # A node writes 6 MiB as it boots: it gets this much, whatever the others use.
 _LEAST_BYTES = 16 << 20

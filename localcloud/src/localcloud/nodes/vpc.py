@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from localcloud import disciplines, kernel
-from localcloud.disciplines import Discipline
-from localcloud.netlink import Peer, Rtnetlink
+from localcloud.network import disciplines
+from localcloud.network.disciplines import Discipline
+from localcloud.network.netlink import Peer, Rtnetlink
+from localcloud.nodes import kernel
 from localcloud.nodes.machine import (
     API_ADDRESS,
     BRIDGE,

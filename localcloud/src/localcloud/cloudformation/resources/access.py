@@ -7,7 +7,7 @@ from typing import Any
 
 from moto.iam.models import iam_backends
 
-from localcloud import partitions
+from localcloud.api import partitions
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, resource
 

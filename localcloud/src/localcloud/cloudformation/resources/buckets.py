@@ -7,9 +7,10 @@ from typing import Any
 
 from moto.s3.models import s3_backends
 
-from localcloud import kept_buckets, partitions
+from localcloud.api import partitions
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, resource
+from localcloud.storage import kept_buckets
 
 _ATTRIBUTES = "Arn DomainName DualStackDomainName RegionalDomainName WebsiteURL"
 # What a bucket of the local cloud does, or what makes no difference here; anything else is refused.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from localcloud import schedules
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources.registry import Made, Request, resource, updates
+from localcloud.messaging import schedules
 
 _SERVED = {"Name", "Description", "ScheduleExpression", "State", "Targets", "Tags"}
 _TARGET = {"Arn", "Id"}

@@ -8,11 +8,12 @@ from typing import Any
 from moto.core.types import Base64EncodedString
 from moto.ec2.utils import convert_tag_spec
 
-from localcloud import autoscaling, placement_groups
+from localcloud import autoscaling
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources.network import ec2
 from localcloud.cloudformation.resources.registry import Made, Request, resource
-from localcloud.placement import USER_DATA_LIMIT_BYTES
+from localcloud.ec2 import placement_groups
+from localcloud.ec2.placement import USER_DATA_LIMIT_BYTES
 
 
 def _delete_launch_template(request: Request, physical_id: str) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from localcloud import parameters
+from localcloud.api import parameters
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources.access import iam
 from localcloud.cloudformation.resources.registry import Made, Request, resource
-from localcloud.imagebuilder import documents, registered
-from localcloud.imagebuilder.build import Build, Order
+from localcloud.images.imagebuilder import documents, registered
+from localcloud.images.imagebuilder.build import Build, Order
 from localcloud.images.store import Image
 
 # What records of this type know, by ARN. An image's build reads them.

@@ -7,10 +7,10 @@ from typing import Any
 
 from moto.ec2.utils import parse_user_data
 
-from localcloud import fleet
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources.network import ec2, truth
 from localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, resource
+from localcloud.ec2 import fleet
 
 # Property → moto's name, for what is passed on as it is.
 _PASSED_ON = {

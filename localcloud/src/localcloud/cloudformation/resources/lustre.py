@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from localcloud import fsx
 from localcloud.cloudformation.resources.registry import Made, Request, resource
+from localcloud.storage import fsx
 
 
 def _delete_file_system(_request: Request, physical_id: str) -> None:

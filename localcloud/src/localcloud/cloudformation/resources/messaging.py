@@ -9,7 +9,7 @@ from typing import Any
 from moto.sns.models import sns_backends
 from moto.sqs.models import sqs_backends
 
-from localcloud import partitions
+from localcloud.api import partitions
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, nothing, resource
 

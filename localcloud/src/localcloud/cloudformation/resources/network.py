@@ -8,9 +8,9 @@ from typing import Any
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 
-from localcloud import file_systems
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources.registry import Made, Request, resource
+from localcloud.storage import file_systems
 
 
 def ec2(request: Request) -> Any:

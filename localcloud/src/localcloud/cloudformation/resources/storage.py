@@ -9,10 +9,10 @@ from moto.efs.models import efs_backends
 from moto.logs.models import logs_backends
 from moto.ssm.models import ssm_backends
 
-from localcloud import file_systems
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources.network import truth
 from localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, resource
+from localcloud.storage import file_systems
 
 
 def efs(request: Request) -> Any:

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from localcloud import autoscaling, fsx
+from localcloud import autoscaling
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources import access, fleet, functions, messaging, network, security, storage
 from localcloud.cloudformation.resources.network import ec2, truth
 from localcloud.cloudformation.resources.registry import Request, updates
+from localcloud.storage import fsx
 
 Attributes = Mapping[str, Any]
 Tag = Callable[[Request, str, dict[str, str], list[str]], None]

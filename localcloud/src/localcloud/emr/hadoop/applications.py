@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
-from localcloud import placement
+from localcloud.ec2 import placement
 from localcloud.emr.records import Cluster, Member
 
 _HERE = Path(__file__).parent

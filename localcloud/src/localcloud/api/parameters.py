@@ -1,0 +1,86 @@
+"""The public Systems Manager parameters that name images: all known families, with one image per architecture."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from localcloud.api.moto_setup import AMAZON_LINUX, AMAZON_LINUX_FOR_TRAINING, FULL_IMAGES, IMAGES
+
+# docs/aws-behaviour.md 5.1–5.4. As in AWS, a name outside these families does not exist.
+_OS = r"(?:amazon-linux-2023|ubuntu-22\.04|ubuntu-24\.04)"
+FAMILIES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"/aws/service/canonical/ubuntu/server/(?:22\.04|24\.04)/stable/current/(?P<cpu>amd64|arm64)/hvm/ebs-gp[23]/ami-id",
+        r"/aws/service/ami-amazon-linux-latest/al2023-ami-(?:minimal-)?kernel-(?:default|6\.\d+)-(?P<cpu>x86_64|arm64)",
+        rf"/aws/service/deeplearning/ami/(?P<cpu>x86_64|arm64)/base-oss-nvidia-driver-gpu-{_OS}/latest/ami-id",
+        rf"/aws/service/deeplearning/ami/(?P<cpu>x86_64|arm64)/oss-nvidia-driver-gpu-pytorch-\d+\.\d+-{_OS}/latest/ami-id",
+        r"/aws/service/neuron/dlami/base/(?P<cpu>)amazon-linux-2023/latest/image_id",
+    )
+)
+
+
+# Ours, for the images that are built on this machine.
+_FULL = "/phalanx/local/images/"
+_PUBLIC = ("/aws/", _FULL)
+
+
+def image_id(name: str) -> str | None:
+    """Return the image that a public parameter names, or None when there is no such parameter."""
+    if name.startswith(_FULL):
+        return FULL_IMAGES.get(name.removeprefix(_FULL))
+    for family in FAMILIES:
+        found = family.fullmatch(name)
+        if found:
+            return _images(name)["arm64" if found["cpu"] == "arm64" else "x86_64"]
+    return None
+
+
+def _images(name: str) -> dict[str, str]:
+    """Return the images of a parameter's operating system, by architecture."""
+    if "ami-amazon-linux-latest" in name:
+        return AMAZON_LINUX
+    return AMAZON_LINUX_FOR_TRAINING if "amazon-linux-2023" in name else IMAGES
+
+
+def install() -> None:
+    """Add the public parameters to moto's Systems Manager."""
+    from moto.core.utils import utcnow
+    from moto.ssm.models import Parameter, ParameterDict, SimpleSystemManagerBackend
+
+    def load(self: Any, key: str) -> None:
+        value = image_id(str(key or ""))
+        if value is not None and not dict.__contains__(self, key):
+            parameter = Parameter(
+                account_id=self.account_id,
+                name=key,
+                value=value,
+                parameter_type="String",
+                description=None,
+                allowed_pattern=None,
+                keyid=None,
+                last_modified_date=utcnow(),
+                version=1,
+                data_type="aws:ec2:image",
+            )
+            dict.__setitem__(self, key, [parameter])
+
+    everything = SimpleSystemManagerBackend.describe_parameters
+
+    def describe_parameters(self: Any, *arguments: Any) -> Any:
+        """List the account's own parameters: DescribeParameters leaves out public ones."""
+        return [one for one in everything(self, *arguments) if not one.name.startswith(_PUBLIC)]
+
+    ParameterDict._check_loading_status = load
+    setattr(SimpleSystemManagerBackend, "describe_parameters", describe_parameters)  # noqa: B010 (pyright knows the original)
+
+
+def value(account: str, region: str, name: str) -> str:
+    """Return the value of a parameter, public or the account's own; raise KeyError when there is none."""
+    from moto.ssm.models import ssm_backends
+
+    parameters = ssm_backends[account][region]._parameters
+    if name not in parameters:
+        raise KeyError(name)
+    return parameters[name][-1].value

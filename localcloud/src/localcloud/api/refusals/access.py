@@ -1,0 +1,70 @@
+"""IAM's roles: trust policies that name nobody, or that are no policies at all."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from moto.iam.exceptions import LimitExceededException, MalformedPolicyDocument
+from moto.iam.models import IAMBackend
+from moto.iam.policy_validation import IAMPolicyDocumentValidator
+
+from localcloud.api.refusals.before import Given, before
+from localcloud.iam import aws_policies
+
+
+@before(IAMBackend, "attach_role_policy", "attach_user_policy", "attach_group_policy", "get_policy")
+def _a_policy_is_neither_ours_nor_aws(backend: Any, given: Given) -> None:
+    """Let moto find AWS's own policies; it refuses those that nobody has."""
+    aws_policies.load(backend, str(given.policy_arn))
+
+
+@before(IAMPolicyDocumentValidator, "_validate_version")
+def _a_version_is_missing(validator: Any, _given: Given) -> None:
+    """Let moto accept a policy without a version: it has the oldest one (IAM's reference of the element Version)."""
+    validator._policy_json.setdefault("Version", "2012-10-17")
+
+
+_EFFECTS = ("Allow", "Deny")
+
+
+@before(IAMBackend, "create_role", "update_assume_role_policy")
+def _a_trust_policy_is_malformed(_backend: Any, given: Given) -> None:
+    """Refuse what moto checks only in UpdateAssumeRolePolicy, and then not completely."""
+    statements = _statements(given.assume_role_policy_document or given.policy_document)
+    for statement in statements:
+        if "Resource" in statement or "NotResource" in statement:
+            raise MalformedPolicyDocument("Has prohibited field Resource")
+        if not statement.get("Principal") and not statement.get("NotPrincipal"):
+            raise MalformedPolicyDocument("Missing required field Principal")
+        if statement.get("Effect") not in _EFFECTS:
+            raise MalformedPolicyDocument("Missing required field Effect")
+        if not statement.get("Action") and not statement.get("NotAction"):
+            raise MalformedPolicyDocument("Missing required field Action")
+
+
+_INLINE_CHARACTERS = 10_240
+
+
+@before(IAMBackend, "put_role_policy")
+def _inline_policies_are_too_large(backend: Any, given: Given) -> None:
+    """Refuse what a role's inline policies have together beyond IAM's limit, without white space (12.1)."""
+    role = backend.get_role(given.role_name)
+    policies = {**role.policies, given.policy_name: given.policy_json}
+    if sum(len("".join(text.split())) for text in policies.values()) > _INLINE_CHARACTERS:
+        raise LimitExceededException(
+            f"Maximum policy size of {_INLINE_CHARACTERS} bytes exceeded for role {given.role_name}"
+        )
+
+
+def _statements(document: Any) -> list[dict[str, Any]]:
+    """Return the statements of a policy. Raises MalformedPolicyDocument when there are none."""
+    try:
+        policy = json.loads(document) if isinstance(document, str) else document
+        found = policy["Statement"]
+    except (ValueError, KeyError, TypeError):
+        raise MalformedPolicyDocument("This policy contains invalid Json") from None
+    statements = found if isinstance(found, list) else [found]
+    if not statements or not all(isinstance(one, dict) for one in statements):
+        raise MalformedPolicyDocument("Syntax errors in policy.")
+    return statements

@@ -1,0 +1,155 @@
+"""Lambda, EFS, DynamoDB, SNS, SQS, CloudWatch Logs, S3 and Systems Manager: values that moto takes and AWS refuses."""
+
+from __future__ import annotations
+
+import base64
+import io
+import zipfile
+from typing import Any
+
+from moto.awslambda.exceptions import InvalidParameterValueException
+from moto.awslambda.models import LambdaBackend
+from moto.dynamodb.exceptions import MockValidationException
+from moto.dynamodb.models import DynamoDBBackend
+from moto.efs.exceptions import BadRequest, FileSystemNotFound
+from moto.efs.models import EFSBackend
+from moto.logs.exceptions import InvalidParameterException
+from moto.logs.models import LogsBackend
+from moto.s3.exceptions import NoSuchUpload
+from moto.s3.models import S3Backend
+from moto.sns.exceptions import SNSInvalidParameter
+from moto.sns.models import SNSBackend
+from moto.sqs.exceptions import InvalidAttributeName
+from moto.sqs.models import Queue, SQSBackend
+from moto.ssm.exceptions import ValidationException
+from moto.ssm.responses import SimpleSystemManagerResponse
+
+from localcloud.api.refusals.before import Given, before
+from localcloud.iam import credentials
+
+# Lambda creates no more functions with these (its page of runtimes, "Deprecated runtimes").
+_ENDED = ("python2.7", "python3.6", "python3.7", "python3.8")
+_LONGEST_S = 900
+_NAME_LEAST, _NAME_MOST = 3, 255
+_PROTOCOLS = ("application", "email", "email-json", "firehose", "http", "https", "lambda", "sms", "sqs")
+_RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288)
+_MORE_RETENTION_DAYS = (3653,)
+
+
+@before(LambdaBackend, "create_function")
+def _a_runtime_has_ended(_backend: Any, given: Given) -> None:
+    runtime = given.spec.get("Runtime")
+    if runtime in _ENDED:
+        raise InvalidParameterValueException(
+            f"The runtime parameter of {runtime} is no longer supported for creating or updating AWS Lambda functions."
+        )
+
+
+@before(LambdaBackend, "create_function")
+def _a_function_is_too_slow_or_has_no_code(_backend: Any, given: Given) -> None:
+    if int(given.spec.get("Timeout") or 1) > _LONGEST_S:
+        text = f"Value '{given.spec['Timeout']}' at 'timeout' failed to satisfy constraint"
+        raise InvalidParameterValueException(f"{text}: Member must have value less than or equal to {_LONGEST_S}")
+    archive = given.spec.get("Code", {}).get("ZipFile")
+    if archive is not None and not zipfile.is_zipfile(io.BytesIO(_raw(archive))):
+        raise InvalidParameterValueException(
+            "Could not unzip uploaded file. Please check your file, then try to upload again."
+        )
+
+
+def _raw(archive: Any) -> bytes:
+    """Return the bytes of an archive that a request carries in base64."""
+    try:
+        return base64.b64decode(archive)
+    except ValueError:
+        return b""
+
+
+@before(LambdaBackend, "create_function")
+def _a_role_is_not_for_functions(backend: Any, given: Given) -> None:
+    role = credentials.role_of(backend.account_id, str(given.spec.get("Role", "")))
+    if role is None or not credentials.trusts(role, "lambda.amazonaws.com"):
+        raise InvalidParameterValueException("The role defined for the function cannot be assumed by Lambda.")
+
+
+@before(DynamoDBBackend, "create_table")
+def _a_name_is_too_short(_backend: Any, given: Given) -> None:
+    if not _NAME_LEAST <= len(given.name) <= _NAME_MOST:
+        raise MockValidationException(
+            f"TableName must be at least {_NAME_LEAST} characters long and at most {_NAME_MOST} characters long"
+        )
+
+
+@before(EFSBackend, "create_file_system")
+def _a_throughput_is_missing(_backend: Any, given: Given) -> None:
+    if given.throughput_mode == "provisioned" and not given.provisioned_throughput_in_mibps:
+        raise BadRequest("Must specify provisioned throughput when throughput mode is provisioned.")
+
+
+@before(EFSBackend, "create_mount_target")
+def _a_file_system_is_unknown(backend: Any, given: Given) -> None:
+    if given.file_system_id not in backend.file_systems_by_id:
+        raise FileSystemNotFound(given.file_system_id)
+
+
+@before(LogsBackend, "put_retention_policy")
+def _a_retention_is_not_offered(_backend: Any, given: Given) -> None:
+    days = int(given.retention_in_days)
+    if days not in (*_RETENTION_DAYS, *_MORE_RETENTION_DAYS):
+        text = f"1 validation error detected: Value '{days}' at 'retentionInDays' failed to satisfy constraint"
+        raise InvalidParameterException(text)
+
+
+@before(S3Backend, "complete_multipart_upload")
+def _an_upload_is_unknown(backend: Any, given: Given) -> None:
+    if given.multipart_id not in backend.get_bucket(given.bucket_name).multiparts:
+        raise NoSuchUpload(upload_id=given.multipart_id)
+
+
+@before(SNSBackend, "publish")
+def _a_message_is_empty(_backend: Any, given: Given) -> None:
+    if not given.message:
+        raise SNSInvalidParameter("Invalid parameter: Empty message")
+
+
+@before(SNSBackend, "subscribe")
+def _a_protocol_is_unknown(_backend: Any, given: Given) -> None:
+    if given.protocol not in _PROTOCOLS:
+        text = f"Invalid parameter: Amazon SNS does not support this protocol string: {given.protocol}"
+        raise SNSInvalidParameter(text)
+
+
+@before(SQSBackend, "create_queue")
+def _an_attribute_is_unknown(_backend: Any, given: Given) -> None:
+    for name in given.kwargs or {}:
+        if name not in (*Queue.BASE_ATTRIBUTES, *_QUEUE_ATTRIBUTES):
+            raise InvalidAttributeName(name)
+
+
+_QUEUE_ATTRIBUTES = (
+    "ContentBasedDeduplication",
+    "DeduplicationScope",
+    "DelaySeconds",
+    "FifoQueue",
+    "FifoThroughputLimit",
+    "KmsDataKeyReusePeriodSeconds",
+    "KmsMasterKeyId",
+    "MaximumMessageSize",
+    "MessageRetentionPeriod",
+    "Policy",
+    "ReceiveMessageWaitTimeSeconds",
+    "RedriveAllowPolicy",
+    "RedrivePolicy",
+    "SqsManagedSseEnabled",
+    "VisibilityTimeout",
+)
+
+
+@before(SimpleSystemManagerResponse, "get_parameters_by_path")
+def _a_path_has_no_root(response: Any, _given: Given) -> None:
+    path = str(response._get_param("Path"))
+    if not path.startswith("/"):
+        raise ValidationException(
+            "The parameter doesn't meet the parameter name requirements. The parameter name must begin with a forward"
+            ' slash "/".'
+        )

@@ -1,0 +1,1 @@
+"""EC2 of the local cloud: instances, capacity, reservations, quotas, and the metadata service."""

@@ -1,0 +1,1 @@
+"""SQS, SNS, scheduled rules, and the Lambda functions that they invoke."""

@@ -1,0 +1,107 @@
+"""The VPC's name server: resolves instances' names, and all others as this machine does, its hosts file included."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import struct
+import threading
+
+from localcloud.network.nat import routes
+
+_A, _INTERNET = 1, 1
+_NO_ERROR, _BAD_FORMAT, _FAILED, _NO_SUCH_NAME = 0, 1, 2, 3
+_TTL_S = 60
+_MAX_ADDRESSES = 20  # more would not fit into a datagram of 512 bytes
+_HEADER = struct.Struct("!HHHHHH")
+_RESPONSE, _RECURSION_DESIRED, _RECURSION_AVAILABLE = 0x8000, 0x0100, 0x0080
+# Names go to resolvers and into requests to a proxy, where other bytes (such as line ends) would have a meaning.
+_LABEL = re.compile(rb"[A-Za-z0-9_-]+")
+# The names of instances, which their addresses are part of: ip-10-0-1-12.ec2.internal, or REGION.compute.internal.
+_INSTANCE = re.compile(r"ip-(\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3})\.(?:ec2|[a-z0-9-]+\.compute)\.internal")
+# RFC 2544's addresses for network tests, which no host has, stand for names that only this machine's proxy resolves.
+_STAND_INS = ipaddress.ip_network("198.18.0.0/15")
+
+
+class Names:
+    """Answers queries: with the address that this machine finds, or with a stand-in for a name the proxy resolves."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stand_ins: dict[str, str] = {}  # name → address
+        self._names: dict[str, str] = {}  # address → name
+
+    def target_of(self, address: str) -> str:
+        """Return the name that an address stands for, or the address itself."""
+        return self._names.get(address, address)
+
+    def answer(self, query: bytes) -> bytes:
+        """Return the response to one DNS query, or b"" to anything else."""
+        if len(query) < _HEADER.size:
+            return b""
+        number, flags, questions, *_ = _HEADER.unpack_from(query)
+        if flags & _RESPONSE or questions != 1:
+            return b""
+        try:
+            name, end = _name(query, _HEADER.size)
+            kind, network = struct.unpack_from("!HH", query, end)
+        except (IndexError, struct.error, ValueError):
+            return _reply(number, flags, _BAD_FORMAT, b"", [])
+        question = query[_HEADER.size : end + 4]
+        if network != _INTERNET or name.endswith(".arpa"):
+            return _reply(number, flags, _NO_SUCH_NAME, question, [])
+        code, addresses = self._resolve(name)
+        # Nodes have no IPv6: a name that exists has no address of another kind.
+        return _reply(number, flags, code, question, addresses if kind == _A else [])
+
+    def _resolve(self, name: str) -> tuple[int, list[str]]:
+        if found := _INSTANCE.fullmatch(name.lower()):
+            return _of_instance(found[1].replace("-", "."))
+        if not routes.is_open():
+            return _FAILED, []
+        if routes.proxy_for(name):
+            return _NO_ERROR, [self._stand_in(name)]
+        try:
+            found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            return (_FAILED if error.errno == socket.EAI_AGAIN else _NO_SUCH_NAME), []
+        except (OSError, UnicodeError):
+            return _FAILED, []
+        return _NO_ERROR, [str(address[0]) for *_, address in found[:_MAX_ADDRESSES]]
+
+    def _stand_in(self, name: str) -> str:
+        with self._lock:
+            if name not in self._stand_ins:
+                address = str(_STAND_INS[(len(self._stand_ins) + 1) % _STAND_INS.num_addresses])
+                self._stand_ins[name], self._names[address] = address, name
+            return self._stand_ins[name]
+
+
+def _of_instance(address: str) -> tuple[int, list[str]]:
+    """Return the address in an instance's name, whose numbers may be no address."""
+    try:
+        return _NO_ERROR, [str(ipaddress.IPv4Address(address))]
+    except ValueError:
+        return _NO_SUCH_NAME, []
+
+
+def _name(query: bytes, at: int) -> tuple[str, int]:
+    """Return the name at this offset (never compressed in a question) and where it ends. Raises ValueError."""
+    labels = []
+    while query[at]:
+        length = query[at]
+        label = query[at + 1 : at + 1 + length]
+        if not _LABEL.fullmatch(label):
+            raise ValueError(f"{label!r} is not a label of a host name")
+        labels.append(label.decode("ascii"))
+        at += 1 + length
+    return ".".join(labels), at + 1
+
+
+def _reply(number: int, flags: int, code: int, question: bytes, addresses: list[str]) -> bytes:
+    flags = _RESPONSE | _RECURSION_AVAILABLE | (flags & _RECURSION_DESIRED) | code
+    head = _HEADER.pack(number, flags, 1 if question else 0, len(addresses), 0, 0)
+    # Each answer begins with a pointer to the name in the question.
+    fixed = struct.pack("!HHHIH", 0xC000 | _HEADER.size, _A, _INTERNET, _TTL_S, 4)
+    return head + question + b"".join(fixed + socket.inet_aton(address) for address in addresses)

@@ -1,8 +1,0 @@
-"""What AWS refuses and moto accepts: a check for each, before moto changes its records, whichever API asks for it."""
-
-from localcloud.refusals import access, groups, machines, networks, services  # noqa: F401 - register checks
-from localcloud.refusals.before import install, patched
-
-PATCHED = patched()
-
-__all__ = ["PATCHED", "install"]

@@ -1,0 +1,1 @@
+"""Shared directories, buckets, Lustre and tables of the local cloud."""

@@ -1,0 +1,44 @@
+"""An organisation's rules, which no retry passes (docs/aws-behaviour.md 11.9–11.12)."""
+
+from __future__ import annotations
+
+from moto.autoscaling.exceptions import ValidationError
+
+from localcloud.context import Context
+from localcloud.ec2.capacity import CapacityError
+
+_ROLE = "role/aws-service-role/autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
+_CLUSTER_TAG = "phalanx:cluster"
+KEY_REFUSED = "Client.InternalError: Client error on launch"
+
+
+def check_group(context: Context, region: str) -> None:
+    """Raise ValidationError for what forbids an Auto Scaling group."""
+    user = f"arn:aws:iam::{context.account}:user/admin"
+    if context.weather.forbids("service-linked-role"):
+        role = f"arn:aws:iam::{context.account}:{_ROLE}"
+        raise ValidationError(
+            f"The default Service-Linked Role for Auto Scaling could not be created. User: {user} is not authorized to"
+            f" perform: iam:CreateServiceLinkedRole on resource: {role}"
+        )
+    if context.weather.forbids("explicit-deny"):
+        instances = f"arn:aws:ec2:{region}:{context.account}:instance/*"
+        raise ValidationError(
+            "You must use a valid fully-formed launch template. You are not authorized to perform this operation."
+            f" User: {user} is not authorized to perform: ec2:RunInstances on resource: {instances} with an explicit"
+            " deny in a service control policy"
+        )
+
+
+def check_launch(context: Context) -> None:
+    """Raise CapacityError for what forbids a launch."""
+    if context.weather.forbids("tag-policy"):
+        raise CapacityError(
+            "TagPolicyViolation",
+            f"The tag policy does not allow the specified value for the following tag key: '{_CLUSTER_TAG}'.",
+        )
+
+
+def forbids_disk(context: Context) -> bool:
+    """Whether EC2 ends a new instance, because whoever launched it may not use the key of its disk."""
+    return context.weather.forbids("disk-key")
