@@ -12,7 +12,7 @@ import pytest
 from clusters import GPU_FACTS, aws_spec, plan
 from prompts import Prompt
 
-from localcloud.api import parameters
+from localcloud.api import moto_setup, parameters
 from localcloud.daemon import probe
 from localcloud.images import build, command, distributions, store
 from localcloud.images.distributions import DISTRIBUTIONS
@@ -163,3 +163,25 @@ def test_the_layer_has_what_belongs_to_this_local_cloud(tmp_path):
     assert (site.layer / "usr/sbin/dhclient").stat().st_mode & 0o777 == 0o644
     assert (site.layer / "etc/pip.conf").read_text() == "[global]\n"
     assert (site.layer / "etc/systemd/system/sys-kernel-debug.mount").readlink() == Path("/dev/null")
+
+
+def test_the_local_cloud_has_the_parameter_of_each_image():
+    for name, image in table("images")["images"].items():
+        if image["parameter"].startswith("/phalanx/local/"):
+            assert parameters.image_id(image["parameter"]) == moto_setup.FULL_IMAGES[name.removesuffix("-full")]
+            continue
+        intel = image["parameter"].format(cpu="x86_64", arch="amd64")
+        images = expected_images(image["parameter"])
+        assert parameters.image_id(intel) == images["x86_64"], intel
+        graviton = image["parameter"].format(cpu="arm64", arch="arm64")
+        assert parameters.image_id(graviton) == images["arm64"], graviton
+    # Without "base-" or a framework the parameter does not exist in AWS, either.
+    nameless = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
+    assert parameters.image_id(nameless) is None
+
+
+def expected_images(parameter: str) -> dict[str, str]:
+    """Return the images of a parameter: EMR takes only those with Amazon Linux."""
+    if "ami-amazon-linux-latest" in parameter:
+        return moto_setup.AMAZON_LINUX
+    return moto_setup.AMAZON_LINUX_FOR_TRAINING if "amazon-linux-2023" in parameter else moto_setup.IMAGES

@@ -14,7 +14,6 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import boto3
@@ -27,7 +26,7 @@ from moto.efs.models import efs_backends
 from stack_fakes import HANDLE, TOPIC, Stacks, stacks, waits
 from unlucky import Unlucky
 
-from localcloud.api import moto_setup, parameters
+from localcloud.api import moto_setup
 from localcloud.api.http import HttpServer
 from localcloud.context import Context
 from localcloud.daemon import endpoint_file, lifecycle
@@ -139,29 +138,6 @@ def test_it_stops_half_a_minute_after_the_last_stack_and_request(tmp_path):
     assert not stopped
     clock.advance(IDLE_S / 2)
     assert len(stopped) == 1
-
-
-def test_the_image_parameters():
-    known = json.loads((Path(lifecycle.__file__).parent.parent / "data" / "images.json").read_text())
-    for name, image in known["images"].items():
-        if image["parameter"].startswith("/phalanx/local/"):
-            assert parameters.image_id(image["parameter"]) == moto_setup.FULL_IMAGES[name.removesuffix("-full")]
-            continue
-        intel = image["parameter"].format(cpu="x86_64", arch="amd64")
-        images = expected_images(image["parameter"])
-        assert parameters.image_id(intel) == images["x86_64"], intel
-        graviton = image["parameter"].format(cpu="arm64", arch="arm64")
-        assert parameters.image_id(graviton) == images["arm64"], graviton
-    # Without "base-" or a framework the parameter does not exist in AWS, either.
-    nameless = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
-    assert parameters.image_id(nameless) is None
-
-
-def expected_images(parameter: str) -> dict[str, str]:
-    """Return the images of a parameter: EMR takes only those with Amazon Linux."""
-    if "ami-amazon-linux-latest" in parameter:
-        return moto_setup.AMAZON_LINUX
-    return moto_setup.AMAZON_LINUX_FOR_TRAINING if "amazon-linux-2023" in parameter else moto_setup.IMAGES
 
 
 def test_a_name_that_moto_lacks_is_named():
