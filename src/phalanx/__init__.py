@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from phalanx.cluster.update import Proposal
     from phalanx.errors import CloudError, ClusterError, JobError, LocalCloudError, PhalanxError, SpecError, StackFailed
     from phalanx.jobs.future import JobFailed, JobFuture, Result
+    from phalanx.jobs.gather import Verdict
     from phalanx.jobs.job_model import JobState, JobStatus, NodeVerdict
+    from phalanx.jobs.transfer import Copied, TransferError
     from phalanx.node.roster import Missing, Node, Roster
     from phalanx.plan.plan import Plan, make_plan, offline_facts
     from phalanx.plan.plan_text import explain
-    from phalanx.reach.gather import Verdict
-    from phalanx.reach.transfer import Copied, TransferError
     from phalanx.spec.spec import ClusterSpec
     from phalanx.spec.spec_load import load
     from phalanx.template import synthesize
@@ -52,9 +52,9 @@ _PUBLIC = {
     "JobState": "phalanx.jobs.job_model",
     "JobStatus": "phalanx.jobs.job_model",
     "NodeVerdict": "phalanx.jobs.job_model",
-    "Verdict": "phalanx.reach.gather",
-    "Copied": "phalanx.reach.transfer",
-    "TransferError": "phalanx.reach.transfer",
+    "Verdict": "phalanx.jobs.gather",
+    "Copied": "phalanx.jobs.transfer",
+    "TransferError": "phalanx.jobs.transfer",
     "Node": "phalanx.node.roster",
     "Roster": "phalanx.node.roster",
     "Missing": "phalanx.node.roster",

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from phalanx import clouds
 from phalanx.cluster import cluster_record as store
 from phalanx.errors import ClusterError, JobError
-from phalanx.jobs import environments
+from phalanx.jobs import environments, gather, transfer
 from phalanx.jobs.future import JobFuture
 from phalanx.jobs.job import JobSpec, JobStatus, list_jobs, open_job, submit
 from phalanx.launchers import LAUNCHERS
-from phalanx.reach import gather, transfer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -119,7 +119,7 @@ def test_objects_that_can_t_be_files_are_named_before_anything_is_written(pets):
 
 
 def test_a_job_may_do_what_the_file_says_and_nothing_else(pets, bucket, tmp_path):
-    from phalanx.reach.own_code import write_package
+    from phalanx.jobs.own_code import write_package
 
     write_package("objects", tmp_path / "code", "node.sigv4")
     shutil.copy(JOBS / "rights.py", tmp_path / "code")

@@ -26,8 +26,8 @@ from own_vpc import OwnFileSystem, OwnVpc
 from conftest import Terminal, a_terminal, read_until
 from localcloud.iam.policy import Ask, Statement, statements_of
 from phalanx.clouds import lookups
+from phalanx.jobs.own_code import write_package
 from phalanx.node.roster import Roster
-from phalanx.reach.own_code import write_package
 
 pytestmark = pytest.mark.cluster
 

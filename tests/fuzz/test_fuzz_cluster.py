@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from fuzz.fuzzing import changed_bytes, changed_text, changed_value, fuzz
 from fuzz.samples import PROCESS, STATE
 from phalanx.errors import JobError, PhalanxError
+from phalanx.jobs import check_net, net_plot, net_result, transfer
 from phalanx.jobs.job_model import JobStatus
 from phalanx.jobs.job_output import FollowDecoder, OutputLine
 from phalanx.node import validate
 from phalanx.node.head import Head
 from phalanx.node.roster import Node, Roster
-from phalanx.reach import check_net, net_plot, net_result, transfer
 from phalanx.runner import frames
 from phalanx.runner.files import carry
 from phalanx.runner.verbs import follow_frames, porter

@@ -16,7 +16,7 @@ from phalanx.cli.carrying import Meter, size
 from phalanx.clouds.protocol import StackState
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.jobs.job import Job, JobSpec, JobState, JobStatus, submit
-from phalanx.reach.transfer import Copied, Moved
+from phalanx.jobs.transfer import Copied, Moved
 
 
 @pytest.fixture

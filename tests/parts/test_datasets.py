@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from phalanx.datasets import pickles
-from phalanx.reach.fetch_data import fetch_job
+from phalanx.jobs.fetch_data import fetch_job
 
 IDX = {
     "train-images-idx3-ubyte": pickles.idx((6, 2, 3), bytes(range(36))),

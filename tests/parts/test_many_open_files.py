@@ -13,7 +13,7 @@ from fake_jobs import run, wait_for_line
 
 from localcloud.daemon import lifecycle
 from phalanx.jobs.job import JobSpec, submit
-from phalanx.reach.tunnel import Program, Service
+from phalanx.jobs.tunnel import Program, Service
 from phalanx.runner.environments.build_log import BuildLog
 from phalanx.runner.head.engine import output_of
 from phalanx.runner.verbs.stop import stop

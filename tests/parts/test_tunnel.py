@@ -17,7 +17,7 @@ from ports import free_port
 
 from phalanx.errors import ClusterError
 from phalanx.jobs.job import Job
-from phalanx.reach.tunnel import PortTakenError, Program, Service, answers, forward, notebook, require_free, tensorboard
+from phalanx.jobs.tunnel import PortTakenError, Program, Service, answers, forward, notebook, require_free, tensorboard
 
 SERVER = f"""#!{sys.executable}
 import http.server, os, subprocess, sys

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.errors import JobError
+from phalanx.jobs.check_net import Link, Network, problems
+from phalanx.jobs.net_plot import svg
+from phalanx.jobs.net_result import network
 from phalanx.netcheck.__main__ import rounds
 from phalanx.netcheck.engines import network_of, network_of_mpi
-from phalanx.reach.check_net import Link, Network, problems
-from phalanx.reach.net_plot import svg
-from phalanx.reach.net_result import network
 
 NODES = ("one", "two", "three", "four")
 USUAL = 9.4e9

@@ -12,7 +12,7 @@ from fake_cloud import roster
 from phalanx import cli
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError
-from phalanx.reach.gather import gather
+from phalanx.jobs.gather import gather
 from phalanx.ssh.remote import Completed, ConnectionLost, Remote
 
 

@@ -39,7 +39,7 @@ ORDER = (
     ("template", "protocol"),
     ("cluster",),
     ("jobs",),
-    ("reach", "images"),
+    ("images",),
     ("plugins",),
     ("api", "drill"),
     ("cli",),

@@ -13,7 +13,7 @@ from phalanx.cli.terminal import CLEAR_LINE
 from phalanx.objects.download import size_text as size
 
 if TYPE_CHECKING:
-    from phalanx.reach.transfer import Copied, Moved
+    from phalanx.jobs.transfer import Copied, Moved
 
 _SILENT_S = 2.0
 _EVERY_S = {True: 0.2, False: 10.0}

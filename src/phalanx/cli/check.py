@@ -15,8 +15,8 @@ from phalanx.errors import JobError
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
+    from phalanx.jobs.check_net import Network
     from phalanx.jobs.job import JobSpec
-    from phalanx.reach.check_net import Network
 
 
 @click.group("check")
@@ -59,7 +59,7 @@ def net(
     """
     import tempfile
 
-    from phalanx.reach import check_net, net_result
+    from phalanx.jobs import check_net, net_result
 
     cluster = load_cluster(name, file)
     cluster.require_ready()
@@ -71,7 +71,7 @@ def net(
     promised = _promised_bit_s(cluster, {node.name: node.type for node in members})
     problems = check_net.problems(found, promised)
     if plot is not None:
-        from phalanx.reach.net_plot import svg
+        from phalanx.jobs.net_plot import svg
 
         plot.write_text(svg(found), encoding="utf-8")
     print_json(_record(found, promised, problems)) if as_json else _print(found, promised, problems)
@@ -80,9 +80,9 @@ def net(
 
 def _result(cluster: Cluster, spec: JobSpec) -> bytes:
     """Run the job and return what its first rank printed. Raises JobError if it failed."""
+    from phalanx.jobs.check_net import RESULT
     from phalanx.jobs.job import OutputLine, submit
-    from phalanx.reach.check_net import RESULT
-    from phalanx.reach.net_result import MOST_BYTES
+    from phalanx.jobs.net_result import MOST_BYTES
 
     job = submit(cluster, spec)
     parts, status, left = [], None, MOST_BYTES
@@ -135,7 +135,7 @@ def _record(found: Network, promised_bit_s: dict[str, float], problems: list[str
 
 
 def _print(found: Network, promised_bit_s: dict[str, float], problems: list[str]) -> None:
-    from phalanx.reach.check_net import gbit
+    from phalanx.jobs.check_net import gbit
 
     rows = [
         [

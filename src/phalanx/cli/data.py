@@ -32,7 +32,7 @@ for one in (put, get, ls, rm, shard, verify):
 
 
 def _names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    from phalanx.reach.fetch_data import catalog
+    from phalanx.jobs.fetch_data import catalog
 
     return [name for name in catalog() if name.startswith(incomplete)]
 
@@ -48,7 +48,7 @@ def list_(as_json: bool) -> None:
       phalanx data list
       phalanx data list --json
     """
-    from phalanx.reach.fetch_data import catalog
+    from phalanx.jobs.fetch_data import catalog
 
     if as_json:
         print_json(catalog())
@@ -72,7 +72,7 @@ def fetch(name: str | None, file: Path | None, source: str | None, names: tuple[
       phalanx data fetch cifar10 --from https://mirror.example.com/cifar/
     """
     from phalanx.cli.starting import start_own
-    from phalanx.reach.fetch_data import DIRECTORY, fetch_job
+    from phalanx.jobs.fetch_data import DIRECTORY, fetch_job
 
     cluster = load_cluster(name, file)
     if cluster.by_session and source is None:
@@ -108,7 +108,7 @@ def stage(name: str | None, file: Path | None, scratch: bool, names: tuple[str, 
     """
     from phalanx import clouds
     from phalanx.cli.starting import start_own
-    from phalanx.reach.stage_data import named, stage_job
+    from phalanx.jobs.stage_data import named, stage_job
 
     cluster = load_cluster(name, file)
     wanted = named(cluster, names, scratch)

@@ -14,8 +14,8 @@ from phalanx.cli.options import DEFAULT_FILE, cluster_option, debug_option, json
 from phalanx.counts import counted
 
 if TYPE_CHECKING:
+    from phalanx.jobs.s3_transfer import Copied, Store
     from phalanx.objects.download import Progress
-    from phalanx.reach.s3_transfer import Copied, Store
 
 _SHOWN = 20
 
@@ -114,7 +114,7 @@ def rm(name: str | None, file: Path | None, yes: bool, url: str) -> None:
 def _store(name: str | None, file: Path | None, url: str, make: bool = False) -> Store:
     """Return the bucket in the cloud of the chosen cluster, or of the cluster that phalanx.yaml describes."""
     from phalanx import clouds
-    from phalanx.reach.s3_transfer import Store
+    from phalanx.jobs.s3_transfer import Store
 
     return Store(clouds.get(*_place(name, file)), url, make)
 
@@ -134,7 +134,7 @@ def _place(name: str | None, file: Path | None) -> tuple[str, str]:
 def _meter() -> Callable[[Progress], None]:
     """Show a copy's progress as `phalanx get` and `put` do."""
     from phalanx.cli.carrying import Meter
-    from phalanx.reach.transfer import Moved
+    from phalanx.jobs.transfer import Moved
 
     meter = Meter()
     return lambda progress: meter(Moved(progress.bytes, progress.total_bytes))

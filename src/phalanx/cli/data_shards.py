@@ -104,7 +104,7 @@ def verify(as_json: bool, directory: Path) -> int:
 def _meter() -> Callable[[int, int], None]:
     """Show progress as `phalanx get` and `put` do."""
     from phalanx.cli.carrying import Meter
-    from phalanx.reach.transfer import Moved
+    from phalanx.jobs.transfer import Moved
 
     meter = Meter()
     return lambda done, total: meter(Moved(done, total))

@@ -38,7 +38,7 @@ def command(name: str | None, file: Path | None, node: str, ports: tuple[int, in
       phalanx forward 9000:8265 --node worker2
     """
     from phalanx.cli.holding import until_interrupted
-    from phalanx.reach.tunnel import forward
+    from phalanx.jobs.tunnel import forward
 
     remote = load_cluster(name, file).remote(node)
     with forward(remote, *ports) as connection:
@@ -50,7 +50,7 @@ def command(name: str | None, file: Path | None, node: str, ports: tuple[int, in
 
 
 def _warn_if_silent(local_port: int, port: int, host: str) -> None:
-    from phalanx.reach.tunnel import answers
+    from phalanx.jobs.tunnel import answers
 
     if not answers(local_port):
         note(f"warning: nothing listens on port {port} of {host} yet; a program that does so later is reached.")

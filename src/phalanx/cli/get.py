@@ -35,7 +35,7 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
       phalanx get /efs/data/labels.csv
     """
     from phalanx.cli.carrying import Meter
-    from phalanx.reach.transfer import TransferError, get
+    from phalanx.jobs.transfer import TransferError, get
 
     cluster = load_cluster(name, file)
     chosen = _chosen(cluster, arguments)

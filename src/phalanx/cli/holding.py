@@ -15,7 +15,7 @@ from phalanx.errors import ClusterError, JobError
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
     from phalanx.jobs.job import Job
-    from phalanx.reach.tunnel import Ended, Program, Service
+    from phalanx.jobs.tunnel import Ended, Program, Service
 
 _LOOK_EVERY_S = 0.5
 
@@ -51,7 +51,7 @@ def serve(cluster: Cluster, program: Program, port: int, path: str = "/", job: J
 
     The program runs in the environment of `job`, if that has one.
     """
-    from phalanx.reach.tunnel import Service, forward, require_free
+    from phalanx.jobs.tunnel import Service, forward, require_free
 
     require_free(port)
     note(f"starting {program.name} on the head …")

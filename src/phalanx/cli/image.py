@@ -58,15 +58,15 @@ def clean(name: str | None, file: Path | None, yes: bool) -> None:
       phalanx image clean
       phalanx image clean --yes && aws ec2 create-image --instance-id i-… --name my-image
     """
-    from phalanx.reach import image
+    from phalanx.images import cleaning
 
     cluster = load_cluster(name, file)
-    node = image.only_node(cluster)
+    node = cleaning.only_node(cluster)
     if not yes:
         require_terminal()
         question = f"Clean {node.instance_id}? Nobody can log in to it afterwards, and cluster {cluster.name} ends."
         confirm(question)
-    image.clean(cluster)
+    cleaning.clean(cluster)
     say(f"{node.instance_id} is clean. Make the image, wait until it is available, and delete the cluster:")
     say(f"  aws ec2 create-image --region {cluster.region} --instance-id {node.instance_id} --name NAME")
     say("  phalanx down")

@@ -32,8 +32,8 @@ def command(name: str | None, file: Path | None, directory: str, port: int, job:
       phalanx notebook --directory experiments --port 8889
     """
     from phalanx.cli.holding import job_or_newest, serve
-    from phalanx.reach.transfer import shared_path
-    from phalanx.reach.tunnel import notebook
+    from phalanx.jobs.transfer import shared_path
+    from phalanx.jobs.tunnel import notebook
 
     cluster = load_cluster(name, file)
     token = secrets.token_urlsafe(24)

@@ -41,7 +41,7 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
       phalanx put s3://my-bucket/imagenet/val sets/val
     """
     from phalanx.cli.carrying import Meter
-    from phalanx.reach.transfer import put
+    from phalanx.jobs.transfer import put
 
     cluster = load_cluster(name, file)
     if any(word.startswith(_S3) for word in arguments):
@@ -56,7 +56,7 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
 def _from_s3(cluster: Cluster, arguments: tuple[str, ...]) -> int:
     from phalanx import clouds
     from phalanx.cli.starting import start_own
-    from phalanx.reach.stage_data import put_job
+    from phalanx.jobs.stage_data import put_job
 
     if arguments[-1].startswith(_S3) and len(arguments) > 1:
         raise click.UsageError(f"`phalanx data put {shlex.join(arguments)}` copies to S3")

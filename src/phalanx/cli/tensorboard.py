@@ -31,8 +31,8 @@ def command(name: str | None, file: Path | None, logdir: str, port: int, job: st
       phalanx tensorboard --logdir /efs/runs --port 6007
     """
     from phalanx.cli.holding import job_or_newest, serve
-    from phalanx.reach.transfer import source_path
-    from phalanx.reach.tunnel import tensorboard
+    from phalanx.jobs.transfer import source_path
+    from phalanx.jobs.tunnel import tensorboard
 
     cluster = load_cluster(name, file)
     found = job_or_newest(cluster, job)

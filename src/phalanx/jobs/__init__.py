@@ -1,1 +1,1 @@
-"""Jobs from this machine's side: what a job is, and how to send, follow and stop one."""
+"""What a user does with nodes from this machine: jobs, files, ports and commands."""

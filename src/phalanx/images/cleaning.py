@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from phalanx.cluster.cluster_record import JOB_USER, Cluster
 from phalanx.errors import ClusterError
+from phalanx.jobs.gather import gather
 from phalanx.node.roster import Node
-from phalanx.reach.gather import gather
 
 _TIMEOUT_S = 300.0
 # What AWS's guidelines for shared AMIs name, and phalanx's own state (docs/aws-behaviour.md 5.15).

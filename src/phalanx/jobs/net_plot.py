@@ -6,7 +6,7 @@ import html
 import math
 from collections.abc import Iterable
 
-from phalanx.reach.check_net import Network, gbit
+from phalanx.jobs.check_net import Network, gbit
 
 _CELL, _LEFT, _TOP, _GAP = 64, 190, 60, 70
 _HIGH, _WIDE = 160, 420

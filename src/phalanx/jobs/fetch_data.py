@@ -14,7 +14,7 @@ from typing import Any
 from phalanx.datasets.fetch import CATALOG
 from phalanx.errors import JobError
 from phalanx.jobs.job_model import JobSpec
-from phalanx.reach.own_code import write_package
+from phalanx.jobs.own_code import write_package
 
 DIRECTORY = "datasets"
 """Where data sets are, relative to the shared directory."""

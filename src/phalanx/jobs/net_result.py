@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from phalanx.errors import JobError
+from phalanx.jobs.check_net import Link, Network
 from phalanx.node import validate
 from phalanx.node.validate import Invalid
-from phalanx.reach.check_net import Link, Network
 
 MOST_BYTES = 256 << 20
 """Twice what 1,000 nodes print."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import JobError
 from phalanx.jobs.job_model import JobSpec
+from phalanx.jobs.own_code import write_package
+from phalanx.jobs.transfer import shared_path
 from phalanx.objects.staging import TASKS
-from phalanx.reach.own_code import write_package
-from phalanx.reach.transfer import shared_path
 from phalanx.spec import spec_lustre
 from phalanx.spec.spec_data import Place, places
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from phalanx.jobs.environments import Environment
 from phalanx.jobs.job_model import JobSpec
-from phalanx.reach.own_code import write_package
+from phalanx.jobs.own_code import write_package
 
 RESULT = "phalanx-net "
 """How the lines of the job's result begin (phalanx.netcheck)."""

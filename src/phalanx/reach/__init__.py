@@ -1,1 +1,0 @@
-"""Access to a cluster's nodes: files, ports and commands."""
