@@ -25,9 +25,9 @@ from benchmarks.drill import read
 from benchmarks.measure import GOES_ON, record_to_go_on, todays_result
 from benchmarks.options import Choice, complaints, planned
 from benchmarks.pairs_account import Account
-from phalanx.clouds.local import LocalCloud
 from phalanx.drill.life import Life, outcome
 from phalanx.drill.local_cluster import LocalCluster, local_cluster
+from phalanx.local.local import LocalCloud
 
 _DEADLINE_S = 600.0
 _LEFT = re.compile(r"\b(?:cr|i|vpc)-[0-9a-f]+|pairs")

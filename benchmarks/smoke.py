@@ -28,12 +28,12 @@ from benchmarks.__main__ import machine
 from benchmarks.measure import PHALANX, ROOT
 from benchmarks.smoke_cost import NODES, TYPE
 from benchmarks.smoke_report import Report, Step
-from phalanx import clouds
-from phalanx.clouds import transcript
-from phalanx.clouds.endpoint import NotRunning
-from phalanx.clouds.protocol import Resource
+from phalanx import connection
+from phalanx.aws import transcript
+from phalanx.aws.protocol import Resource
 from phalanx.cluster.cluster_record import BOOT_LOGS, cluster_directory
 from phalanx.errors import PhalanxError
+from phalanx.local.endpoint import NotRunning
 
 # The NAT gateway is billed by the hour: the steps and the deletion, which takes some minutes, must fit into one.
 STEPS_WITHIN_S = 40 * 60.0
@@ -75,7 +75,7 @@ class Smoke:
 
     def api(self) -> Any:
         """Return the cloud's API with its current address, because a local cloud ends with its last cluster."""
-        return clouds.get(self.cloud, self.region)
+        return connection.connect(self.cloud, self.region)
 
     def run(self) -> None:
         """Take the steps; the first that fails is the last."""
@@ -325,7 +325,7 @@ def main() -> None:
     report = Report(arguments.output / f"smoke-{arguments.endpoint}-{started:%Y%m%dT%H%M%SZ}")
     os.environ[transcript.VARIABLE] = str(report.api_log)
     ssh_from = arguments.ssh_from or (my_network() if arguments.endpoint == "aws" else "127.0.0.1/32")
-    clouds.begin(arguments.endpoint)
+    connection.begin(arguments.endpoint)
     with tempfile.TemporaryDirectory(prefix="phx-") as project:
         smoke = Smoke(arguments.endpoint, arguments.region, ssh_from, Path(project), report)
         if not agrees(smoke, arguments.yes):

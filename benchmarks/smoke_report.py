@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from phalanx.clouds import redaction
+from phalanx.aws import redaction
 
 
 @dataclass(frozen=True)

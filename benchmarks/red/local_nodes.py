@@ -134,7 +134,7 @@ DEFENCES = (
             "options.state.mkdir(parents=True, exist_ok=True)",
         ),
         (
-            "clouds/endpoint.py",
+            "local/endpoint.py",
             "state().mkdir(parents=True, exist_ok=True, mode=0o700)",
             "state().mkdir(parents=True, exist_ok=True)",
         ),

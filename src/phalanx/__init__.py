@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from phalanx.api import Cluster
-    from phalanx.clouds.protocol import StackEvent
+    from phalanx.aws.protocol import StackEvent
     from phalanx.cluster.bring_up import Note, Step
     from phalanx.cluster.foreign_resources import ForeignDeleted
     from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing, RoleFreed
@@ -45,7 +45,7 @@ _PUBLIC = {
     "Leftovers": "phalanx.cluster.stack",
     "RoleFreed": "phalanx.cluster.stack",
     "ForeignDeleted": "phalanx.cluster.foreign_resources",
-    "StackEvent": "phalanx.clouds.protocol",
+    "StackEvent": "phalanx.aws.protocol",
     "JobFuture": "phalanx.jobs.future",
     "JobFailed": "phalanx.jobs.future",
     "Result": "phalanx.jobs.future",

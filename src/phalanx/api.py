@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from phalanx import clouds
+from phalanx import connection
 from phalanx.cluster import cluster_record as store
 from phalanx.errors import ClusterError, JobError
 from phalanx.jobs import environments, gather, transfer
@@ -32,7 +32,7 @@ class Cluster:
     """A cluster that is ready. As a context manager it deletes the cluster at the end if `up` created it."""
 
     def __init__(self, record: store.Cluster, made_here: bool = False) -> None:
-        self._record = replace(record, control=clouds.ControlPlane())
+        self._record = replace(record, control=connection.ControlPlane())
         self._made_here = made_here
 
     @classmethod
@@ -54,8 +54,8 @@ class Cluster:
         from phalanx.spec.spec_load import load, with_location
 
         wanted = load(Path(spec))
-        clouds.begin(wanted.cloud)
-        bring_up = BringUp(clouds.get(wanted.cloud, wanted.region), wanted, _approving(change))
+        connection.begin(wanted.cloud)
+        bring_up = BringUp(connection.connect(wanted.cloud, wanted.region), wanted, _approving(change))
         try:
             with with_location(spec):
                 for step in bring_up.steps():
@@ -164,7 +164,7 @@ class Cluster:
         """
         from phalanx.cluster.take_down import TakeDown
 
-        for _ in TakeDown(clouds.get(self._record.cloud, self._record.region), self.name).steps():
+        for _ in TakeDown(connection.connect(self._record.cloud, self._record.region), self.name).steps():
             pass
         self._made_here = False
 
@@ -200,7 +200,7 @@ def _resized(up: Up, progress: Callable[[Step], object] | None) -> Up:
     """Give a cluster the number of nodes that its changed file wants."""
     if up.resize is None:
         return up
-    from phalanx.clouds import scaling
+    from phalanx.cluster import scaling
     from phalanx.cluster.bring_up import Note
 
     return scaling.resized(up, up.resize, lambda text: progress(Note(text)) if progress else None)

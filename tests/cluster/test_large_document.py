@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 SPEC = "name: large\ncloud: local\nnodes: 1\ntype: c5.large\nkeep: no\nbucket: documents\n"
 TAGS = {f"{n:02}{'k' * 126}": "v" * 256 for n in range(40)}
-START = "from phalanx.clouds import endpoint; endpoint.begin(); endpoint.wait()"
+START = "from phalanx.local import endpoint; endpoint.begin(); endpoint.wait()"
 
 
 @pytest.fixture(scope="module")

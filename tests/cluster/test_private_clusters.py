@@ -20,7 +20,7 @@ from own_vpc import ClosedVpc
 
 from conftest import PHALANX, Terminal, a_cluster
 from localcloud.network import dial
-from phalanx.clouds.aws import AwsCloud
+from phalanx.aws.aws import AwsCloud
 from phalanx.plan.private_access import NEEDED
 from phalanx.ssh.remote import close_all
 

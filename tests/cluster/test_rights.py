@@ -25,8 +25,7 @@ from own_vpc import OwnFileSystem, OwnVpc
 
 from conftest import Terminal, a_terminal, read_until
 from localcloud.iam.policy import Ask, Statement, statements_of
-from phalanx.clouds import lookups
-from phalanx.jobs.own_code import write_package
+from phalanx.aws import lookups
 from phalanx.node.roster import Roster
 
 pytestmark = pytest.mark.cluster
@@ -80,7 +79,7 @@ NOT_HERE = {
     "role/phalanx/": "the role that removes a forgotten cluster: test_forgotten_cluster.py",
     "sns:SetSubscriptionAttributes": "an update by a later version",
 }
-START = "from phalanx.clouds import endpoint; endpoint.begin(); endpoint.wait()"
+START = "from phalanx.local import endpoint; endpoint.begin(); endpoint.wait()"
 TRUST = {"Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::123456789012:root"}, "Action": "sts:AssumeRole"}
 
 

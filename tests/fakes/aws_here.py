@@ -7,7 +7,7 @@ from typing import Any
 
 from fleet_fakes import REGION
 
-from phalanx.clouds.aws import AwsCloud
+from phalanx.aws.aws import AwsCloud
 
 
 class AwsHere(AwsCloud):

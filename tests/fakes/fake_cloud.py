@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from rosters import a_node
 
-from phalanx.clouds.protocol import (
+from phalanx.aws.protocol import (
     CLUSTER_TAG,
     ChangeSet,
     Heads,

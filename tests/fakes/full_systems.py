@@ -14,7 +14,7 @@ from pathlib import Path
 from conftest import Terminal, a_cluster
 from localcloud.images import store
 from localcloud.nodes import userns
-from phalanx.clouds import images
+from phalanx.local import images
 from phalanx.plan.machine_images import admin_user_of
 
 IMAGE = os.environ.get("PHALANX_FULL_IMAGE", "ubuntu-24.04")

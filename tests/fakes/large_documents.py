@@ -16,7 +16,7 @@ from fleet_fakes import forget_resources, name
 from stack_fakes import TOPIC, Stacks, stacks
 
 from localcloud.daemon import faults
-from phalanx import clouds
+from phalanx import connection
 from phalanx.cluster import cluster_record as store
 
 TAGS = {f"{n:02}{'k' * 126}": "v" * 256 for n in range(40)}
@@ -79,10 +79,10 @@ def use(monkeypatch):
     """Have `phalanx` use this cloud from now on."""
 
     def used_now(cloud: Aws) -> Aws:
-        monkeypatch.setattr(clouds, "get", lambda name, region: cloud)
+        monkeypatch.setattr(connection, "connect", lambda name, region: cloud)
         return cloud
 
-    monkeypatch.setattr(clouds, "begin", lambda name: None)
+    monkeypatch.setattr(connection, "begin", lambda name: None)
     monkeypatch.setattr(store, "_generate", write_key)
     return used_now
 

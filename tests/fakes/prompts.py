@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from fake_cloud import FakeCloud, write_key
 
-from phalanx import cli, clouds, template
-from phalanx.clouds import endpoint
+from phalanx import cli, connection, template
 from phalanx.cluster import cluster_record as store
+from phalanx.local import endpoint
 from phalanx.ssh.remote import Remote
 
 
@@ -49,8 +49,8 @@ def in_memory(tmp_path, monkeypatch):
 def cloud(in_memory, monkeypatch, tmp_path):
     """The cloud of the file phalanx.yaml in that directory."""
     fake = FakeCloud()
-    monkeypatch.setattr(clouds, "get", lambda name, region: fake)
-    monkeypatch.setattr(clouds, "begin", lambda name: None)
+    monkeypatch.setattr(connection, "connect", lambda name, region: fake)
+    monkeypatch.setattr(connection, "begin", lambda name: None)
     monkeypatch.setattr(endpoint, "find", lambda: "it runs")
     (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 3\nmin: 1\n")
     return fake

@@ -21,8 +21,8 @@ from localcloud.iam import credentials
 from localcloud.weather import launches, newcomers
 from localcloud.weather.forecast import Forecast
 from localcloud.weather.neighbours import _guard_duty, _make_group, _make_interface
-from phalanx.clouds import foreign
-from phalanx.clouds.protocol import Resource
+from phalanx.aws import foreign
+from phalanx.aws.protocol import Resource
 from phalanx.errors import CloudError
 from phalanx.spec.spec import ClusterSpec
 

@@ -17,8 +17,8 @@ import pytest
 from benchmarks.measure import PHALANX
 from fleet_fakes import until
 
-from phalanx.clouds import endpoint
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.local import endpoint
 
 
 def test_a_full_output_is_reported_in_one_line(tmp_path):

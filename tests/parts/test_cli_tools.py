@@ -10,10 +10,10 @@ import pytest
 from fake_cloud import FakeCloud
 from fake_nodes import FakeCluster
 
-from phalanx import cli, clouds
+from phalanx import cli, connection
+from phalanx.aws.protocol import StackState
 from phalanx.cli import logs
 from phalanx.cli.carrying import Meter, size
-from phalanx.clouds.protocol import StackState
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.jobs.job import Job, JobSpec, JobState, JobStatus, submit
 from phalanx.jobs.transfer import Copied, Moved
@@ -181,7 +181,7 @@ def test_ls_shows_the_status_of_every_cluster(phalanx, monkeypatch, tmp_path):
     assert "This machine knows no cluster" in phalanx("ls")[2]
     fake = FakeCloud()
     stack_id = fake.put("one", "CREATE_COMPLETE")
-    monkeypatch.setattr(clouds, "get", lambda name, region: fake)
+    monkeypatch.setattr(connection, "connect", lambda name, region: fake)
     Cluster("one", "aws", "us-east-1", stack_id, "54.0.0.1", nodes=2, created_s=1.0).save()
     Cluster("two", "local", "us-east-1", "arn:x").save()
     Cluster("three", "aws", "eu-west-1").save()

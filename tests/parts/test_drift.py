@@ -10,8 +10,8 @@ from account import ALLOW, trust
 from aws_here import AwsHere
 from fleet_fakes import Cloud, cloud
 
-from phalanx.clouds import drift
-from phalanx.clouds.protocol import Resource
+from phalanx.aws import drift
+from phalanx.aws.protocol import Resource
 
 EVERYBODY = [{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
 

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from phalanx.clouds import endpoint, local_code
-from phalanx.clouds.aws_api import ApiCloud
-from phalanx.clouds.local import LocalCloud
+from phalanx.aws.aws_api import ApiCloud
 from phalanx.errors import CloudError, LocalCloudError
+from phalanx.local import endpoint, local_code
+from phalanx.local.local import LocalCloud
 
 STATUS = {"mode": "range", "stacks": [{"name": "demo", "status": "CREATE_COMPLETE"}], "nodes": [], "pids": []}
 

@@ -9,7 +9,7 @@ import pytest
 from moto.efs.models import efs_backends
 from stack_fakes import stacks
 
-from phalanx.clouds import file_systems as kept_file_systems
+from phalanx.aws import file_systems as kept_file_systems
 from phalanx.errors import LocalCloudError
 
 

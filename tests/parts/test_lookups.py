@@ -18,7 +18,7 @@ from localcloud.daemon import faults
 from localcloud.ec2 import account_quotas
 from localcloud.images import store
 from localcloud.images.imagebuilder import registered
-from phalanx.clouds import lookups
+from phalanx.aws import lookups
 from phalanx.data import table
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan.plan import make_plan

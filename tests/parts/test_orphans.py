@@ -30,8 +30,8 @@ from moto.efs.models import efs_backends
 from stack_fakes import Stacks, stacks
 
 from localcloud.storage import file_systems
-from phalanx.clouds import orphans, remains
-from phalanx.clouds.refusals import translate
+from phalanx.aws import orphans, remains
+from phalanx.aws.refusals import translate
 
 STACK_TAG = "aws:cloudformation:stack-name"
 

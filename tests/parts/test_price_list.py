@@ -13,8 +13,8 @@ from botocore.exceptions import ClientError
 from clusters import aws_spec
 from stack_fakes import Stacks, stacks
 
-from phalanx.clouds import lookups, price_list
-from phalanx.clouds.aws import AwsCloud
+from phalanx.aws import lookups, price_list
+from phalanx.aws.aws import AwsCloud
 from phalanx.data import location, table
 from phalanx.errors import CloudError
 from phalanx.plan.money import Prices, usd_per_hour

@@ -10,7 +10,7 @@ from clusters import spec
 from fake_cloud import FakeCloud
 
 from phalanx import cli
-from phalanx.clouds.protocol import SshRoute
+from phalanx.aws.protocol import SshRoute
 from phalanx.cluster import ssh_hosts
 from phalanx.cluster.bring_up import BringUp
 from phalanx.cluster.cluster_record import Cluster, write_ssh_config

@@ -13,7 +13,7 @@ from own_vpc import EVERYWHERE, ClosedVpc, OwnVpc
 from stack_fakes import Stacks, stacks
 
 from localcloud.ec2 import service as local_ec2
-from phalanx.clouds import endpoints_of_vpc, vpcs
+from phalanx.aws import endpoints_of_vpc, vpcs
 from phalanx.errors import SpecError
 from phalanx.plan.existing_vpc import INTERNET, NAT, OTHER, Endpoint, ExistingVpc
 

@@ -15,8 +15,8 @@ from fleet_fakes import IMAGE, ZONE, name, until
 from stack_fakes import HANDLE, TOPIC, Stacks, stacks, waits
 
 from localcloud.daemon import faults
-from phalanx import clouds
-from phalanx.clouds.refusals import translate
+from phalanx import connection
+from phalanx.aws.refusals import translate
 
 SPEC = "cloud: aws\nnodes: 2\ntype: c5.large\nssh_from: 203.0.113.0/24\n"
 ADDRESS = {"Type": "AWS::EC2::EIP", "Properties": {"Domain": "vpc"}}
@@ -43,7 +43,7 @@ class Account(AwsHere):
 @pytest.fixture
 def account(local: Stacks, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     made = Account(local.client)
-    monkeypatch.setattr(clouds, "get", lambda *_: made)
+    monkeypatch.setattr(connection, "connect", lambda *_: made)
     yield made
     faults.apply(local.context, {"address_limit": None, "capacity": {"c5.large": None}})
 
@@ -77,9 +77,9 @@ def test_a_quota_that_is_used_up_is_shown_with_its_value_and_the_way_to_raise_it
     assert failure["source"] == "stack"
     assert quota == {
         "source": "Service Quotas",
-        "text": f"your quota “EC2-VPC Elastic IPs” (L-0263D0A3) leaves 0 of {in_use} Elastic IP{'s' * (in_use > 1)} in us-east-1 "
-        f"({in_use} in use by others), and 2 are needed. Request more: `aws service-quotas "
-        "request-service-quota-increase --region us-east-1 --service-code ec2 --quota-code L-0263D0A3 "
+        "text": f"your quota “EC2-VPC Elastic IPs” (L-0263D0A3) leaves 0 of {in_use} "
+        f"Elastic IP{'s' * (in_use > 1)} in us-east-1 ({in_use} in use by others), and 2 are needed. "
+        "Request more: `aws service-quotas request-service-quota-increase --region us-east-1 --service-code ec2 --quota-code L-0263D0A3 "
         f"--desired-value {in_use + 2}`",
     }
 

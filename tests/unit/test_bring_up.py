@@ -7,7 +7,7 @@ import time
 import pytest
 from fake_cloud import HEAD_FAILED, STACK, FakeCloud, demo, event, roster, up
 
-from phalanx.clouds.protocol import Running
+from phalanx.aws.protocol import Running
 from phalanx.cluster import bring_up
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.bring_up import BringUp

@@ -7,8 +7,8 @@ import re
 import pytest
 from clusters import spec
 
-from phalanx.clouds import s3_objects
-from phalanx.clouds.aws import AwsCloud
+from phalanx.aws import s3_objects
+from phalanx.aws.aws import AwsCloud
 from phalanx.errors import SpecError
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.aws.protocol import Running
 from phalanx.cli.console import moment
-from phalanx.clouds.protocol import Running
-from phalanx.clouds.scaling import Scaling
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.scaling import Scaling
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan.money import Use
 

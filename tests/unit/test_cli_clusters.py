@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from fake_cloud import HEAD_FAILED, MISSING, event, roster
 
-from phalanx.clouds.orphans import Orphans
-from phalanx.clouds.protocol import Running
+from phalanx.aws.orphans import Orphans
+from phalanx.aws.protocol import Running
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError
 from phalanx.jobs.job_model import JobState, JobStatus
@@ -102,7 +102,7 @@ def test_ctrl_c_during_up_shows_how_to_go_on(phalanx, cloud, monkeypatch):
     assert cloud.describe_stack("demo") is not None
 
 
-@pytest.mark.parametrize("moment", ["phalanx.clouds.get", "fake_cloud.FakeCloud.describe_stack"])
+@pytest.mark.parametrize("moment", ["phalanx.connection.connect", "fake_cloud.FakeCloud.describe_stack"])
 def test_ctrl_c_before_anything_was_requested_says_so(phalanx, cloud, monkeypatch, moment):
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -253,7 +253,7 @@ def test_down_says_so_when_the_head_can_t_be_asked_for_jobs(phalanx, cloud, monk
 
 
 def test_a_smaller_scale_names_the_jobs_that_it_would_end_and_min(phalanx, cloud, monkeypatch, tmp_path):
-    monkeypatch.setattr("phalanx.clouds.scaling.Scaling.jobs_in_the_way", lambda _: ["261121-1"])
+    monkeypatch.setattr("phalanx.cluster.scaling.Scaling.jobs_in_the_way", lambda _: ["261121-1"])
     (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 2\nmin: 2\n")
     phalanx("up")
     typed(monkeypatch, "n")
@@ -343,7 +343,7 @@ def test_why_without_a_cluster_or_without_a_fault(phalanx, cloud):
 
 def test_reap_lists_what_is_left_of_clusters_without_a_stack(phalanx, cloud, monkeypatch):
     left = [Orphans("old", "", ("VPC vpc-1",)), Orphans("stuck", "ROLLBACK_COMPLETE", ())]
-    monkeypatch.setattr("phalanx.clouds.orphans.find", lambda api: left)
+    monkeypatch.setattr("phalanx.aws.orphans.find", lambda api: left)
     assert phalanx("reap") == 1
     assert phalanx.out.splitlines() == [
         "Of cluster old is left (it has no stack):",

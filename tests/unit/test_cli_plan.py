@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from fake_cloud import roster
 
-from phalanx import clouds, template
-from phalanx.clouds.protocol import Running
+from phalanx import connection, template
+from phalanx.aws.protocol import Running
 from phalanx.errors import CloudUnreachable, SpecError
 from phalanx.template import request
 
@@ -22,7 +22,7 @@ def test_init_refuses_a_name_that_the_next_command_would_refuse(phalanx, tmp_pat
 
 
 def test_a_plan_and_a_template_for_aws_need_no_credentials_offline(phalanx, tmp_path, monkeypatch):
-    monkeypatch.setattr(clouds, "get", lambda name, region: pytest.fail("the cloud was asked"))
+    monkeypatch.setattr(connection, "connect", lambda name, region: pytest.fail("the cloud was asked"))
     text = "name: demo\ncloud: aws\nregion: eu-west-1\nnodes: 2\nssh_from: 203.0.113.7/32\n"
     (tmp_path / "phalanx.yaml").write_text(text)
     assert phalanx("plan", "--offline", "--json") == 0

@@ -9,13 +9,13 @@ from botocore import exceptions as boto
 from botocore.loaders import JSONFileLoader
 from clusters import aws_spec
 
-from phalanx import clouds
-from phalanx.clouds import lookups, remains, reservations, sessions
-from phalanx.clouds.aws import AwsCloud
-from phalanx.clouds.policies import require_policies
-from phalanx.clouds.protocol import Resource
-from phalanx.clouds.refusals import is_gone, translate
-from phalanx.clouds.usage import ask
+from phalanx import connection
+from phalanx.aws import lookups, remains, reservations, sessions
+from phalanx.aws.aws import AwsCloud
+from phalanx.aws.policies import require_policies
+from phalanx.aws.protocol import Resource
+from phalanx.aws.refusals import is_gone, translate
+from phalanx.aws.usage import ask
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan import quotas
 from phalanx.plan.capacity import Reservation
@@ -384,7 +384,7 @@ def test_an_unknown_type_brings_the_nearest_or_what_fits_the_cloud(wanted, cloud
 
 def test_an_unknown_cloud_is_reported():
     with pytest.raises(SpecError, match="there is no cloud 'gcp'"):
-        clouds.get("gcp", "r")
+        connection.connect("gcp", "r")
 
 
 def test_clouds_of_one_command_parse_botocores_tables_once(monkeypatch):
@@ -393,6 +393,6 @@ def test_clouds_of_one_command_parse_botocores_tables_once(monkeypatch):
     monkeypatch.setattr(JSONFileLoader, "load_file", lambda self, path: parsed.append(path) or load(self, path))
     sessions._loader.cache_clear()
     for _ in range(3):
-        clouds.get("aws", "us-east-1").client("sqs")
+        connection.connect("aws", "us-east-1").client("sqs")
     found = [path for path in parsed if path.endswith(("endpoints", "sqs/2012-11-05/service-2"))]
     assert len(found) == len(set(found)) == 2

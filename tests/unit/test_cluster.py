@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from fake_cloud import AUTHORITY
 
-from phalanx.clouds.protocol import CLUSTER_TAG, SshRoute, StackState
+from phalanx.aws.protocol import CLUSTER_TAG, SshRoute, StackState
 from phalanx.cluster import adopt
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster

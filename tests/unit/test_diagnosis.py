@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from fake_cloud import AUTHORITY, FakeCloud
 
-from phalanx import clouds
-from phalanx.clouds.diagnosis import repair
-from phalanx.clouds.protocol import SshRoute
+from phalanx import connection
+from phalanx.aws.protocol import SshRoute
 from phalanx.cluster.cluster_record import Cluster, write_ssh_config
+from phalanx.cluster.diagnosis import repair
 from phalanx.errors import ClusterGone
 from phalanx.ssh.remote import ConnectionLost, HostRefused
 
@@ -16,7 +16,7 @@ from phalanx.ssh.remote import ConnectionLost, HostRefused
 def test_trust_is_renewed_from_the_table(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
     cloud = FakeCloud()
-    monkeypatch.setattr(clouds, "get", lambda name, region: cloud)
+    monkeypatch.setattr(connection, "connect", lambda name, region: cloud)
     cluster = Cluster("demo", "aws", "us-east-1", table="table", head_address="54.0.0.1")
     write_ssh_config(cluster, AUTHORITY, SshRoute())
     refused = HostRefused("its host key is not certified")
@@ -30,7 +30,7 @@ def test_trust_is_renewed_from_the_table(tmp_path, monkeypatch):
 def test_how_ssh_reaches_the_head_is_written_again_as_this_version_does(tmp_path, monkeypatch, address, reached):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
     cloud = FakeCloud()
-    monkeypatch.setattr(clouds, "get", lambda name, region: cloud)
+    monkeypatch.setattr(connection, "connect", lambda name, region: cloud)
     stack_id = cloud.put("demo", "CREATE_COMPLETE")
     cluster = Cluster("demo", "aws", "us-east-1", stack_id, table="table", head_address=address).save()
     earlier = "Host deeplearning-master\n    HostName 54.0.0.1\n"

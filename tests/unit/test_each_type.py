@@ -124,7 +124,7 @@ def test_a_mistake_is_named_once():
 
 
 def test_a_call_is_made_once_for_all_types():
-    from phalanx.clouds.asked_once import AskedOnce
+    from phalanx.aws.asked_once import AskedOnce
 
     class Api:
         name, region = "aws", "us-east-1"

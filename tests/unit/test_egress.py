@@ -9,7 +9,7 @@ from clusters import FACTS, aws_spec, plan
 
 import phalanx.node
 from localcloud.nodes.machine import API_ADDRESS, API_PORT
-from phalanx.clouds import domains
+from phalanx.aws import domains
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.template import egress
 

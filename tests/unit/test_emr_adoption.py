@@ -15,15 +15,15 @@ from fake_cloud import STACK, FakeCloud, event
 from plans import ADOPTED, FOUND
 from rosters import a_node
 
-from phalanx import clouds
+from phalanx import connection
+from phalanx.aws.protocol import SshRoute
 from phalanx.cli.adopt import command
 from phalanx.cli.progress import Watch
-from phalanx.clouds import emr_found
-from phalanx.clouds.emr_resizing import CoreGroup
-from phalanx.clouds.protocol import SshRoute
 from phalanx.cluster import adopt_emr
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.emr_nodes import Nodes
+from phalanx.emr import emr_found
+from phalanx.emr.emr_resizing import CoreGroup
 from phalanx.errors import CloudError, ClusterError
 from phalanx.ssh.remote import Completed
 from phalanx.template import emr_adopted
@@ -186,7 +186,7 @@ class FakeNodes:
 def test_an_adoption_that_is_interrupted_is_undone(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
     cloud, released = FakeCloud(), []
-    monkeypatch.setattr(clouds, "get", lambda *_: cloud)
+    monkeypatch.setattr(connection, "connect", lambda *_: cloud)
     monkeypatch.setattr(emr_found, "find", lambda *_: FOUND)
     monkeypatch.setattr(adopt_emr, "Nodes", FakeNodes)
     monkeypatch.setattr(adopt_emr.store, "make_key", lambda _: "ssh-ed25519 AAAA me")

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from clusters import FACTS, spec
 
-from phalanx.clouds.instance_groups import InstanceGroups
-from phalanx.clouds.protocol import Resource, StackState
+from phalanx.aws.protocol import Resource, StackState
 from phalanx.cluster.resume import require_living
 from phalanx.cluster.why import Evidence, diagnose
+from phalanx.emr.instance_groups import InstanceGroups
 from phalanx.errors import ClusterError, SpecError
 from phalanx.plan import quotas
 from phalanx.plan.existing_vpc import INTERNET, ExistingVpc, Subnet

@@ -19,10 +19,10 @@ from localcloud.images.distributions import DISTRIBUTIONS
 from localcloud.images.store import Image
 from localcloud.nodes import image_layer, operating_system
 from localcloud.nodes.machine import Machine, NodeError, Site
-from phalanx.clouds import endpoint
-from phalanx.clouds import images as client
 from phalanx.data import table
 from phalanx.errors import SpecError
+from phalanx.local import endpoint
+from phalanx.local import images as client
 from phalanx.plan.machine_images import admin_user_of
 from phalanx.plan.plan import make_plan
 

@@ -36,17 +36,15 @@ ORDER = (
     ("runner",),
     ("code", "spec", "ssh"),
     ("plan",),
-    ("template", "protocol"),
-    ("cluster",),
-    ("jobs",),
-    ("images",),
+    ("template",),
+    ("aws", "local", "emr", "cluster", "connection", "jobs", "images"),
     ("plugins",),
     ("api", "drill"),
     ("cli",),
     ("__main__",),
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
-PLUGINS = ("clouds", "launchers", "schedulers")
+PLUGINS = ("launchers", "schedulers")
 STANDARD_LIBRARY_ONLY = (
     "phalanx.datasets",
     "phalanx.node",
@@ -79,7 +77,7 @@ LINUX_ROOMS = ("localcloud", "phalanx.drill", "phalanx.runner", "phalanx.netchec
 LINUX_ELSEWHERE = {
     "phalanx.ssh.bounded": {"memfd_create"},
     "phalanx.ssh.remote": {"prctl"},
-    "phalanx.clouds.local_code": {"/proc/"},
+    "phalanx.local.local_code": {"/proc/"},
     # It runs in jobs on nodes, too; where there is no /proc, it looks at no threads.
     "phalanx.torch": {"/proc/"},
 }
@@ -123,8 +121,6 @@ def part_of(name: str) -> str:
     if pieces[0] == "localcloud":
         return "localcloud"
     part = pieces[1] if len(pieces) > 1 else ""
-    if is_in(name, "phalanx.clouds.protocol"):
-        return "protocol"
     return "plugins" if part in PLUGINS else part
 
 
@@ -222,14 +218,14 @@ def test_core_imports_no_plugin_no_local_cloud_and_no_cli() -> None:
     assert foreign == []
 
 
-def test_clouds_and_launchers_do_not_import_each_other() -> None:
+def test_launchers_and_schedulers_do_not_import_each_other() -> None:
     for package in PLUGINS:
         for module in (m for m in modules() if m.is_in(f"phalanx.{package}")):
             foreign = [i for i in module.own_imports() if part_of(i) in ("plugins", "localcloud", "cli")]
             assert [i for i in foreign if not is_in(i, f"phalanx.{package}")] == [], module.name
 
 
-@pytest.mark.parametrize("package", ["phalanx.clouds", "phalanx.launchers", "phalanx.schedulers"])
+@pytest.mark.parametrize("package", ["phalanx.launchers", "phalanx.schedulers"])
 def test_neighbours_in_a_table_of_plugins_do_not_import_each_other(package: str) -> None:
     registered = {m.name for m in modules()} & next(m.table for m in modules() if m.name == package)
     assert len(registered) > 1
@@ -251,8 +247,8 @@ def test_what_runs_on_nodes_needs_the_standard_library_alone() -> None:
             assert allowed, f"{module.name} imports {imported}"
 
 
-def test_botocore_is_imported_in_clouds_and_in_the_local_cloud_only() -> None:
-    others = [m for m in modules() if m.part != "localcloud" and not m.is_in("phalanx.clouds")]
+def test_botocore_is_imported_in_aws_and_in_the_local_cloud_only() -> None:
+    others = [m for m in modules() if m.part != "localcloud" and not m.is_in("phalanx.aws", "phalanx.local")]
     assert [(m.name, i) for m in others for i in m.imports if i.split(".")[0] in ("boto3", "botocore")] == []
 
 

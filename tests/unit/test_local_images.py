@@ -15,12 +15,12 @@ from localcloud.images import command, store
 from localcloud.images.store import Image
 from phalanx.cli import image_making
 from phalanx.cli import images as commands
-from phalanx.clouds import endpoint, images
 from phalanx.errors import JobError, LocalCloudError
 from phalanx.images import making, shelf
 from phalanx.images.base import local_bases
 from phalanx.images.shelf import Shelved
 from phalanx.jobs.environments import recipe
+from phalanx.local import endpoint, images
 
 STATUS = """Package: bash
 Status: install ok installed

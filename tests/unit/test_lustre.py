@@ -11,7 +11,7 @@ from clusters import FACTS, aws_spec, plan, spec
 from fake_cloud import READY, FakeCloud, event
 from test_storage_choices import OWN, VPC, ZONE
 
-from phalanx.clouds import usage
+from phalanx.aws import usage
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.spending import cost
 from phalanx.cluster.take_down import TakeDown

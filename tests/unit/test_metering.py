@@ -2,8 +2,8 @@
 
 import pytest
 
-from phalanx.clouds.metering import node_hours
-from phalanx.clouds.protocol import ScalingActivity
+from phalanx.aws.metering import node_hours
+from phalanx.aws.protocol import ScalingActivity
 from phalanx.plan import money
 from phalanx.plan.money import Cost, Use
 

@@ -11,8 +11,8 @@ import pytest
 from clusters import FACTS, aws_spec, plan, spec
 from fake_cloud import FakeCloud
 
+from phalanx.aws import buckets
 from phalanx.cli.mounted import scattered
-from phalanx.clouds import buckets
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudError, SpecError
 from phalanx.node import data_mounts

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from localcloud.nodes.machine import USER_ADDRESS
-from phalanx.clouds import own_address, ssh_access
+from phalanx.aws import own_address
+from phalanx.cluster import ssh_access
 from phalanx.errors import SpecError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.clouds import pages
+from phalanx.aws import pages
 from phalanx.errors import CloudError
 
 

@@ -12,9 +12,9 @@ from botocore.regions import EndpointResolver
 from plans import default_document
 
 from localcloud.api import partitions
-from phalanx.clouds.local import LocalCloud
 from phalanx.data import table
 from phalanx.errors import LocalCloudError
+from phalanx.local.local import LocalCloud
 from phalanx.node import aws_client, mount
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import Aws

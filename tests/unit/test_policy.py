@@ -58,10 +58,9 @@ def made_calls() -> set[str]:
     services = "s3|emr|ec2|autoscaling|efs|fsx|logs|sqs|dynamodb|sns|lambda|iam|ssm|service-quotas|cloudformation"
     services += "|pricing|events|s3control"
     pattern = rf'"({services})",\s*"([a-z_]+)"'
-    clouds = [file for file in (SOURCES / "clouds").glob("*.py") if file.name != "local.py"]
-    files = [*clouds, *(SOURCES / "cluster").glob("*.py")]
+    files = [file for room in ("aws", "emr", "cluster") for file in (SOURCES / room).glob("*.py")]
     found = {pair for file in files for pair in re.findall(pattern, file.read_text())}
-    listed = re.findall(r'^    "(describe_[a-z_]+)": \(', (SOURCES / "clouds" / "remains.py").read_text(), re.M)
+    listed = re.findall(r'^    "(describe_[a-z_]+)": \(', (SOURCES / "aws" / "remains.py").read_text(), re.M)
     found |= {("ec2", operation) for operation in listed}
     return {action(*pair) for pair in found if "_" in pair[1]}
 

@@ -19,7 +19,7 @@ from benchmarks.smoke import Smoke, agrees
 from benchmarks.smoke_report import Report, Step
 from clusters import FACTS, aws_spec
 
-from phalanx import clouds
+from phalanx import connection
 from phalanx.errors import CloudError
 from phalanx.plan.plan import make_plan
 from phalanx.template import synthesize
@@ -29,7 +29,7 @@ IDENTITY = {"Account": "123456789012", "Arn": "arn:aws:iam::123456789012:user/an
 
 
 def answer_as(monkeypatch, call):
-    monkeypatch.setattr(clouds, "get", lambda *_: SimpleNamespace(call=call))
+    monkeypatch.setattr(connection, "connect", lambda *_: SimpleNamespace(call=call))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from clusters import FACTS, plan, spec
 
-from phalanx.clouds.file_systems import mount_targets
+from phalanx.aws.file_systems import mount_targets
 from phalanx.errors import SpecError
 from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc, Subnet
 from phalanx.plan.mount_targets import MountTarget

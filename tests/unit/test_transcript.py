@@ -10,7 +10,7 @@ from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from phalanx.clouds import redaction, transcript
+from phalanx.aws import redaction, transcript
 from phalanx.errors import CloudError
 
 SECRETS = {

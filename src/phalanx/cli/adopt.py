@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from phalanx import clouds
+from phalanx import connection
 from phalanx.cli.console import confirm, note, require_terminal, say
 from phalanx.cli.options import debug_option
 from phalanx.counts import counted
 from phalanx.errors import SpecError
-from phalanx.spec.cloud_names import is_emr
+from phalanx.spec.cloud_names import CLOUDS, is_emr
 from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_checks import shared as shared_directory
 
 if TYPE_CHECKING:
-    from phalanx.clouds.aws_api import ApiCloud
+    from phalanx.aws.aws_api import ApiCloud
     from phalanx.cluster.adopt_emr import EmrAdoption, Wanted
     from phalanx.cluster.cluster_record import Cluster
     from phalanx.node.roster import Roster
@@ -34,7 +34,7 @@ def _directory(_: click.Context, __: click.Parameter, value: str) -> str:
 @click.command("adopt")
 @click.argument("name", required=False)
 @click.option("--emr", metavar="ID", help="Adopt this EMR cluster (j-…), which phalanx did not make, as NAME.")
-@click.option("--cloud", type=click.Choice(sorted(clouds.MODULES)), help="Its cloud; default: aws, or emr with --emr.")
+@click.option("--cloud", type=click.Choice(sorted(CLOUDS)), help="Its cloud; default: aws, or emr with --emr.")
 @click.option("--region", default="us-east-1", show_default=True, help="Its region.")
 @click.option(
     "-i",
@@ -85,7 +85,7 @@ def command(
 
         cluster, roster = _adopt_emr(emr, cloud or "emr", region, Wanted(name or "", shared, least or 0, identity), yes)
     elif name:
-        cluster, roster = adopt(clouds.get(cloud or "aws", region), name, identity)
+        cluster, roster = adopt(connection.connect(cloud or "aws", region), name, identity)
     else:
         raise SpecError("which cluster?", "Write its name, or --emr with the id of an EMR cluster.")
     say(f"Cluster {cluster.name} is known here now: {len(roster.nodes)} of {counted(roster.requested, 'node')}.")
@@ -93,16 +93,17 @@ def command(
 
 
 def _adopt_emr(cluster_id: str, cloud: str, region: str, wanted: Wanted, yes: bool) -> tuple[Cluster, Roster]:
+    from phalanx.aws import domains
     from phalanx.cli.progress import Watch
-    from phalanx.clouds import domains, emr_found
     from phalanx.cluster.adopt_emr import EmrAdoption
+    from phalanx.emr import emr_found
 
     if not is_emr(cloud):
         raise SpecError(f"--cloud {cloud} has no EMR clusters", "Write --cloud emr, or --cloud local-emr.")
     if not yes:
         require_terminal()
     started_s = time.monotonic()
-    api = cast("ApiCloud", clouds.get(cloud, region))
+    api = cast("ApiCloud", connection.connect(cloud, region))
     adoption = EmrAdoption(api, domains.of(region), emr_found.find(api, cluster_id), wanted)
     try:
         for line in _terms(adoption):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from phalanx import clouds
+from phalanx import connection
 from phalanx.cli.console import say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.errors import SpecError
@@ -26,10 +26,10 @@ def command(network: str, name: str | None, file: Path | None) -> None:
       phalanx allow                     # after a move to another network
       phalanx allow 203.0.113.0/24
     """
-    from phalanx.clouds.ssh_access import allowed, head_group
+    from phalanx.cluster.ssh_access import allowed, head_group
 
     cluster = load_cluster(name, file)
-    cloud = clouds.get(cluster.cloud, cluster.region)
+    cloud = connection.connect(cluster.cloud, cluster.region)
     group = head_group(cloud, cluster)
     source = _source(network, cluster.cloud)
     _refuse_the_internet(source, allowed(cloud, group))
@@ -51,7 +51,7 @@ def _refuse_the_internet(source: str, before: list[str]) -> None:
 
 def _source(network: str, cloud: str) -> str:
     """Return the network in CIDR notation. Raises SpecError."""
-    from phalanx.clouds import own_address
+    from phalanx.aws import own_address
     from phalanx.spec import spec_checks as checks
 
     try:

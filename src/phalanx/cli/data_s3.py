@@ -113,10 +113,10 @@ def rm(name: str | None, file: Path | None, yes: bool, url: str) -> None:
 
 def _store(name: str | None, file: Path | None, url: str, make: bool = False) -> Store:
     """Return the bucket in the cloud of the chosen cluster, or of the cluster that phalanx.yaml describes."""
-    from phalanx import clouds
-    from phalanx.jobs.s3_transfer import Store
+    from phalanx import connection
+    from phalanx.reach.s3_transfer import Store
 
-    return Store(clouds.get(*_place(name, file)), url, make)
+    return Store(connection.connect(*_place(name, file)), url, make)
 
 
 def _place(name: str | None, file: Path | None) -> tuple[str, str]:

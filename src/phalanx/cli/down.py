@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phalanx import clouds
+from phalanx import connection
 from phalanx.cli.console import confirm, duration, note, print_json, require_terminal, say
 from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debug_option, load_cluster, verbose_option
 from phalanx.errors import ClusterError, PhalanxError
@@ -124,8 +124,8 @@ def where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
 
 def _begin(name: str, cloud: str, region: str, keep: str | None, asks: bool) -> TakeDown | None:
     """Prepare the deletion; return None if there can't be anything to delete."""
-    from phalanx.clouds import endpoint
     from phalanx.cluster.take_down import TakeDown, forget
+    from phalanx.local import endpoint
 
     def wanted(contents: str) -> bool:
         return asks and confirm(f"It contains {contents}. Delete that too?", abort=False)
@@ -135,7 +135,7 @@ def _begin(name: str, cloud: str, region: str, keep: str | None, asks: bool) -> 
         return not asks or confirm(question, abort=False)
 
     try:
-        return TakeDown(clouds.get(cloud, region), name, keep, wanted, loses)
+        return TakeDown(connection.connect(cloud, region), name, keep, wanted, loses)
     except endpoint.NotRunning:
         # The cluster ended with the local cloud; only this machine's record can be left.
         forget(name)
@@ -143,8 +143,8 @@ def _begin(name: str, cloud: str, region: str, keep: str | None, asks: bool) -> 
 
 
 def _follow(watch: Watch, take_down: TakeDown | None) -> None:
-    from phalanx.clouds import endpoint
     from phalanx.cluster.take_down import forget
+    from phalanx.local import endpoint
 
     if take_down is None:
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phalanx import clouds
+from phalanx import connection
 from phalanx.cli.console import duration, moment, note, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.counts import counted
@@ -17,7 +17,7 @@ from phalanx.errors import CloudError, ClusterError
 from phalanx.spec.spec_checks import WrongError, duration_s
 
 if TYPE_CHECKING:
-    from phalanx.clouds.protocol import Cloud, StackState
+    from phalanx.aws.protocol import Cloud, StackState
     from phalanx.cluster.cluster_record import Cluster
 
 
@@ -48,12 +48,12 @@ def command(by: int, name: str | None, file: Path | None, as_json: bool) -> None
       phalanx extend
       phalanx extend 8h
     """
-    from phalanx.clouds.diagnosis import require_stack
     from phalanx.cluster import forgotten
+    from phalanx.cluster.diagnosis import require_stack
 
     cluster = load_cluster(name, file)
     state = require_stack(cluster)
-    cloud = clouds.get(cluster.cloud, cluster.region)
+    cloud = connection.connect(cluster.cloud, cluster.region)
     running, now = cloud.running(cluster.name), time.time()
     if running is None or running.stopped:
         due_s = forgotten.due_s(state, running)

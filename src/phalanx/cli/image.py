@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from phalanx import clouds
 from phalanx.cli import image_making
 from phalanx.cli.console import confirm, print_json, print_table, require_terminal, say
 from phalanx.cli.environment import complete_recipes
 from phalanx.cli.image_making import GPU_TYPE, TYPE, record, state
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster, verbose_option
+from phalanx.spec.cloud_names import CLOUDS
 
 if TYPE_CHECKING:
     from phalanx.images.image_stack import Order
@@ -23,7 +23,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 def _place_options(decorated: Decorated) -> Decorated:
     region = click.option("--region", default="us-east-1", show_default=True, help="AWS's region.")
-    cloud = click.option("--cloud", type=click.Choice(list(clouds.MODULES)), default="local", show_default=True)
+    cloud = click.option("--cloud", type=click.Choice(list(CLOUDS)), default="local", show_default=True)
     return cloud(region(decorated))
 
 
@@ -118,9 +118,9 @@ def _place(cloud: str, region: str) -> str:
 
 def _order(name: str, cloud: str, alias: str | None, instance_type: str | None) -> Order:
     """Return the image to make; refuse a base that can't be used, before anything starts."""
-    from phalanx.clouds import images
     from phalanx.images.base import base
     from phalanx.jobs.environments import recipe
+    from phalanx.local import images
 
     chosen = recipe(name)
     if cloud == "local":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from phalanx import clouds
+from phalanx import connection
 from phalanx.cli.console import confirm, duration, note, print_json, require_terminal, say
 from phalanx.errors import LocalCloudError
 
@@ -22,8 +22,8 @@ TYPE, GPU_TYPE = "m5.large", "g4dn.xlarge"
 
 def connect(cloud: str, region: str) -> ImageCloud:
     """Return the cloud; the local one is started if need be."""
-    clouds.begin(cloud)
-    return cast("ImageCloud", clouds.get(cloud, region))
+    connection.begin(cloud)
+    return cast("ImageCloud", connection.connect(cloud, region))
 
 
 def order_of(chosen: Recipe, below: Base, instance_type: str | None = None) -> Order:
@@ -38,8 +38,8 @@ def order_of(chosen: Recipe, below: Base, instance_type: str | None = None) -> O
 
 def local_base(chosen: Recipe, alias: str | None) -> Base:
     """Return the base of the recipe's image in the local cloud: one that is built here if there is one."""
-    from phalanx.clouds import images
     from phalanx.images.base import local_bases
+    from phalanx.local import images
 
     able = local_bases(chosen, alias)
     return next((one for one in able if images.is_built(one.row["local"])), able[0])
@@ -136,7 +136,7 @@ def require_unused(name: str, field: str, value: str) -> None:
 
     Their disks are layers above its files.
     """
-    from phalanx.clouds import endpoint
+    from phalanx.local import endpoint
 
     nodes = endpoint.status()["nodes"] if endpoint.find() else []
     stacks: dict[str, list[str]] = {}

@@ -8,8 +8,8 @@ from phalanx.cli import image_making
 from phalanx.cli.console import note, print_json, print_table, say
 from phalanx.cli.environment import complete_recipes
 from phalanx.cli.options import debug_option, json_option, verbose_option
-from phalanx.clouds import images
 from phalanx.errors import LocalCloudError
+from phalanx.local import images
 
 _REGION = "us-east-1"
 

@@ -9,13 +9,13 @@ import click
 
 from phalanx.cli.console import say
 from phalanx.cli.options import DEFAULT_FILE, debug_option
-from phalanx.clouds import MODULES
 from phalanx.errors import SpecError
+from phalanx.spec.cloud_names import CLOUDS
 
 
 @click.command("init")
 @click.option(
-    "--cloud", type=click.Choice(sorted(MODULES)), default="local", show_default=True, help="Where the cluster runs."
+    "--cloud", type=click.Choice(sorted(CLOUDS)), default="local", show_default=True, help="Where the cluster runs."
 )
 @click.option("--name", help="The cluster's name; default: this directory's name.")
 @click.option(

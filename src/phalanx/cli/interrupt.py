@@ -36,7 +36,7 @@ def interrupt(node: str, name: str | None, file: Path | None, notice_s: float | 
       phalanx local interrupt worker2
       phalanx local interrupt worker2 --notice 20s
     """
-    from phalanx.clouds import endpoint
+    from phalanx.local import endpoint
 
     ((chosen, instance_id),) = members_by_name(name, file, (node,)).items()
     endpoint.interrupt(instance_id, notice_s)

@@ -56,7 +56,7 @@ def link(
       phalanx local link --rate none --delay none
       phalanx local link --json
     """
-    from phalanx.clouds import endpoint
+    from phalanx.local import endpoint
 
     members = members_by_name(name, file, nodes)
     links = _links()
@@ -72,7 +72,7 @@ def link(
 
 def _links() -> dict[str, tuple[int, float]]:
     """Return the rate and delay of each node's link, by instance."""
-    from phalanx.clouds import endpoint
+    from phalanx.local import endpoint
 
     return {node["instance_id"]: (node["rate_bit_s"], node["delay_s"]) for node in endpoint.status()["nodes"]}
 

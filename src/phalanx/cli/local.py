@@ -45,7 +45,7 @@ def start(as_json: bool) -> None:
       eval "$(phalanx local env)"
       aws cloudformation deploy --stack-name mine --template-file mine.yaml
     """
-    from phalanx.clouds import endpoint
+    from phalanx.local import endpoint
 
     endpoint.begin()
     found = endpoint.wait()
@@ -57,7 +57,7 @@ def start(as_json: bool) -> None:
 @debug_option
 def status(as_json: bool) -> None:
     """Show whether the local cloud runs, its mode, and its clusters and nodes."""
-    from phalanx.clouds import endpoint
+    from phalanx.local import endpoint
 
     found = endpoint.find()
     if found is None:
@@ -82,7 +82,7 @@ def env(region: str) -> None:
       eval "$(phalanx local env)"
       aws emr ssh --cluster-id j-0123456789ABC --key-pair-file my-key.pem
     """
-    from phalanx.clouds import endpoint, local_shell
+    from phalanx.local import endpoint, local_shell
 
     found = endpoint.find()
     if found is None:
@@ -116,7 +116,7 @@ def gpus(number: int | None) -> None:
       phalanx local gpus 4
       phalanx local gpus 0
     """
-    from phalanx.clouds import endpoint
+    from phalanx.local import endpoint
 
     if number is not None:
         stand_ins.keep(endpoint.state(), number)
@@ -129,7 +129,7 @@ def gpus(number: int | None) -> None:
 @debug_option
 def stop(force: bool) -> None:
     """Stop the local cloud and wait until no process of it is left."""
-    from phalanx.clouds import endpoint
+    from phalanx.local import endpoint
 
     stopped = endpoint.stop(force)
     say("The local cloud has stopped." if stopped else "The local cloud is not running.")
@@ -145,12 +145,13 @@ def delete(file_system: str) -> None:
     Examples:
       phalanx local delete fs-1234abcd
     """
-    from phalanx import clouds
-    from phalanx.clouds import endpoint, file_systems
+    from phalanx import connection
+    from phalanx.aws import file_systems
+    from phalanx.local import endpoint
 
     region = file_systems.region_of(endpoint.state(), file_system)
     endpoint.begin()
-    cloud = clouds.get("local", region)
+    cloud = connection.connect("local", region)
     try:
         cloud.delete_file_system(file_system)
     finally:

@@ -73,7 +73,7 @@ def _find(cluster: Cluster) -> dict[str, Any]:
     The status is the reason if it is unknown, so that the other clusters are still shown.
     """
     from phalanx.cli.status import cost, time_left
-    from phalanx.clouds.diagnosis import find_stack
+    from phalanx.cluster.diagnosis import find_stack
 
     try:
         found = find_stack(cluster)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from phalanx import clouds
+from phalanx import connection
 from phalanx.cluster.cluster_record import Cluster, known
 from phalanx.spec import spec_file
 
@@ -97,7 +97,7 @@ def load_cluster(name: str | None, file: Path | None) -> Cluster:
     """Load the chosen cluster, with its cloud's API, which provides the roster and helps when ssh fails."""
     from dataclasses import replace
 
-    return replace(Cluster.load(cluster_name(name, file)), control=clouds.ControlPlane())
+    return replace(Cluster.load(cluster_name(name, file)), control=connection.ControlPlane())
 
 
 def _name_in(path: Path) -> str:

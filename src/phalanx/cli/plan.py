@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phalanx import clouds
+from phalanx import connection
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.options import debug_option, file_option, json_option
 from phalanx.cli.planning import offline_option, planned, unsuited_recipes, unsuited_text
@@ -16,7 +16,7 @@ from phalanx.counts import counted
 from phalanx.errors import PhalanxError
 
 if TYPE_CHECKING:
-    from phalanx.clouds.protocol import StackState
+    from phalanx.aws.protocol import StackState
     from phalanx.cluster.update import Settings
     from phalanx.plan.plan import Plan
     from phalanx.spec.spec import ClusterSpec
@@ -73,7 +73,7 @@ def command(file: Path, as_json: bool, offline: bool, egress: bool) -> None:
 
 def _require_bucket(spec: ClusterSpec, bucket: str) -> None:
     """Raise SpecError unless the document may go through the bucket."""
-    cloud = clouds.get(spec.cloud, spec.region)
+    cloud = connection.connect(spec.cloud, spec.region)
     try:
         cloud.require_private_bucket(bucket)
     finally:
@@ -81,7 +81,7 @@ def _require_bucket(spec: ClusterSpec, bucket: str) -> None:
 
 
 def _show_egress(plan: Plan, as_json: bool) -> None:
-    from phalanx.clouds import domains
+    from phalanx.aws import domains
     from phalanx.template import egress
 
     found = egress.of(plan, domains.of(plan.spec.region))
@@ -108,7 +108,7 @@ def _standing(plan: Plan) -> _Standing | None:
     from phalanx.cluster.bring_up import BringUp
     from phalanx.cluster.cluster_record import Cluster
 
-    cloud = clouds.get(plan.spec.cloud, plan.spec.region)
+    cloud = connection.connect(plan.spec.cloud, plan.spec.region)
     try:
         cluster = Cluster.load(plan.spec.name)
         if not cluster.stack_id:

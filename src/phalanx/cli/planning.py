@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phalanx import clouds
+from phalanx import connection
 from phalanx.spec.cloud_names import is_local
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def unsuited_text(unsuited: dict[str, str]) -> str:
 def _facts(spec: ClusterSpec) -> Facts:
     from phalanx.errors import CloudUnreachable
 
-    cloud = clouds.get(spec.cloud, spec.region)
+    cloud = connection.connect(spec.cloud, spec.region)
     cloud.limit_attempts(_ATTEMPTS)
     try:
         return cloud.facts(spec, "")

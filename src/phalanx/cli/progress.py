@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from phalanx.aws.protocol import StackEvent
 from phalanx.cli.console import note
 from phalanx.cli.terminal import visible
-from phalanx.clouds.protocol import StackEvent
 from phalanx.cluster.stack import NodeAnswered, NodeMissing
 from phalanx.counts import counted
 from phalanx.waits import waiting

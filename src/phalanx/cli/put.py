@@ -54,7 +54,7 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
 
 
 def _from_s3(cluster: Cluster, arguments: tuple[str, ...]) -> int:
-    from phalanx import clouds
+    from phalanx import connection
     from phalanx.cli.starting import start_own
     from phalanx.jobs.stage_data import put_job
 
@@ -65,7 +65,7 @@ def _from_s3(cluster: Cluster, arguments: tuple[str, ...]) -> int:
             f"from S3, give one URL and a directory: phalanx put {shlex.join(arguments[:1])} DESTINATION"
         )
     url, destination = arguments
-    endpoint = clouds.get(cluster.cloud, cluster.region).s3_endpoint()
+    endpoint = connection.connect(cluster.cloud, cluster.region).s3_endpoint()
     return start_own(cluster, lambda code: put_job(cluster, url, destination, endpoint, code))
 
 

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from phalanx import clouds
+from phalanx import connection
 from phalanx.cli.console import print_json, say
 from phalanx.cli.options import debug_option, json_option
-from phalanx.spec.cloud_names import is_local
+from phalanx.spec.cloud_names import CLOUDS, is_local
 
 if TYPE_CHECKING:
-    from phalanx.clouds.aws_api import ApiCloud
-    from phalanx.clouds.orphans import Orphans
+    from phalanx.aws.aws_api import ApiCloud
+    from phalanx.aws.orphans import Orphans
 
 LEFT = 1
 
 
 @click.command("reap")
-@click.option("--cloud", type=click.Choice(sorted(clouds.MODULES)), default="aws", show_default=True, help="The cloud.")
+@click.option("--cloud", type=click.Choice(sorted(CLOUDS)), default="aws", show_default=True, help="The cloud.")
 @click.option("--region", default="us-east-1", show_default=True, help="The region.")
 @json_option
 @debug_option
@@ -35,10 +35,11 @@ def command(cloud: str, region: str, as_json: bool) -> int:
       phalanx reap --region eu-central-1
       phalanx reap --json | jq -r '.[].cluster'
     """
-    from phalanx.clouds import endpoint, orphans
+    from phalanx.aws import orphans
+    from phalanx.local import endpoint
 
     off = is_local(cloud) and endpoint.find() is None
-    found = [] if off else orphans.find(cast("ApiCloud", clouds.get(cloud, region)))
+    found = [] if off else orphans.find(cast("ApiCloud", connection.connect(cloud, region)))
     if as_json:
         print_json([asdict(one) for one in found])
     elif not found:

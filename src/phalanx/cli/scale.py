@@ -14,7 +14,7 @@ from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.counts import counted
 
 if TYPE_CHECKING:
-    from phalanx.clouds.scaling import Scaling
+    from phalanx.cluster.scaling import Scaling
 
 
 @click.command("scale")
@@ -35,7 +35,7 @@ def command(nodes: int, name: str | None, file: Path | None, yes: bool, force: b
       phalanx scale 8
       phalanx scale 2 --yes
     """
-    from phalanx.clouds.scaling import Scaling
+    from phalanx.cluster.scaling import Scaling
 
     started_s = time.monotonic()
     scaling = Scaling(load_cluster(name, file), nodes)

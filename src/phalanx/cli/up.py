@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from phalanx import clouds
+from phalanx import connection
 from phalanx.cli.console import duration, note, print_json, say
 from phalanx.cli.options import debug_option, file_option, verbose_option
 from phalanx.cluster.cluster_record import HEAD
@@ -47,12 +47,12 @@ def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
 
         spec = load(file)
         # The local cloud starts while this process imports its client.
-        clouds.begin(spec.cloud)
+        connection.begin(spec.cloud)
         from phalanx.cli.changes import Asking
         from phalanx.cli.progress import Watch
         from phalanx.cluster.bring_up import BringUp
 
-        cloud = clouds.get(spec.cloud, spec.region)
+        cloud = connection.connect(spec.cloud, spec.region)
     with Watch(f"creating cluster {spec.name}", started_s, verbose) as watch, with_location(file):
         asking = Asking(yes, watch.paused)
         bring_up = BringUp(cloud, spec, asking)
@@ -65,7 +65,7 @@ def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
     assert bring_up.result is not None
     up = bring_up.result
     if up.resize:
-        from phalanx.clouds.scaling import resized
+        from phalanx.cluster.scaling import resized
 
         up = resized(up, up.resize, note)
     if as_json:

@@ -41,7 +41,7 @@ def weather(seed: str | None, only: tuple[str, ...], speed: float, as_json: bool
       phalanx local weather off
       phalanx local weather
     """
-    from phalanx.clouds import endpoint
+    from phalanx.local import endpoint
 
     if seed is not None:
         _keep(endpoint.state(), None if seed == "off" else _forecast(seed, only, speed))

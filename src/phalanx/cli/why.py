@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from phalanx import clouds
+from phalanx import connection
 from phalanx.cli.console import print_json, say
 from phalanx.cli.down import where
 from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debug_option, json_option
@@ -52,11 +52,11 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
 
 def _evidence(name: str, cloud: str, region: str) -> Any:
     """Return the evidence of the stack of that name or, if there is none, of the last creation that failed."""
-    from phalanx.clouds import endpoint
     from phalanx.cluster import evidence
+    from phalanx.local import endpoint
 
     local_is_off = is_local(cloud) and endpoint.find() is None
-    at = clouds.get(cloud, region)
+    at = connection.connect(cloud, region)
     state = None if local_is_off else at.describe_stack(name)
     found = evidence.kept(name) if state is None else evidence.collect(at, state)
     if found is None:
@@ -72,7 +72,7 @@ def _with_quota(diagnosis: Diagnosis, name: str, cloud: str, region: str, file: 
 
     if diagnosis.cause is None or not diagnosis.cause.quota or is_local(cloud):
         return diagnosis
-    at = clouds.get(cloud, region)
+    at = connection.connect(cloud, region)
     try:
         spec = _spec(name, file)
         each = (at.facts(replace(spec, type=one, other_types=()), "") for one in spec.types)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from phalanx.clouds.protocol import Cloud, StackState
+from phalanx.aws.protocol import Cloud, StackState
 from phalanx.cluster import adopt_emr
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from phalanx.clouds.protocol import Cloud, StackEvent, StackState
+from phalanx.aws.protocol import Cloud, StackEvent, StackState
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster import emr_release
 from phalanx.cluster.cluster_record import JOB_USER, Cluster

@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
-from phalanx.clouds.protocol import Cloud, StackState
+from phalanx.aws.protocol import Cloud, StackState
 from phalanx.cluster import boot_logs, causes, forgotten, rivals, shortage
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster

@@ -17,7 +17,7 @@ from phalanx.node import files
 from phalanx.ssh.remote import Remote, close_all
 
 if TYPE_CHECKING:
-    from phalanx.clouds.protocol import SshRoute
+    from phalanx.aws.protocol import SshRoute
     from phalanx.node.roster import Node, Roster
 
 HEAD = "deeplearning-worker1"

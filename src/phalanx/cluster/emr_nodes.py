@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from phalanx.clouds.protocol import SshRoute
+from phalanx.aws.protocol import SshRoute
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import JOB_USER
 from phalanx.errors import ClusterError

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 
-from phalanx.clouds.protocol import Cloud
+from phalanx.aws.protocol import Cloud
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.emr_nodes import USER
 from phalanx.cluster.stack import read_roster

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from phalanx.clouds.protocol import Cloud, ScalingActivity, StackEvent, StackState
+from phalanx.aws.protocol import Cloud, ScalingActivity, StackEvent, StackState
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.stack import read_roster
 from phalanx.cluster.why import Evidence

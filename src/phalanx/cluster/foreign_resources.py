@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from phalanx.clouds.protocol import Cloud, Resource
+from phalanx.aws.protocol import Cloud, Resource
 from phalanx.errors import CloudError
 
 _VPC = "AWS::EC2::VPC"

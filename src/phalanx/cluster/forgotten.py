@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.clouds.protocol import Cloud, Running, StackState
+from phalanx.aws.protocol import Cloud, Running, StackState
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.deletion import Deletion
 from phalanx.cluster.stack import Stack

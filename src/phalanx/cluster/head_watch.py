@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from phalanx.clouds.protocol import Cloud, Heads
+from phalanx.aws.protocol import Cloud, Heads
 from phalanx.errors import CloudError
 
 LOOK_S = 5.0

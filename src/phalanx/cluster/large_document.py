@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from phalanx.clouds.protocol import Cloud
+from phalanx.aws.protocol import Cloud
 from phalanx.cluster.note import Note
 from phalanx.errors import CloudError, PhalanxError
 from phalanx.objects.sent_document import InBucket

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from phalanx.clouds.protocol import Cloud, SshRoute, StackState
+from phalanx.aws.protocol import Cloud, SshRoute, StackState
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster import ssh_hosts
 from phalanx.cluster.cluster_record import Cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from phalanx.clouds.protocol import Cloud, Running, StackState
+from phalanx.aws.protocol import Cloud, Running, StackState
 from phalanx.cluster.stack import Deadline, NodeAnswered, NodeMissing, are_proven, read_roster
 from phalanx.errors import CloudError, ClusterError
 from phalanx.node.roster import COMING, Roster

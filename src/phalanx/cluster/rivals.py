@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from phalanx.clouds.protocol import Cloud
+from phalanx.aws.protocol import Cloud
 from phalanx.errors import CloudError, ClusterError, NotRunning, PhalanxError, StackFailed
 
 _SUCH_AS = "such as `phalanx down` in another terminal"

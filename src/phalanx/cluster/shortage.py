@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from phalanx.clouds.protocol import Cloud
+from phalanx.aws.protocol import Cloud
 from phalanx.plan.each_type import single
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.spec.spec import ClusterSpec

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from phalanx.clouds import endpoint
-from phalanx.clouds.local import LocalCloud
 from phalanx.errors import PhalanxError
+from phalanx.local import endpoint
+from phalanx.local.local import LocalCloud
 
 REGION = "us-east-1"
 # Whatever is installed where: the command line of this phalanx.
@@ -66,7 +66,7 @@ class LocalCluster:
 
     def begin(self) -> None:
         """Start the local cloud before any cluster, so that a fault can wait for one."""
-        program = "from phalanx.clouds import endpoint; endpoint.begin(); endpoint.wait()"
+        program = "from phalanx.local import endpoint; endpoint.begin(); endpoint.wait()"
         # Not in the user's directory, whose modules Python would find first.
         subprocess.run(
             [sys.executable, "-c", program],

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from phalanx.clouds.protocol import Cloud, StackEvent
+from phalanx.aws.protocol import Cloud, StackEvent
 from phalanx.cluster.cluster_record import state_directory
 from phalanx.cluster.deletion import Deletion
 from phalanx.cluster.stack import Deadline, Follower, Leftovers, Stack, describe_cause

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.clouds.protocol import Cloud
+from phalanx.aws.protocol import Cloud
 from phalanx.errors import PhalanxError
 from phalanx.node.sigv4 import Credentials
 from phalanx.objects import download, multipart

@@ -1,0 +1,49 @@
+"""The machines of clusters that Auto Scaling makes: a group for the head, and one for the workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from phalanx.aws import activities, heads, leases
+from phalanx.aws.protocol import Heads, Running, ScalingActivity
+
+if TYPE_CHECKING:
+    from phalanx.plan.money import Use
+
+
+class AutoScaling:
+    """See `phalanx.aws.protocol.Machines`."""
+
+    admin_user = ""
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+
+    def running(self, cluster: str) -> Running | None:
+        return leases.running(self._api, cluster)
+
+    def use(self, cluster: str, file_system: str, now_s: float) -> Use:
+        from phalanx.aws import metering
+
+        return metering.use(self._api, cluster, file_system, now_s)
+
+    def outdated(self, cluster: str) -> list[str]:
+        return leases.outdated(self._api, cluster)
+
+    def end_at(self, cluster: str, at_s: float | None) -> None:
+        leases.end_at(self._api, cluster, at_s)
+
+    def keep_until(self, cluster: str, at_s: float) -> None:
+        leases.keep_until(self._api, cluster, at_s)
+
+    def start_nodes(self, cluster: str, workers: int) -> None:
+        leases.start(self._api, cluster, workers)
+
+    def allow_workers(self, cluster: str, most: int) -> None:
+        leases.allow(self._api, cluster, most)
+
+    def activities(self, group: str) -> list[ScalingActivity]:
+        return activities.of(self._api, group, deleted=True)
+
+    def heads(self, group: str) -> Heads:
+        return heads.of(self._api, group)

@@ -1,0 +1,121 @@
+"""Change sets of CloudFormation: what an update would change of a stack, and the update (aws-behaviour 1.29)."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from phalanx.aws import s3_objects, sent_templates
+from phalanx.aws.protocol import ChangeSet, StackChange
+from phalanx.errors import CloudError
+from phalanx.objects.sent_document import InBucket
+from phalanx.waits import waiting
+
+# Of the names of change sets that phalanx makes.
+_OURS = "phalanx-"
+# CloudFormation compares a template of this size within seconds.
+_DEADLINE_S = 5 * 60.0
+_UNCHANGED = ("didn't contain changes", "No updates are to be performed")
+
+
+class Api(Protocol):
+    poll_interval_s: float
+    region: str
+
+    def endpoint_url(self) -> str | None: ...
+
+    def delete_stack(self, stack_id: str) -> None: ...
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
+
+
+def review(
+    api: Api,
+    stack_id: str,
+    template: str | InBucket,
+    parameters: Mapping[str, str],
+    kept: Collection[str],
+    tags: Mapping[str, str],
+) -> ChangeSet | None:
+    """Have CloudFormation compare the stack with this request; return what would change, None for nothing.
+
+    Raises StackFailed if CloudFormation has read another document in the bucket.
+    """
+    made = api.call(
+        "cloudformation",
+        "create_change_set",
+        StackName=stack_id,
+        ChangeSetName=f"{_OURS}{uuid.uuid4().hex}",
+        ChangeSetType="UPDATE",
+        **s3_objects.as_template(api, template),
+        Parameters=[
+            *({"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()),
+            *({"ParameterKey": key, "UsePreviousValue": True} for key in kept),
+        ],
+        Capabilities=["CAPABILITY_IAM"],
+        Tags=[{"Key": key, "Value": value} for key, value in tags.items()],
+    )
+    is_complete = _is_complete(api, made["Id"])
+    try:
+        named = {"StackName": stack_id, "ChangeSetName": made["Id"]}
+        sent_templates.require_change_set(api, named, template)
+    except BaseException:
+        forget(api, made["Id"])
+        raise
+    if not is_complete:
+        forget(api, made["Id"])
+        return None
+    changes = api.pages("cloudformation", "describe_change_set", "Changes", ChangeSetName=made["Id"])
+    return ChangeSet(made["Id"], tuple(_changes(changes)))
+
+
+def execute(api: Api, change_set_id: str) -> None:
+    """Start the update."""
+    api.call("cloudformation", "execute_change_set", ChangeSetName=change_set_id)
+
+
+def forget(api: Api, change_set_id: str) -> None:
+    """Delete a change set that is not wanted."""
+    api.call("cloudformation", "delete_change_set", ChangeSetName=change_set_id)
+
+
+def forget_all(api: Api, stack_id: str) -> None:
+    """Delete the change sets that phalanx made of a stack and never executed: their review was interrupted."""
+    found = api.pages("cloudformation", "list_change_sets", "Summaries", StackName=stack_id)
+    for one in [one for one in found if one["ChangeSetName"].startswith(_OURS)]:
+        if one.get("ExecutionStatus") not in ("EXECUTE_IN_PROGRESS", "EXECUTE_COMPLETE"):
+            forget(api, one["ChangeSetId"])
+
+
+def _is_complete(api: Api, change_set_id: str) -> bool:
+    """Wait for the comparison; return False if nothing differs. Raises CloudError for any other failure."""
+    end = time.monotonic() + _DEADLINE_S
+    with waiting("CloudFormation to compare the stack with the file"):
+        while True:
+            found = api.call("cloudformation", "describe_change_set", ChangeSetName=change_set_id)
+            if found["Status"] == "CREATE_COMPLETE":
+                return True
+            reason = found.get("StatusReason", "")
+            if found["Status"] == "FAILED" and any(text in reason for text in _UNCHANGED):
+                return False
+            if found["Status"] == "FAILED" or time.monotonic() > end:
+                raise CloudError(
+                    f"CloudFormation can't compare the stack with the file: {found['Status']} {reason}".rstrip(),
+                    "Nothing was changed.",
+                )
+            time.sleep(api.poll_interval_s)
+
+
+def _changes(found: Iterable[Mapping[str, Any]]) -> Iterator[StackChange]:
+    for change in (one["ResourceChange"] for one in found if "ResourceChange" in one):
+        yield StackChange(
+            action=change["Action"],
+            logical_id=change["LogicalResourceId"],
+            resource_type=change["ResourceType"],
+            replacement=change.get("Replacement", ""),
+            scope=tuple(change.get("Scope", ())),
+        )

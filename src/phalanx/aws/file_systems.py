@@ -1,0 +1,103 @@
+"""EFS file systems that the cluster's stack did not create: the user's own, or kept by an earlier `down`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from phalanx.aws.protocol import CLUSTER_TAG
+from phalanx.errors import LocalCloudError, SpecError
+from phalanx.plan.mount_targets import MountTarget
+
+
+class Api(Protocol):
+    region: str
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
+
+
+def kept(api: Api, cluster: str) -> str:
+    """Return the newest unused file system with the cluster's tag, or "". Only called when there is no stack."""
+    tag = {"Key": CLUSTER_TAG, "Value": cluster}
+    found = [f for f in _all(api) if tag in f.get("Tags", []) and f["LifeCycleState"] == "available"]
+    free = [f for f in found if not f["NumberOfMountTargets"]]
+    return max(free, key=lambda f: f["CreationTime"])["FileSystemId"] if free else ""
+
+
+def mount_targets(api: Api, file_system: str, cluster: str) -> tuple[MountTarget, ...]:
+    """Return a file system's mount targets, but not those of the cluster's stack. Raises SpecError.
+
+    With its own as the user's, an update of the stack would remove it.
+    """
+    answer = api.exists("efs", "describe_file_systems", FileSystemId=file_system)
+    if not answer or not answer["FileSystems"]:
+        raise SpecError(
+            f"file_system: {file_system} does not exist in {api.region}",
+            "Remove the line, and `up` creates one.",
+        )
+    found = api.call("efs", "describe_mount_targets", FileSystemId=file_system)["MountTargets"]
+    targets = [MountTarget(one["AvailabilityZoneName"], one["VpcId"], _groups(api, one)) for one in found]
+    own = _of_cluster(api, cluster, [group for target in targets for group in target.groups])
+    return tuple(target for target in targets if not own.intersection(target.groups))
+
+
+def _groups(api: Api, target: dict[str, Any]) -> tuple[str, ...]:
+    asked = {"MountTargetId": target["MountTargetId"]}
+    return tuple(api.call("efs", "describe_mount_target_security_groups", **asked)["SecurityGroups"])
+
+
+def _of_cluster(api: Api, cluster: str, groups: list[str]) -> set[str]:
+    """Return which of these security groups are of the cluster's stack."""
+    if not groups:
+        return set()
+    wanted = {"group-id": groups, f"tag:{CLUSTER_TAG}": [cluster]}
+    filters = [{"Name": name, "Values": values} for name, values in wanted.items()]
+    found = api.call("ec2", "describe_security_groups", Filters=filters)
+    return {group["GroupId"] for group in found["SecurityGroups"]}
+
+
+def kept_beside(directory: Path, cluster: str, region: str) -> str:
+    """Return what `kept` does for a local cloud that need not run, from the notes in its directory."""
+    newest_first = sorted(directory.glob("efs/fs-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in newest_first:
+        note = _note(path)
+        if note.get("region") == region and {"Key": CLUSTER_TAG, "Value": cluster} in note["tags"]:
+            return path.stem
+    return ""
+
+
+def region_of(directory: Path, file_system: str) -> str:
+    """Return the region of a file system of the local cloud. Raises LocalCloudError if it does not exist."""
+    notes = {path.stem: path for path in directory.glob("efs/fs-*.json")}
+    if file_system not in notes:
+        kept = f"Kept file systems: {', '.join(sorted(notes))}." if notes else "There are none."
+        raise LocalCloudError(f"there is no kept file system '{file_system}'", kept)
+    region = _note(notes[file_system]).get("region")
+    if not isinstance(region, str):
+        raise LocalCloudError(
+            f"the record of {file_system} is damaged: {notes[file_system]}",
+            f"Its files are in {notes[file_system].with_suffix('')}. To delete them, delete both.",
+        )
+    return region
+
+
+def _note(path: Path) -> dict[str, Any]:
+    """Return a record of the local cloud; {} for one that is damaged, which `phalanx local status` names."""
+    try:
+        note = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return note if isinstance(note, dict) and isinstance(note.get("tags"), list) else {}
+
+
+def _all(api: Api) -> Iterator[dict[str, Any]]:
+    marker: dict[str, str] = {}
+    while True:
+        answer = api.call("efs", "describe_file_systems", **marker)
+        yield from answer["FileSystems"]
+        if not answer.get("NextMarker"):
+            return
+        marker = {"Marker": answer["NextMarker"]}

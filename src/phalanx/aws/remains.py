@@ -1,0 +1,152 @@
+"""Find what still exists of a cluster: resources that its stack recorded, and everything with its tag or name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from phalanx.aws import lustre_file_systems, strays
+from phalanx.aws.protocol import CLUSTER_TAG, Resource
+from phalanx.spec.cloud_names import is_emr
+
+Call = tuple[str, str, str]
+
+
+class Api(Protocol):
+    name: str
+
+    region: str
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
+    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
+
+
+# CloudFormation type → (service, operation, argument that takes the physical id). A type that is missing here is part
+# of another (a route of its table, a permission of its function), or is found by its tag.
+_BY_ID: Mapping[str, Call] = {
+    "AWS::SQS::Queue": ("sqs", "get_queue_attributes", "QueueUrl"),
+    "AWS::DynamoDB::Table": ("dynamodb", "describe_table", "TableName"),
+    "AWS::SNS::Topic": ("sns", "get_topic_attributes", "TopicArn"),
+    "AWS::Lambda::Function": ("lambda", "get_function", "FunctionName"),
+    "AWS::IAM::Role": ("iam", "get_role", "RoleName"),
+    "AWS::Events::Rule": ("events", "describe_rule", "Name"),
+    "AWS::EC2::LaunchTemplate": ("ec2", "describe_launch_template_versions", "LaunchTemplateId"),
+    "AWS::IAM::InstanceProfile": ("iam", "get_instance_profile", "InstanceProfileName"),
+}
+
+# EC2 operation → (list in its answer, id of an entry, readable name). All of them take the filter tag:<key>.
+_BY_TAG: Mapping[str, Call] = {
+    "describe_vpcs": ("Vpcs", "VpcId", "VPC"),
+    "describe_route_tables": ("RouteTables", "RouteTableId", "route table"),
+    "describe_subnets": ("Subnets", "SubnetId", "subnet"),
+    "describe_internet_gateways": ("InternetGateways", "InternetGatewayId", "internet gateway"),
+    "describe_security_groups": ("SecurityGroups", "GroupId", "security group"),
+    "describe_nat_gateways": ("NatGateways", "NatGatewayId", "NAT gateway"),
+    "describe_vpc_endpoints": ("VpcEndpoints", "VpcEndpointId", "VPC endpoint"),
+    "describe_addresses": ("Addresses", "AllocationId", "Elastic IP"),
+    "describe_placement_groups": ("PlacementGroups", "GroupName", "placement group"),
+    "describe_volumes": ("Volumes", "VolumeId", "volume"),
+}
+SERVICES = ("ec2", "autoscaling", "efs", "fsx", "logs", "sqs", "dynamodb", "sns", "lambda", "iam", "events")
+"""The services that `find` queries."""
+
+_ACTIVE = ("STARTING", "BOOTSTRAPPING", "RUNNING", "WAITING", "TERMINATING")
+_ENDED = frozenset({"terminated", "deleted", "deleting"})
+
+
+def find(api: Api, cluster: str, resources: Sequence[Resource]) -> list[str]:
+    """Return a readable line for each thing that still exists."""
+    looks: list[Callable[[], Iterator[str]]] = [
+        # Before its instances, which it would replace.
+        lambda: _emr_clusters(api, cluster, resources),
+        lambda: _tagged_instances(api, cluster),
+        lambda: _tagged_in_ec2(api, cluster),
+        lambda: _groups(api, resources),
+        lambda: _file_systems(api, resources),
+        lambda: _log_groups(api, resources),
+        lambda: _recorded(api, resources),
+    ]
+    # The stack's own resources first: while they end, the others need not be listed.
+    return [line for look in looks for line in look()] or list(strays.find(api, cluster))
+
+
+def _tag_filter(cluster: str) -> list[dict[str, Any]]:
+    return [{"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]}]
+
+
+def _tagged_instances(api: Api, cluster: str) -> Iterator[str]:
+    for reservation in api.pages("ec2", "describe_instances", "Reservations", Filters=_tag_filter(cluster)):
+        for instance in reservation["Instances"]:
+            state = instance["State"]["Name"]
+            if state != "terminated":
+                yield f"instance {instance['InstanceId']} ({state})"
+
+
+def _tagged_in_ec2(api: Api, cluster: str) -> Iterator[str]:
+    for operation, (listed, key, kind) in _BY_TAG.items():
+        for entry in api.pages("ec2", operation, listed, Filters=_tag_filter(cluster)):
+            if entry.get("State") not in _ENDED and _carries_tag(entry, cluster):
+                yield f"{kind} {entry[key]}"
+
+
+def _carries_tag(entry: Mapping[str, Any], cluster: str) -> bool:
+    """Whether the entry has the tag. The answer is filtered by it already, except for NAT gateways in moto."""
+    return {"Key": CLUSTER_TAG, "Value": cluster} in entry.get("Tags", [])
+
+
+def _groups(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
+    names = _physical(resources, "AWS::AutoScaling::AutoScalingGroup")
+    if names:
+        answer = api.exists("autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=names) or {}
+        for group in answer.get("AutoScalingGroups", []):
+            yield f"Auto Scaling group {group['AutoScalingGroupName']}"
+
+
+def _emr_clusters(api: Api, cluster: str, resources: Sequence[Resource]) -> Iterator[str]:
+    """Yield clusters that still have machines; EMR describes a terminated one for two months."""
+    if not is_emr(api.name):
+        return
+    recorded = _physical(resources, "AWS::EMR::Cluster")
+    named = [known["Id"] for known in active_emr_clusters(api) if known["Name"] == cluster]
+    for cluster_id in dict.fromkeys([*recorded, *named]):
+        known = api.call("emr", "describe_cluster", ClusterId=cluster_id)["Cluster"]
+        is_ours = cluster_id in recorded or _carries_tag(known, cluster)
+        state = known["Status"]["State"]
+        if is_ours and not state.startswith("TERMINATED"):
+            yield f"EMR cluster {cluster_id} ({state})"
+
+
+def active_emr_clusters(api: Api) -> Iterator[dict[str, Any]]:
+    """Yield the region's EMR clusters that have, or will have, machines."""
+    return api.pages("emr", "list_clusters", "Clusters", ClusterStates=list(_ACTIVE))
+
+
+def _file_systems(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
+    for file_system in _physical(resources, "AWS::EFS::FileSystem"):
+        answer = api.exists("efs", "describe_file_systems", FileSystemId=file_system) or {}
+        for entry in answer.get("FileSystems", []):
+            if entry.get("LifeCycleState") not in _ENDED:
+                yield f"file system {file_system}"
+    for file_system in _physical(resources, "AWS::FSx::FileSystem"):
+        if found := lustre_file_systems.describe(api, file_system):
+            yield f"Lustre file system {file_system} ({found['Lifecycle']})"
+
+
+def _log_groups(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
+    for name in _physical(resources, "AWS::Logs::LogGroup"):
+        answer = api.exists("logs", "describe_log_groups", logGroupNamePrefix=name) or {}
+        if any(group["logGroupName"] == name for group in answer.get("logGroups", [])):
+            yield f"log group {name}"
+
+
+def _recorded(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
+    for resource in resources:
+        if resource.resource_type in _BY_ID and resource.physical_id:
+            service, operation, argument = _BY_ID[resource.resource_type]
+            if api.exists(service, operation, **{argument: resource.physical_id}) is not None:
+                yield f"{resource.logical_id} {resource.physical_id}"
+
+
+def _physical(resources: Sequence[Resource], resource_type: str) -> list[str]:
+    return [resource.physical_id for resource in resources if resource.resource_type == resource_type]

@@ -1,0 +1,205 @@
+"""Find resources by a cluster's name and tag alone: those that no stack has recorded, or has forgotten."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, Protocol
+
+from phalanx.aws import lustre_file_systems
+from phalanx.aws.protocol import CLUSTER_TAG
+from phalanx.aws.refusals import is_denied
+from phalanx.errors import CloudError
+
+# CloudFormation shortens a stack's name in longer names (docs/aws-behaviour.md 3.30), but never this much.
+_PREFIX = 20
+LOGICAL_IDS = {
+    "queue": ("HeadQueue",),
+    "table": ("RosterTable",),
+    "topic": ("FleetTopic",),
+    "log group": ("LogGroup",),
+    "function": ("Function",),
+    "rule": ("RemovalRule",),
+    "role": ("RemovalRole",),
+}
+"""The template's logical ids, by kind: CloudFormation makes names of the form NAME-LOGICALID-RANDOM of them.
+
+Of the roles, it has the one whose path says its region.
+"""
+
+
+def _form(*kinds: str) -> re.Pattern[str]:
+    titles = "|".join(logical_id for kind in kinds for logical_id in LOGICAL_IDS[kind])
+    return re.compile(rf"(?P<cluster>.+)-(?:{titles})-[A-Za-z0-9]{{8,}}")
+
+
+FORM = _form("queue", "table", "topic", "log group")
+"""The form of names that alone say which cluster it is."""
+WITH_TAGS = _form("function", "rule", "role")
+"""The form of names in which CloudFormation may have shortened the cluster's: their tags say which it is."""
+_REMOVAL = _form("rule", "role")
+_STACK_TAG = "aws:cloudformation:stack-name"
+
+
+class Api(Protocol):
+    region: str
+
+    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A resource as its service lists it: without its tags, which are read when somebody wants to know."""
+
+    kind: str
+    name: str
+    read_tags: Callable[[], Mapping[str, str] | None]
+
+    def cluster(self) -> str:
+        """Return whose it is by its tags or else, as one of a stack without tags, by its name.
+
+        "" if it is gone, or somebody else's.
+        """
+        tags = self.read_tags()
+        made = _REMOVAL.fullmatch(self.name)
+        if tags is None or CLUSTER_TAG in tags or not made:
+            return (tags or {}).get(CLUSTER_TAG, "")
+        return tags.get(_STACK_TAG) or made["cluster"]
+
+
+@dataclass(frozen=True)
+class ListedFunction(Listed):
+    """A function. Its name proves nothing: others' stacks have the logical id Function, too."""
+
+    removals: Callable[[], Collection[str]]
+
+    def cluster(self) -> str:
+        """Return whose it is by its tag or else, as one of a stack without tags, by what only a cluster's stack has."""
+        tags = self.read_tags() or {}
+        stack = tags.get(_STACK_TAG, "")
+        return tags.get(CLUSTER_TAG) or (stack if stack and stack in self.removals() else "")
+
+
+def listed(api: Api, start: str = "") -> Iterator[Listed]:
+    """Yield functions, rules and this region's own roles whose names start like this."""
+    made = [one for look in (_rules, _roles) for one in look(api, start) if one.name.startswith(start)]
+    yield from made
+    removals = cache(lambda: {one.cluster() for one in made})
+    for name, read_tags in _functions(api):
+        if name.startswith(start):
+            yield ListedFunction("function", name, read_tags, removals)
+
+
+def find(api: Api, cluster: str) -> Iterator[str]:
+    """Yield a readable line for each resource that has the cluster's tag, or a name that its stack made.
+
+    Roles and instance profiles belong to no region: another region's cluster of this name may own those with its name.
+    Only the role that outlives a removed stack has its region in its path.
+    """
+    for look in (_groups, _launch_templates, _listed_ones, _named, _lustre):
+        yield from look(api, cluster)
+
+
+def _groups(api: Api, cluster: str) -> Iterator[str]:
+    tagged = [{"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]}]
+    names = [f"{cluster}-head", f"{cluster}-workers"]
+    for which in ({"Filters": tagged}, {"AutoScalingGroupNames": names}):
+        groups = list(api.pages("autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", **which))
+        if groups:
+            yield from (f"Auto Scaling group {group['AutoScalingGroupName']}" for group in groups)
+            return
+
+
+def _launch_templates(api: Api, cluster: str) -> Iterator[str]:
+    tagged = [{"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]}]
+    for template in api.pages("ec2", "describe_launch_templates", "LaunchTemplates", Filters=tagged):
+        yield f"launch template {template['LaunchTemplateId']}"
+
+
+def _listed_ones(api: Api, cluster: str) -> Iterator[str]:
+    for one in listed(api, cluster[:_PREFIX]):
+        if one.cluster() == cluster:
+            yield f"{one.kind} {one.name}"
+
+
+def _functions(api: Api) -> Iterator[tuple[str, Callable[[], Mapping[str, str] | None]]]:
+    """Yield the name of each, and what reads its tags: a list may still have one that was deleted a moment ago."""
+    for found in api.pages("lambda", "list_functions", "Functions"):
+        yield found["FunctionName"], partial(_tags_of_function, api, found["FunctionArn"])
+
+
+def _tags_of_function(api: Api, arn: str) -> Mapping[str, str] | None:
+    found = _read(api, "lambda", "list_tags", Resource=arn)
+    return found and found.get("Tags", {})
+
+
+def _rules(api: Api, start: str) -> Iterator[Listed]:
+    try:
+        for found in api.pages("events", "list_rules", "Rules", **({"NamePrefix": start} if start else {})):
+            yield Listed("rule", found["Name"], partial(_tags_of_rule, api, found["Arn"]))
+    except CloudError as error:
+        # Policies that an earlier version printed do not allow it, and its clusters have no rules.
+        _require_denied(error)
+
+
+def _tags_of_rule(api: Api, arn: str) -> Mapping[str, str] | None:
+    return _as_mapping(_read(api, "events", "list_tags_for_resource", ResourceARN=arn))
+
+
+def _roles(api: Api, _start: str) -> Iterator[Listed]:
+    for found in api.pages("iam", "list_roles", "Roles", PathPrefix=f"/phalanx/{api.region}/"):
+        yield Listed("role", found["RoleName"], partial(_tags_of_role, api, found["RoleName"]))
+
+
+def _tags_of_role(api: Api, name: str) -> Mapping[str, str] | None:
+    return _as_mapping(_read(api, "iam", "list_role_tags", RoleName=name))
+
+
+def _read(api: Api, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
+    """Return a resource's tags; None if it is gone, or if a policy for one cluster does not allow it for this one."""
+    try:
+        return api.exists(service, operation, **arguments)
+    except CloudError as error:
+        _require_denied(error)
+        return None
+
+
+def _require_denied(error: CloudError) -> None:
+    if not (isinstance(error.__cause__, Exception) and is_denied(error.__cause__)):
+        raise error
+
+
+def _as_mapping(answer: Mapping[str, Any] | None) -> Mapping[str, str] | None:
+    return answer and {tag["Key"]: tag["Value"] for tag in answer.get("Tags", [])}
+
+
+def _named(api: Api, cluster: str) -> Iterator[str]:
+    listings: dict[str, Callable[[], Iterator[str]]] = {
+        "queue": lambda: _last(api.pages("sqs", "list_queues", "QueueUrls", QueueNamePrefix=f"{cluster}-"), "/"),
+        "table": lambda: api.pages("dynamodb", "list_tables", "TableNames"),
+        "topic": lambda: _last((topic["TopicArn"] for topic in api.pages("sns", "list_topics", "Topics")), ":"),
+        "log group": lambda: _field(
+            api.pages("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=f"{cluster}-"), "logGroupName"
+        ),
+    }
+    for kind, names in listings.items():
+        made = re.compile(f"{re.escape(cluster)}-(?:{'|'.join(LOGICAL_IDS[kind])})-[A-Za-z0-9]{{8,}}")
+        yield from (f"{kind} {name}" for name in names() if made.fullmatch(name))
+
+
+def _lustre(api: Api, cluster: str) -> Iterator[str]:
+    for found, name in lustre_file_systems.tagged(api):
+        if name == cluster:
+            yield f"Lustre file system {found['FileSystemId']} ({found['Lifecycle']})"
+
+
+def _last(names: Iterator[str], separator: str) -> Iterator[str]:
+    """Yield the names at the ends of URLs or ARNs."""
+    return (name.rpartition(separator)[2] for name in names)
+
+
+def _field(entries: Iterator[dict[str, Any]], key: str) -> Iterator[str]:
+    return (entry[key] for entry in entries)

@@ -1,0 +1,84 @@
+"""Asks Service Quotas what the account may have, and EC2 what it has already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Protocol
+
+from phalanx.aws import lustre_file_systems
+from phalanx.aws.protocol import CLUSTER_TAG
+from phalanx.aws.refusals import is_gone
+from phalanx.errors import CloudError
+from phalanx.plan import quotas
+from phalanx.plan.quotas import Quota
+
+_RUNNING = {"Name": "instance-state-name", "Values": ["pending", "running"]}
+
+_LISTINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "VPC": ("describe_vpcs", "Vpcs", {}),
+    "Elastic IP": ("describe_addresses", "Addresses", {}),
+    "gateway endpoint": (
+        "describe_vpc_endpoints",
+        "VpcEndpoints",
+        {"Filters": [{"Name": "vpc-endpoint-type", "Values": ["Gateway"]}]},
+    ),
+}
+
+
+class Api(Protocol):
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]: ...
+
+
+def ask(api: Api, cluster: str, wanted: list[Quota]) -> tuple[tuple[Quota, ...], str]:
+    """Return the quotas with their limits and with what others use; without them if AWS refuses, and why.
+
+    What the cluster of this name has already is not counted.
+    """
+    try:
+        return tuple(replace(quota, limit=_limit(api, quota), used=_used(api, quota, cluster)) for quota in wanted), ""
+    except CloudError as error:
+        return tuple(wanted), error.message
+
+
+def _limit(api: Api, quota: Quota) -> int:
+    """Return the applied value, or AWS's default: an account may have no value of its own."""
+    code = {"ServiceCode": quota.service, "QuotaCode": quota.code}
+    try:
+        answer = api.call("service-quotas", "get_service_quota", **code)
+    except CloudError as error:
+        if not (isinstance(error.__cause__, Exception) and is_gone(error.__cause__)):
+            raise
+        answer = api.call("service-quotas", "get_aws_default_service_quota", **code)
+    return int(answer["Quota"]["Value"])
+
+
+def _used(api: Api, quota: Quota, cluster: str) -> int:
+    if quota.unit == "vCPU":
+        return _vcpus(api, quota, cluster)
+    if quota.service == "fsx":
+        return lustre_file_systems.used_gib(api, quota.code, cluster)
+    if quota.unit not in _LISTINGS:
+        return quota.used  # that of one VPC, which was counted there
+    operation, listed, which = _LISTINGS[quota.unit]
+    return sum(_of_others(entry, cluster) for entry in api.pages("ec2", operation, listed, **which))
+
+
+def _vcpus(api: Api, quota: Quota, cluster: str) -> int:
+    """Count the vCPUs of instances: on-demand and spot ones have their own quotas, and Capacity Blocks have none."""
+    reservations = api.pages("ec2", "describe_instances", "Reservations", Filters=[_RUNNING])
+    instances = [instance for reservation in reservations for instance in reservation["Instances"]]
+    types = Counter(
+        instance["InstanceType"]
+        for instance in instances
+        if quotas.counts(quota, instance["InstanceType"], instance.get("InstanceLifecycle", ""))
+        and _of_others(instance, cluster)
+    )
+    sizes = api.pages("ec2", "describe_instance_types", "InstanceTypes", InstanceTypes=list(types)) if types else ()
+    return sum(types[size["InstanceType"]] * size["VCpuInfo"]["DefaultVCpus"] for size in sizes)
+
+
+def _of_others(entry: dict[str, Any], cluster: str) -> bool:
+    return {"Key": CLUSTER_TAG, "Value": cluster} not in entry.get("Tags", [])

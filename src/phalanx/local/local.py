@@ -1,0 +1,199 @@
+"""The local cloud: the same API with its own endpoint and keys, and its dialer instead of the network."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ConnectionError, HTTPClientError
+from botocore.session import Session
+
+from phalanx.aws import file_systems, sessions
+from phalanx.aws.aws_api import ApiCloud
+from phalanx.aws.protocol import SshRoute
+from phalanx.cluster.cluster_record import known, state_directory
+from phalanx.errors import CloudError, LocalCloudError
+from phalanx.local import endpoint, images, local_code, local_shell
+from phalanx.objects.sent_document import PrivateBucket
+from phalanx.spec.cloud_names import is_emr
+from phalanx.spec.spec_emr import logs_bucket
+
+if TYPE_CHECKING:
+    from phalanx.plan.machine_images import Image
+    from phalanx.plan.machine_room import Shortage
+    from phalanx.plan.plan import Facts
+    from phalanx.spec.spec import ClusterSpec
+
+
+# China, GovCloud and the European Sovereign Cloud, whose ARNs begin differently (docs/aws-behaviour.md 6.1).
+_OTHER_PARTITIONS = ("cn-", "us-gov-", "eusc-")
+# Any machine has room for so few.
+_FEW, _FEW_FULL = 17, 3
+
+
+class LocalCloud(ApiCloud):
+    """The AWS stand-in on this machine."""
+
+    name = "local"
+    # Each poll costs the local cloud 10 ms of CPU, which its nodes need while they boot.
+    poll_interval_s = 0.15
+    retry_mode = "standard"
+
+    def attempts(self) -> int:
+        """Two: it runs on this machine, so that more don't help. Only bad weather throttles calls."""
+        return super().attempts() if endpoint.has_weather() else min(2, super().attempts())
+
+    @cached_property
+    def endpoint(self) -> endpoint.Endpoint:
+        """The local cloud's address, once it has started. Raises NotRunning when nothing has started it."""
+        return endpoint.wait()
+
+    def session(self) -> Session:
+        """Return a session of the administrator, or of whoever's keys for this local cloud the shell has."""
+        if os.environ.get("AWS_ENDPOINT_URL") == self.endpoint.url and "AWS_SESSION_TOKEN" in os.environ:
+            return sessions.make(self.region)
+        return sessions.make(self.region, (self.endpoint.access_key_id, self.endpoint.secret_access_key))
+
+    def endpoint_url(self) -> str | None:
+        return self.endpoint.url
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        """Make a call as every cloud does. Raises NotRunning when another command has stopped the local cloud."""
+        try:
+            return super().call(service, operation, **arguments)
+        except CloudError as error:
+            if isinstance(error.__cause__, (HTTPClientError, ConnectionError)):
+                endpoint.require_alive(self.endpoint)
+            error.hint = error.hint or local_code.remedy(self.endpoint.pid)
+            raise
+
+    def ssh_route(self, by_session: bool = False) -> SshRoute:
+        """Reach the head through the local cloud, which passes a connected socket to ssh."""
+        command, host = local_shell.dial_command(self.endpoint.dial), "ssm/%h" if by_session else "%h"
+        return SshRoute((f"ProxyCommand {command} {host} %p", "ProxyUseFdpass yes", local_shell.QUICK))
+
+    def promised_bit_s(self, instance_type: str) -> float | None:  # noqa: ARG002 - of the protocol
+        """Return None: links between nodes here are not those of the type."""
+        return None
+
+    def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
+        """Return facts from the table of types if it has the type, so that `plan` needs no running local cloud."""
+        from phalanx.plan import each_type
+        from phalanx.plan.plan import make_plan
+
+        return each_type.look_up(spec, lambda one: self._of_type(one, ssh_public_key), make_plan)
+
+    def _of_type(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
+        from phalanx.plan.machine_images import is_of_recipe
+        from phalanx.plan.plan import offline_facts
+
+        if spec.region.startswith(_OTHER_PARTITIONS):
+            raise LocalCloudError(
+                f"the local cloud stands in for AWS's commercial regions, and {spec.region} is in another partition",
+                "Choose another `region:`. With `cloud: aws`, `phalanx plan` and `template` serve it.",
+            )
+        name = images.local_name(spec.image)
+        if name:
+            images.require(spec.image or "", name)
+        if name or is_of_recipe(spec.image):
+            self.require_full_system(spec.image or "")
+        from_tables = offline_facts(spec, ssh_public_key)
+        if from_tables is not None and not _has_to_ask(spec):
+            return self._here(spec, replace(from_tables, kept_file_system=self._kept(spec)))
+        endpoint.begin()
+        if spec.emr:
+            self.require_bucket(logs_bucket(spec.emr), make=True)
+        return self._here(spec, super().facts(spec, ssh_public_key))
+
+    def _kept(self, spec: ClusterSpec) -> str:
+        """Return the cluster's kept file system: while nothing runs, all are; else a stack may use it."""
+        if endpoint.find():
+            return file_systems.kept(self, spec.name)
+        return file_systems.kept_beside(self._directory, spec.name, spec.region)
+
+    def _here(self, spec: ClusterSpec, facts: Facts) -> Facts:
+        """Add what depends on this machine: stand-ins for GPUs, and the room for a new cluster."""
+        stand_ins = endpoint.stand_ins() if facts.gpus else 0
+        return replace(facts, stand_ins=stand_ins, shortages=self._shortages(spec))
+
+    def _shortages(self, spec: ClusterSpec) -> tuple[Shortage, ...]:
+        from phalanx.plan.machine_images import is_ami, is_of_recipe
+        from phalanx.plan.machine_room import Shortage
+
+        is_full = bool(images.local_name(spec.image)) or is_of_recipe(spec.image) or is_ami(spec.image)
+        # A cluster that exists has its nodes already. The question takes as long as the rest of `plan`.
+        if spec.name in known() or spec.nodes < (_FEW_FULL if is_full else _FEW):
+            return ()
+        return tuple(Shortage(**one) for one in endpoint.shortages(spec.nodes, is_full))
+
+    def require_full_system(self, image: str) -> None:
+        """Raise LocalCloudError if a local cloud runs that can't give a node's systemd a control group."""
+        running = endpoint.find_process()
+        if running is not None and running.no_cgroup:
+            reason, _, command = running.no_cgroup.partition("\n")
+            raise LocalCloudError(f"image: {image} runs systemd, and {reason}", command)
+
+    def image(self, parameter: str) -> Image | None:
+        """Return an image that Image Builder has made here; the others are known by their parameters."""
+        from phalanx.plan.machine_images import is_ami
+
+        return super().image(parameter) if is_ami(parameter) else None
+
+    def kept_manifest(self, image_id: str) -> str:
+        from phalanx.images import manifest
+
+        found = next((one for one in images.built() if one.image_id == image_id), None)
+        return manifest.written(images.contents(found)) if found else ""
+
+    @property
+    def _directory(self) -> Path:
+        return state_directory() / "local"
+
+    def file_system_place(self, file_system: str, is_lustre: bool = False) -> tuple[str, str]:
+        command = f"aws fsx delete-file-system --file-system-id {file_system}"
+        return str(
+            self._directory / "efs" / file_system
+        ), command if is_lustre else f"phalanx local delete {file_system}"
+
+    def require_bucket(self, bucket: str, make: bool = False) -> None:
+        """Require the bucket, or make it: a local cloud that has just started has none."""
+        from phalanx.aws import buckets
+
+        endpoint.begin()
+        if make and any(buckets.refusals(self, bucket)):
+            self.call("s3", "create_bucket", Bucket=bucket)
+        super().require_bucket(bucket)
+
+    def require_private_bucket(self, bucket: str) -> PrivateBucket:
+        endpoint.begin()
+        return super().require_private_bucket(bucket)
+
+    def open_networks(self) -> str:
+        return self.endpoint.open_networks
+
+    def accounts_separated(self) -> bool:
+        return self.endpoint.accounts_separated
+
+    def stop_if_idle(self) -> None:
+        try:
+            endpoint.stop()
+        except endpoint.StacksLeft:
+            pass  # other clusters need it
+
+
+def _has_to_ask(spec: ClusterSpec) -> bool:
+    """Whether the spec names things that may not exist, or wants what EC2 has to say of its type."""
+    from phalanx.plan.machine_images import is_ami, is_of_recipe
+    from phalanx.spec.spec_checks import AUTO
+
+    named = (spec.file_system, spec.policies, spec.permissions_boundary, spec.placement, spec.reservation)
+    asks = spec.efa == "yes" or AUTO in spec.ssh_sources or is_ami(spec.image) or is_of_recipe(spec.image)
+    asks = asks or is_emr(spec.cloud)
+    return any((*named, spec.data, spec.subnets)) or asks
+
+
+def connect(region: str, name: str) -> LocalCloud:
+    return LocalCloud(region, name)
