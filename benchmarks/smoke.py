@@ -30,10 +30,11 @@ from benchmarks.smoke_cost import NODES, TYPE
 from benchmarks.smoke_report import Report, Step
 from phalanx import connection
 from phalanx.aws import transcript
-from phalanx.aws.protocol import Resource
-from phalanx.cluster.cluster_record import BOOT_LOGS, cluster_directory
+from phalanx.aws.model import Resource
+from phalanx.cluster.cluster_record import BOOT_LOGS
 from phalanx.errors import PhalanxError
 from phalanx.local.endpoint import NotRunning
+from phalanx.state_files import cluster_directory
 
 # The NAT gateway is billed by the hour: the steps and the deletion, which takes some minutes, must fit into one.
 STEPS_WITHIN_S = 40 * 60.0

@@ -93,7 +93,7 @@ DEFENCES = (
     defence(
         "an agent and a display are not forwarded",
         "test_hostile_head.py::test_plain_ssh_lends_the_head_neither_an_agent_nor_a_display",
-        ("cluster/cluster_record.py", '"    ForwardAgent no",', ""),
+        ("cluster/ssh_config.py", '"    ForwardAgent no",', ""),
     ),
     defence(
         "a user certificate is good from inside the VPC only",

@@ -120,9 +120,9 @@ DEFENCES = (
     defence(
         "the keys of a cluster are readable only by this user",
         "test_web_page.py::test_what_others_may_look_at_holds_no_key",
-        ("cluster/cluster_record.py", "path.mkdir(mode=0o700, exist_ok=True)", "path.mkdir(exist_ok=True)"),
-        ("cluster/cluster_record.py", "    private.parent.chmod(0o700)\n", ""),
-        ("cluster/cluster_record.py", "files.write(str(path), text, 0o600,", "files.write(str(path), text, 0o644,"),
+        ("state_files.py", "path.mkdir(mode=0o700, exist_ok=True)", "path.mkdir(exist_ok=True)"),
+        ("cluster/keys.py", "    private.parent.chmod(0o700)\n", ""),
+        ("state_files.py", "files.write(str(path), text, 0o600,", "files.write(str(path), text, 0o644,"),
     ),
     defence(
         "the nodes can be dialled only by this user",

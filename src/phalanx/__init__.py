@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from phalanx.api import Cluster
-    from phalanx.aws.protocol import StackEvent
+    from phalanx.aws.model import StackEvent
     from phalanx.cluster.bring_up import Note, Step
     from phalanx.cluster.foreign_resources import ForeignDeleted
+    from phalanx.cluster.gather import Verdict
     from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing, RoleFreed
     from phalanx.cluster.update import Proposal
     from phalanx.errors import CloudError, ClusterError, JobError, LocalCloudError, PhalanxError, SpecError, StackFailed
     from phalanx.jobs.future import JobFailed, JobFuture, Result
-    from phalanx.jobs.gather import Verdict
     from phalanx.jobs.job_model import JobState, JobStatus, NodeVerdict
     from phalanx.jobs.transfer import Copied, TransferError
     from phalanx.node.roster import Missing, Node, Roster
@@ -45,14 +45,14 @@ _PUBLIC = {
     "Leftovers": "phalanx.cluster.stack",
     "RoleFreed": "phalanx.cluster.stack",
     "ForeignDeleted": "phalanx.cluster.foreign_resources",
-    "StackEvent": "phalanx.aws.protocol",
+    "StackEvent": "phalanx.aws.model",
     "JobFuture": "phalanx.jobs.future",
     "JobFailed": "phalanx.jobs.future",
     "Result": "phalanx.jobs.future",
     "JobState": "phalanx.jobs.job_model",
     "JobStatus": "phalanx.jobs.job_model",
     "NodeVerdict": "phalanx.jobs.job_model",
-    "Verdict": "phalanx.jobs.gather",
+    "Verdict": "phalanx.cluster.gather",
     "Copied": "phalanx.jobs.transfer",
     "TransferError": "phalanx.jobs.transfer",
     "Node": "phalanx.node.roster",

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from phalanx import connection
 from phalanx.cluster import cluster_record as store
+from phalanx.cluster import gather
 from phalanx.errors import ClusterError, JobError
-from phalanx.jobs import environments, gather, transfer
+from phalanx.jobs import environments, transfer
 from phalanx.jobs.future import JobFuture
 from phalanx.jobs.job import JobSpec, JobStatus, list_jobs, open_job, submit
 from phalanx.launchers import LAUNCHERS
@@ -32,7 +33,7 @@ class Cluster:
     """A cluster that is ready. As a context manager it deletes the cluster at the end if `up` created it."""
 
     def __init__(self, record: store.Cluster, made_here: bool = False) -> None:
-        self._record = replace(record, control=connection.ControlPlane())
+        self._record = connection.attached(record)
         self._made_here = made_here
 
     @classmethod
@@ -203,6 +204,7 @@ def _resized(up: Up, progress: Callable[[Step], object] | None) -> Up:
     from phalanx.cluster import scaling
     from phalanx.cluster.bring_up import Note
 
+    up = replace(up, cluster=connection.attached(up.cluster))
     return scaling.resized(up, up.resize, lambda text: progress(Note(text)) if progress else None)
 
 

@@ -26,6 +26,7 @@ from own_vpc import OwnFileSystem, OwnVpc
 from conftest import Terminal, a_terminal, read_until
 from localcloud.iam.policy import Ask, Statement, statements_of
 from phalanx.aws import lookups
+from phalanx.jobs.own_code import write_package
 from phalanx.node.roster import Roster
 
 pytestmark = pytest.mark.cluster

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from rosters import a_node
 
-from phalanx.aws.protocol import (
+from phalanx.aws.model import (
     CLUSTER_TAG,
     ChangeSet,
     Heads,

@@ -17,7 +17,7 @@ from stack_fakes import TOPIC, Stacks, stacks
 
 from localcloud.daemon import faults
 from phalanx import connection
-from phalanx.cluster import cluster_record as store
+from phalanx.cluster import keys as cluster_keys
 
 TAGS = {f"{n:02}{'k' * 126}": "v" * 256 for n in range(40)}
 ALL = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
@@ -83,7 +83,7 @@ def use(monkeypatch):
         return cloud
 
     monkeypatch.setattr(connection, "begin", lambda name: None)
-    monkeypatch.setattr(store, "_generate", write_key)
+    monkeypatch.setattr(cluster_keys, "_generate", write_key)
     return used_now
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.aws.protocol import ScalingActivity, StackEvent
+from phalanx.aws.model import ScalingActivity, StackEvent
 from phalanx.cluster.why import Evidence
 
 TIMED_OUT = "WaitCondition timed out. Received 0 conditions when expecting 1"

@@ -8,7 +8,7 @@ import pytest
 from fake_cloud import FakeCloud, write_key
 
 from phalanx import cli, connection, template
-from phalanx.cluster import cluster_record as store
+from phalanx.cluster import keys
 from phalanx.local import endpoint
 from phalanx.ssh.remote import Remote
 
@@ -40,7 +40,7 @@ def in_memory(tmp_path, monkeypatch):
     """The directory of records, for a `FakeCloud`: no ssh connects, and no keys and no documents are generated."""
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr(Remote, "connect", lambda remote: None)
-    monkeypatch.setattr(store, "_generate", write_key)
+    monkeypatch.setattr(keys, "_generate", write_key)
     monkeypatch.setattr(template, "request", lambda plan: ("{}", plan.parameters()))
     return tmp_path / "state"
 

@@ -11,7 +11,7 @@ from fake_cloud import FakeCloud
 from fake_nodes import FakeCluster
 
 from phalanx import cli, connection
-from phalanx.aws.protocol import StackState
+from phalanx.aws.model import StackState
 from phalanx.cli import logs
 from phalanx.cli.carrying import Meter, size
 from phalanx.cluster.cluster_record import Cluster

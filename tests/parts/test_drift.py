@@ -11,7 +11,7 @@ from aws_here import AwsHere
 from fleet_fakes import Cloud, cloud
 
 from phalanx.aws import drift
-from phalanx.aws.protocol import Resource
+from phalanx.aws.model import Resource
 
 EVERYBODY = [{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
 

@@ -6,7 +6,8 @@ import stat
 
 import pytest
 
-from phalanx.cluster import cluster_record as store
+from phalanx import state_files
+from phalanx.cluster import keys
 from phalanx.errors import ClusterError
 
 
@@ -17,9 +18,9 @@ def state(tmp_path, monkeypatch):
 
 
 def test_the_key_is_made_once_and_is_private(state):
-    key = store.make_key("demo")
+    key = keys.make("demo")
     assert key.startswith("ssh-ed25519 ")
-    assert store.make_key("demo") == key == store.public_key("demo")
+    assert keys.make("demo") == key == keys.public("demo")
     directory = state / "clusters/demo"
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert stat.S_IMODE((directory / "id_ed25519").stat().st_mode) == 0o600
@@ -28,23 +29,23 @@ def test_the_key_is_made_once_and_is_private(state):
 
 @pytest.mark.parametrize("half", ["id_ed25519", "id_ed25519.pub"])
 def test_a_half_that_a_power_failure_emptied_is_made_again(state, half):
-    before = store.make_key("demo")
-    (store.cluster_directory("demo") / half).write_text("")
-    after = store.make_key("demo")
+    before = keys.make("demo")
+    (state_files.cluster_directory("demo") / half).write_text("")
+    after = keys.make("demo")
     assert after.startswith("ssh-ed25519 ") and (after == before) == (half == "id_ed25519.pub")
-    assert (store.cluster_directory("demo") / "id_ed25519").stat().st_size
+    assert (state_files.cluster_directory("demo") / "id_ed25519").stat().st_size
 
 
 def test_what_others_could_read_is_private_again(state):
-    path = store.cluster_directory("demo") / "secret"
-    store.write_private(path, "text")
+    path = state_files.cluster_directory("demo") / "secret"
+    state_files.write_private(path, "text")
     path.chmod(0o644)
-    store.write_private(path, "text")
+    state_files.write_private(path, "text")
     assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_without_ssh_keygen_its_package_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(ClusterError, match="`ssh-keygen` is not installed") as reported:
-        store.make_key("demo")
+        keys.make("demo")
     assert "openssh-client" in reported.value.hint

@@ -14,7 +14,8 @@ from power_cuts import World, recorded, worlds
 from rosters import ROSTER
 from small_image import apply, small_image
 
-from phalanx.cluster import cluster_record, evidence, ssh_hosts
+from phalanx import state_files
+from phalanx.cluster import evidence, keys, ssh_config, ssh_hosts
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.why import Evidence
 from phalanx.node import account, boot, disk, files, loader, release, trust
@@ -40,7 +41,7 @@ HERE = "state/clusters/demo"
 
 def install(root: Path) -> None:
     """Include the cluster in the user's own configuration, as `phalanx ssh-config` does."""
-    cluster_record.write_private(root / HERE / "ssh_config", "Host *\n    User phalanx\n")
+    state_files.write_private(root / HERE / "ssh_config", "Host *\n    User phalanx\n")
     ssh_hosts.install(CLUSTER)
 
 
@@ -61,12 +62,10 @@ CASES = {
         (f"{HERE}/cluster.json",),
         (lambda _: Cluster("demo", "aws", "us-east-1").save(), lambda _: CLUSTER.save()),
     ),
-    "this machine's key": Written(
-        (f"{HERE}/id_ed25519", f"{HERE}/id_ed25519.pub"), (lambda _: cluster_record.make_key("demo"),)
-    ),
+    "this machine's key": Written((f"{HERE}/id_ed25519", f"{HERE}/id_ed25519.pub"), (lambda _: keys.make("demo"),)),
     "what ssh trusts": Written(
         (f"{HERE}/known_hosts",),
-        tuple(lambda _, key=key: cluster_record.write_authority(CLUSTER, key) for key in ("old", "new")),
+        tuple(lambda _, key=key: ssh_config.write_authority(CLUSTER, key) for key in ("old", "new")),
     ),
     "evidence": Written(
         (f"{HERE}/boot-logs/evidence.json",), (lambda _: evidence.keep(CLUSTER, Evidence(verdict="it failed")),)

@@ -10,10 +10,10 @@ from clusters import spec
 from fake_cloud import FakeCloud
 
 from phalanx import cli
-from phalanx.aws.protocol import SshRoute
-from phalanx.cluster import ssh_hosts
+from phalanx.aws.model import SshRoute
+from phalanx.cluster import ssh_config, ssh_hosts
 from phalanx.cluster.bring_up import BringUp
-from phalanx.cluster.cluster_record import Cluster, write_ssh_config
+from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError
 from phalanx.ssh.remote import Remote
 
@@ -29,7 +29,7 @@ def home(tmp_path, monkeypatch):
 
 def cluster(name="demo", route=None) -> Cluster:
     made = Cluster(name, "aws", "us-east-1", "arn", "54.0.0.1", "/efs", nodes=2, spec={"nodes": 3}).save()
-    write_ssh_config(made, "ssh-ed25519 AAAA", route or SshRoute())
+    ssh_config.write(made, "ssh-ed25519 AAAA", route or SshRoute())
     return made
 
 

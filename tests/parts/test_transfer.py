@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from fake_nodes import FakeCluster
 
 from phalanx.cli import put as cli_put
+from phalanx.cluster.stage_data import within
 from phalanx.errors import JobError
 from phalanx.jobs import toolbox
 from phalanx.jobs.job import Job
-from phalanx.jobs.stage_data import within
 from phalanx.jobs.transfer import TransferError, get, put, shared_path, source_path
 from phalanx.runner.files import carry
 from phalanx.spec.spec_data import places

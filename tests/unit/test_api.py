@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.aws.protocol import StackChange
+from phalanx.aws.model import StackChange
 from phalanx.cluster.cluster_record import Cluster as Record
 from phalanx.cluster.update import Proposal
 from phalanx.errors import ClusterError

@@ -7,9 +7,9 @@ import time
 import pytest
 from fake_cloud import HEAD_FAILED, STACK, FakeCloud, demo, event, roster, up
 
-from phalanx.aws.protocol import Running
-from phalanx.cluster import bring_up
-from phalanx.cluster import cluster_record as store
+from phalanx import state_files
+from phalanx.aws.model import Running
+from phalanx.cluster import bring_up, keys
 from phalanx.cluster.bring_up import BringUp
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudError, ClusterError, StackFailed
@@ -65,7 +65,7 @@ def test_a_head_that_is_ready_before_its_address_is_awaited(monkeypatch):
 def test_the_key_that_was_made_is_the_key_that_is_sent():
     cloud = FakeCloud()
     up(cloud)
-    assert cloud.describe_stack("demo").parameters == {"SshPublicKey": store.public_key("demo")}
+    assert cloud.describe_stack("demo").parameters == {"SshPublicKey": keys.public("demo")}
 
 
 def test_a_second_up_changes_nothing():
@@ -161,13 +161,13 @@ def test_a_failure_shows_the_reason_keeps_the_logs_and_frees_the_name(in_memory)
     assert (in_memory / "clusters/demo/boot-logs/10.0.0.5.log").read_text() == "line 1\nfalse: exit 1\n"
     assert len(list((in_memory / "clusters/demo/boot-logs").glob("*.log"))) == 3
     assert cloud.describe_stack("demo") is None
-    assert store.known() == []
+    assert state_files.known() == []
 
 
 def test_a_refused_creation_leaves_no_record():
     with pytest.raises(CloudError, match="not authorized"):
         up(FakeCloud(refuse_create=CloudError("not authorized")))
-    assert store.known() == []
+    assert state_files.known() == []
 
 
 def test_the_reason_of_a_failure_is_shown_even_when_its_remains_can_t_be_deleted(monkeypatch):
@@ -179,7 +179,7 @@ def test_the_reason_of_a_failure_is_shown_even_when_its_remains_can_t_be_deleted
     monkeypatch.setattr(cloud, "delete_stack", refuse)
     with pytest.raises(StackFailed, match=r"`false` ended with 1(.|\n)*could be deleted: DeleteStack was refused"):
         up(cloud)
-    assert store.known() == ["demo"]
+    assert state_files.known() == ["demo"]
 
 
 def test_a_changed_lease_of_a_running_cluster_counts_from_now():

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.aws.protocol import Running
+from phalanx.aws.model import Running
 from phalanx.cli.console import moment
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.scaling import Scaling
+from phalanx.connection import attached
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan.money import Use
 
@@ -48,7 +49,7 @@ def seconds(shown: str) -> float:
 
 def first_step(nodes: int) -> str | None:
     """Return what `scale` says about the budget, before it requests anything."""
-    return next(Scaling(Cluster.load("demo"), nodes)._hold_budget(), None)
+    return next(Scaling(attached(Cluster.load("demo")), nodes)._hold_budget(), None)
 
 
 def test_more_nodes_bring_the_end_to_where_the_budget_is_spent(budget):
@@ -114,7 +115,7 @@ def test_a_spent_budget_allows_no_more_nodes(budget):
 
 
 def test_a_stack_that_is_gone_leaves_the_end_alone(budget):
-    scaling = Scaling(Cluster.load("demo"), 4)
+    scaling = Scaling(attached(Cluster.load("demo")), 4)
     budget.running_now = None
     assert scaling.end_of_budget() is None
     budget.stacks.clear()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from fake_cloud import HEAD_FAILED, MISSING, event, roster
 
+from phalanx.aws.model import Running
 from phalanx.aws.orphans import Orphans
-from phalanx.aws.protocol import Running
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError
 from phalanx.jobs.job_model import JobState, JobStatus

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_cloud import event
 
-from phalanx.aws.protocol import Running
+from phalanx.aws.model import Running
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.plan.money import Use
 

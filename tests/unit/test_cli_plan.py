@@ -10,7 +10,7 @@ import pytest
 from fake_cloud import roster
 
 from phalanx import connection, template
-from phalanx.aws.protocol import Running
+from phalanx.aws.model import Running
 from phalanx.errors import CloudUnreachable, SpecError
 from phalanx.template import request
 

@@ -9,7 +9,7 @@ import pytest
 from clusters import FACTS, aws_spec
 from fake_cloud import HEAD_FAILED, READY, STACK, UPDATED, event
 
-from phalanx.aws.protocol import ScalingActivity
+from phalanx.aws.model import ScalingActivity
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudUnreachable
 from phalanx.plan import quotas

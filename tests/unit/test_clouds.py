@@ -12,8 +12,8 @@ from clusters import aws_spec
 from phalanx import connection
 from phalanx.aws import lookups, remains, reservations, sessions
 from phalanx.aws.aws import AwsCloud
+from phalanx.aws.model import Resource
 from phalanx.aws.policies import require_policies
-from phalanx.aws.protocol import Resource
 from phalanx.aws.refusals import is_gone, translate
 from phalanx.aws.usage import ask
 from phalanx.errors import CloudError, SpecError

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 from fake_cloud import AUTHORITY
 
-from phalanx.aws.protocol import CLUSTER_TAG, SshRoute, StackState
-from phalanx.cluster import adopt
-from phalanx.cluster import cluster_record as store
+from phalanx import state_files
+from phalanx.aws.model import CLUSTER_TAG, SshRoute, StackState
+from phalanx.cluster import adopt, keys, ssh_config
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError
 
@@ -58,7 +58,7 @@ def test_an_unknown_name_brings_the_nearest():
 @pytest.mark.parametrize("name", ["../demo", "a/b", "", "-x", "1st"])
 def test_a_name_can_t_leave_the_directory(name):
     with pytest.raises(ClusterError, match="can't be the name"):
-        store.cluster_directory(name)
+        state_files.cluster_directory(name)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"name": "demo", "cloud": "aws", "region": "r", "newer": 1}'])
@@ -73,14 +73,14 @@ def test_a_damaged_record_is_reported(state, text):
 def test_a_state_directory_that_ssh_would_misread_is_refused_before_anything_is_made(tmp_path, monkeypatch, name):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / name))
     with pytest.raises(ClusterError, match="ssh can't use keys below") as reported:
-        store.make_key("demo")
+        keys.make("demo")
     assert "PHALANX_STATE_DIR" in reported.value.hint
     assert not list(tmp_path.iterdir())
 
 
 def test_the_ssh_config_trusts_one_authority_and_nothing_else(state):
     cluster = saved()
-    store.write_ssh_config(cluster, AUTHORITY, SshRoute(("ProxyUseFdpass yes",)))
+    ssh_config.write(cluster, AUTHORITY, SshRoute(("ProxyUseFdpass yes",)))
     text = cluster.ssh_config.read_text()
     assert "StrictHostKeyChecking yes" in text
     assert "ProxyUseFdpass yes" in text
@@ -89,9 +89,9 @@ def test_the_ssh_config_trusts_one_authority_and_nothing_else(state):
 
 def test_a_new_authority_is_distinguished_from_the_known_one():
     cluster = saved()
-    store.write_ssh_config(cluster, AUTHORITY, SshRoute())
-    assert not store.write_authority(cluster, AUTHORITY)
-    assert store.write_authority(cluster, "ssh-ed25519 other")
+    ssh_config.write(cluster, AUTHORITY, SshRoute())
+    assert not ssh_config.write_authority(cluster, AUTHORITY)
+    assert ssh_config.write_authority(cluster, "ssh-ed25519 other")
 
 
 def test_a_cluster_that_is_not_ready_can_t_be_logged_in_to():
@@ -101,10 +101,10 @@ def test_a_cluster_that_is_not_ready_can_t_be_logged_in_to():
 
 def test_forgetting_leaves_nothing_or_the_boot_logs(state):
     cluster = saved()
-    store.write_private(cluster.directory / "boot-logs/i-1.log", "text")
+    state_files.write_private(cluster.directory / "boot-logs/i-1.log", "text")
     cluster.forget(keep_logs=True)
     assert [path.name for path in cluster.directory.iterdir()] == ["boot-logs"]
-    assert store.known() == []
+    assert state_files.known() == []
     cluster.forget()
     assert not cluster.directory.exists()
 

@@ -6,9 +6,11 @@ import pytest
 from fake_cloud import AUTHORITY, FakeCloud
 
 from phalanx import connection
-from phalanx.aws.protocol import SshRoute
-from phalanx.cluster.cluster_record import Cluster, write_ssh_config
+from phalanx.aws.model import SshRoute
+from phalanx.cluster import ssh_config
+from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.diagnosis import repair
+from phalanx.connection import attached
 from phalanx.errors import ClusterGone
 from phalanx.ssh.remote import ConnectionLost, HostRefused
 
@@ -17,8 +19,8 @@ def test_trust_is_renewed_from_the_table(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
     cloud = FakeCloud()
     monkeypatch.setattr(connection, "connect", lambda name, region: cloud)
-    cluster = Cluster("demo", "aws", "us-east-1", table="table", head_address="54.0.0.1")
-    write_ssh_config(cluster, AUTHORITY, SshRoute())
+    cluster = attached(Cluster("demo", "aws", "us-east-1", table="table", head_address="54.0.0.1"))
+    ssh_config.write(cluster, AUTHORITY, SshRoute())
     refused = HostRefused("its host key is not certified")
     assert not repair(cluster, refused)
     cloud.item = lambda table, key: {"public_key": "ssh-ed25519 AAAAnewhead"}
@@ -36,9 +38,9 @@ def test_how_ssh_reaches_the_head_is_written_again_as_this_version_does(tmp_path
     earlier = "Host deeplearning-master\n    HostName 54.0.0.1\n"
     cluster.ssh_config.write_text(earlier)
     lost = ConnectionLost("can't log in to deeplearning-worker1: its name is unknown")
-    assert repair(cluster, lost)
+    assert repair(attached(cluster), lost)
     assert f"Host deeplearning-worker1\n    HostName {reached}\n" in cluster.ssh_config.read_text()
-    now = Cluster.load("demo")
+    now = attached(Cluster.load("demo"))
     assert now.head_address == reached
     assert not repair(now, lost)
 

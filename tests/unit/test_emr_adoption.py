@@ -16,7 +16,7 @@ from plans import ADOPTED, FOUND
 from rosters import a_node
 
 from phalanx import connection
-from phalanx.aws.protocol import SshRoute
+from phalanx.aws.model import SshRoute
 from phalanx.cli.adopt import command
 from phalanx.cli.progress import Watch
 from phalanx.cluster import adopt_emr
@@ -148,7 +148,7 @@ def test_a_node_whose_user_phalanx_is_not_ours_is_not_adopted(tmp_path, monkeypa
 
 def test_what_fails_before_the_agent_is_sent_undoes_the_adoption_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
-    monkeypatch.setattr(adopt_emr.store, "make_key", lambda _: "ssh-ed25519 AAAA me")
+    monkeypatch.setattr(adopt_emr.keys, "make", lambda _: "ssh-ed25519 AAAA me")
     monkeypatch.setattr(adopt_emr.emr_release, "release_node", lambda *_: None)
     adoption = judged(monkeypatch)
     cloud = adoption.cloud
@@ -189,7 +189,7 @@ def test_an_adoption_that_is_interrupted_is_undone(tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "connect", lambda *_: cloud)
     monkeypatch.setattr(emr_found, "find", lambda *_: FOUND)
     monkeypatch.setattr(adopt_emr, "Nodes", FakeNodes)
-    monkeypatch.setattr(adopt_emr.store, "make_key", lambda _: "ssh-ed25519 AAAA me")
+    monkeypatch.setattr(adopt_emr.keys, "make", lambda _: "ssh-ed25519 AAAA me")
     monkeypatch.setattr(adopt_emr.emr_release, "release_node", lambda _, name: released.append(name))
     interrupts = iter([KeyboardInterrupt()])
 

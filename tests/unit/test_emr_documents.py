@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from clusters import FACTS, spec
 
-from phalanx.aws.protocol import Resource, StackState
+from phalanx.aws.model import Resource, StackState
 from phalanx.cluster.resume import require_living
 from phalanx.cluster.why import Evidence, diagnose
 from phalanx.emr.instance_groups import InstanceGroups

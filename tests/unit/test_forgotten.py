@@ -15,7 +15,7 @@ from localcloud.cloudformation import rights
 from localcloud.cloudformation.refusals import dependencies
 from localcloud.cloudformation.template import parse
 from localcloud.iam.policy import Ask, Decision, decide
-from phalanx.aws.protocol import Running, StackState
+from phalanx.aws.model import Running, StackState
 from phalanx.cluster.forgotten import due_s
 from phalanx.errors import SpecError
 from phalanx.plan.existing_vpc import NAT

@@ -11,8 +11,8 @@ from fake_cloud import roster
 
 from phalanx import cli
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.gather import gather
 from phalanx.errors import ClusterError
-from phalanx.jobs.gather import gather
 from phalanx.ssh.remote import Completed, ConnectionLost, Remote
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_cloud import READY, FakeCloud
 
-from phalanx.aws.protocol import Heads
+from phalanx.aws.model import Heads
 from phalanx.cluster import head_watch
 from phalanx.cluster.head_watch import HeadWatch
 from phalanx.cluster.stack import Creation, NodeAnswered, Stack

@@ -28,7 +28,7 @@ class Account:
     def __init__(self, stacks: list[dict] | None = None, amis: list[dict] | None = None, log: list[str] | None = None):
         self.stacks, self.amis, self.log = stacks or [], amis or [], log
         self.calls: list[tuple[str, dict[str, Any]]] = []
-        self.kept: dict[str, str] = {}
+        self.kept: dict[str, dict[str, Any]] = {}
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         self.calls.append((operation, arguments))
@@ -37,8 +37,8 @@ class Account:
     def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
         return None if self.log is None else self.call(service, operation, **arguments)
 
-    def kept_manifest(self, image_id: str) -> str:
-        return self.kept.get(image_id, "")
+    def kept_contents(self, image_id: str) -> dict[str, Any]:
+        return self.kept.get(image_id, {})
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Any:
         if key == "Stacks":
@@ -114,7 +114,7 @@ def test_the_manifest_of_an_image_whose_files_are_at_hand_needs_no_log(tmp_path,
     """That of an image of this machine, in a later local cloud."""
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
     account = Account([], [ami("torch", "2026.1001.7")])
-    account.kept = {"ami-2026.1001.7": MANIFEST}
+    account.kept = {"ami-2026.1001.7": json.loads(MANIFEST)}
     assert making.read_manifest(account, shelf.find(account, "torch"))["python"] == "3.12.3"
 
 

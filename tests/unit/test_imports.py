@@ -31,13 +31,20 @@ ORDER = (
         "objects",
         "packing",
         "shards",
+        "state_files",
         "torch",
     ),
     ("runner",),
     ("code", "spec", "ssh"),
     ("plan",),
     ("template",),
-    ("aws", "local", "emr", "cluster", "connection", "jobs", "images"),
+    ("jobs",),
+    ("aws",),
+    ("local",),
+    ("cluster",),
+    ("images",),
+    ("emr",),
+    ("connection",),
     ("plugins",),
     ("api", "drill"),
     ("cli",),
@@ -45,6 +52,9 @@ ORDER = (
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 PLUGINS = ("launchers", "schedulers")
+# They import by names that they have in a table: the public face, commands, launchers and schedulers; and what the
+# agent imports, which is a part of its text (template/shorten.py).
+BY_NAME = {"phalanx", "phalanx.cli.group", "phalanx.launchers", "phalanx.schedulers", "phalanx.template.shorten"}
 STANDARD_LIBRARY_ONLY = (
     "phalanx.datasets",
     "phalanx.node",
@@ -92,7 +102,14 @@ class Module:
     text: str
     docstring: str | None
     imports: list[str] = field(default_factory=list)
-    """Every module named in an import statement, wherever it stands; `from a import b` gives a.b, maybe a name."""
+    """Every module named in an import statement, wherever it stands; `from a import b` gives a.b, maybe a name.
+
+    A name that is given to import_module is one, too.
+    """
+    by_name: bool = False
+    """Whether it imports what it has in a table or a variable."""
+    texts: set[str] = field(default_factory=set)
+    """Every text that may be the name of a module of phalanx."""
     calls: set[str] = field(default_factory=set)
     """Bare names of everything called: `print`, and `sleep` for `time.sleep(…)`."""
     programs: set[str] = field(default_factory=set)
@@ -109,7 +126,9 @@ class Module:
         return any(is_in(self.name, package) for package in packages)
 
     def own_imports(self) -> list[str]:
-        return [imported for imported in self.imports if is_in(imported, "phalanx") or is_in(imported, "localcloud")]
+        named = self.texts if self.by_name else set()
+        own = (*self.imports, *sorted(named))
+        return [imported for imported in own if is_in(imported, "phalanx") or is_in(imported, "localcloud")]
 
 
 def is_in(name: str, package: str) -> bool:
@@ -125,10 +144,13 @@ def part_of(name: str) -> str:
 
 
 def read(path: Path) -> Module:
+    return examined(path, path.read_text())
+
+
+def examined(path: Path, text: str) -> Module:
     source = LOCAL_CLOUD if path.is_relative_to(LOCAL_CLOUD) else SOURCE
     parts = path.relative_to(source).with_suffix("").parts
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-    text = path.read_text()
     tree = ast.parse(text)
     module = Module(name, text, ast.get_docstring(tree))
     for node in below(tree):
@@ -161,7 +183,21 @@ def note_import_from(module: Module, node: ast.ImportFrom) -> None:
 
 def note_call(module: Module, node: ast.Call) -> None:
     if isinstance(node.func, (ast.Name, ast.Attribute)):
-        module.calls.add(node.func.id if isinstance(node.func, ast.Name) else node.func.attr)
+        called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+        module.calls.add(called)
+        if called in ("import_module", "__import__") and node.args:
+            note_import_by_name(module, node.args[0])
+
+
+def note_import_by_name(module: Module, name: ast.expr) -> None:
+    module.by_name |= not isinstance(name, ast.Constant)
+    if isinstance(name, ast.Constant) and is_in(str(name.value), "phalanx"):
+        module.imports.append(str(name.value))
+
+
+def note_text(module: Module, node: ast.Constant) -> None:
+    if isinstance(node.value, str) and re.fullmatch(r"phalanx(\.\w+)+", node.value):
+        module.texts.add(node.value)
 
 
 def note_list(module: Module, node: ast.List) -> None:
@@ -177,6 +213,7 @@ NOTES: dict[type[ast.AST], Callable] = {
     ast.Import: note_import,
     ast.ImportFrom: note_import_from,
     ast.Call: note_call,
+    ast.Constant: note_text,
     ast.List: note_list,
     ast.Dict: note_dict,
 }
@@ -211,6 +248,19 @@ def test_imports_point_one_way() -> None:
         if module.part in RANK and RANK.get(part_of(imported), -1) > RANK[module.part]
     ]
     assert backwards == []
+
+
+def test_only_commands_launchers_and_schedulers_are_imported_by_name() -> None:
+    assert {m.name for m in modules() if m.by_name and m.part != "localcloud"} == BY_NAME
+
+
+def test_a_name_that_is_given_to_import_module_is_an_import() -> None:
+    path = SOURCE / "phalanx" / "probe.py"
+    spelled = 'importlib.import_module("phalanx.api")\n__import__("json")\n'
+    assert examined(path, spelled).own_imports() == ["phalanx.api"]
+    table = 'TABLE = {"a": "phalanx.cli.up"}\n'
+    assert examined(path, table).own_imports() == []
+    assert examined(path, table + "import_module(TABLE[name])\n").own_imports() == ["phalanx.cli.up"]
 
 
 def test_core_imports_no_plugin_no_local_cloud_and_no_cli() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from phalanx.aws.metering import node_hours
-from phalanx.aws.protocol import ScalingActivity
+from phalanx.aws.model import ScalingActivity
 from phalanx.plan import money
 from phalanx.plan.money import Cost, Use
 

@@ -14,6 +14,7 @@ from fake_cloud import FakeCloud
 from phalanx.aws import buckets
 from phalanx.cli.mounted import scattered
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.connection import attached
 from phalanx.errors import CloudError, SpecError
 from phalanx.node import data_mounts
 from phalanx.node.command import CommandError
@@ -172,7 +173,7 @@ def test_run_counts_the_mounted_prefixes_that_its_command_names(monkeypatch, com
 
     monkeypatch.setattr(buckets, "count", count)
     cluster = Cluster("pets", "local", "us-east-1", spec={"data": {**DATA, "pets2": "s3://my-bucket/pets2"}})
-    said = list(scattered(cluster, command))
+    said = list(scattered(attached(cluster), command))
     assert asked == names
     assert [one.split()[1] for one in said] == names
     assert all("has 60,000 objects, 58.6 KiB of 1 byte on average" in one for one in said)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from fake_cloud import FakeCloud, demo, up
 
-from phalanx.aws.protocol import Running
+from phalanx.aws.model import Running
 from phalanx.cluster.bring_up import BringUp
 from phalanx.errors import CloudError, ClusterError, NotRunning
 from phalanx.ssh.remote import ConnectionLost, Remote

@@ -8,8 +8,7 @@ import pytest
 from clusters import FACTS, plan
 from fake_cloud import HEAD_FAILED, READY, FakeCloud
 
-from phalanx import template
-from phalanx.cluster import cluster_record as store
+from phalanx import state_files, template
 from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.shortage import is_shortage
@@ -103,7 +102,7 @@ def test_when_all_are_tried_the_last_failure_is_the_result():
     with pytest.raises(NoCapacity, match="do not have sufficient"):
         up(cloud)
     assert cloud.tried == PAIRS
-    assert store.known() == []
+    assert state_files.known() == []
 
 
 @pytest.mark.parametrize("reason", [QUOTA, DENIED, "the boot script failed"])

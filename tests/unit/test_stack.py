@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fake_cloud import HEAD_FAILED, MISSING, READY, STACK, FakeCloud, event, roster
 
-from phalanx.aws.protocol import Resource, StackEvent
+from phalanx.aws.model import Resource, StackEvent
 from phalanx.cluster.deletion import Deletion
 from phalanx.cluster.foreign_resources import ForeignDeleted, named
 from phalanx.cluster.stack import Creation, Leftovers, NodeAnswered, NodeMissing, Stack

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from fake_cloud import HEAD_FAILED, READY, FakeCloud, event
 
-from phalanx.aws.protocol import Running
+from phalanx.aws.model import Running
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.take_down import TakeDown
 from phalanx.errors import CloudError, ClusterError

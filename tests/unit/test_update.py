@@ -10,7 +10,7 @@ import pytest
 from fake_cloud import READY, STACK, FakeCloud, demo, event, up
 
 from phalanx import template
-from phalanx.aws.protocol import Running, StackChange
+from phalanx.aws.model import Running, StackChange
 from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.update import Proposal

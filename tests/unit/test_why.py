@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from planted_causes import FULL, PLANTED, ended, event, of_stack, refused, signalled
 
-from phalanx.aws.protocol import ScalingActivity, StackEvent
+from phalanx.aws.model import ScalingActivity, StackEvent
 from phalanx.cluster import causes
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.evidence import keep

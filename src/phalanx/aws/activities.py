@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from phalanx.aws.protocol import ScalingActivity
+from phalanx.aws.model import ScalingActivity
 from phalanx.aws.refusals import is_gone
 from phalanx.errors import CloudError
 

@@ -13,6 +13,7 @@ from phalanx.errors import CloudError, CloudUnreachable
 class Api(Protocol):
     name: str
     region: str
+    machines: Any
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]: ...
@@ -28,6 +29,7 @@ class AskedOnce:
     def __init__(self, api: Api) -> None:
         self._api = api
         self.name, self.region = api.name, api.region
+        self.machines = type(api.machines)(self)
         self._answers: dict[str, Any] = {}
         self._silent: dict[str, CloudUnreachable] = {}
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import activities, heads, leases
-from phalanx.aws.protocol import Heads, Running, ScalingActivity
+from phalanx.aws.model import Heads, Running, ScalingActivity
 
 if TYPE_CHECKING:
     from phalanx.plan.money import Use
+    from phalanx.spec.spec import ClusterSpec
 
 
 class AutoScaling:
-    """See `phalanx.aws.protocol.Machines`."""
+    """See `phalanx.aws.model.Machines`."""
 
     admin_user = ""
 
     def __init__(self, api: Any) -> None:
         self._api = api
+
+    def require(self, spec: ClusterSpec) -> tuple[str, str]:  # noqa: ARG002 - of the protocol
+        return "", ""
 
     def running(self, cluster: str) -> Running | None:
         return leases.running(self._api, cluster)

@@ -9,7 +9,7 @@ from botocore.session import Session
 
 from phalanx.aws import sessions
 from phalanx.aws.aws_api import ApiCloud
-from phalanx.aws.protocol import SshRoute
+from phalanx.aws.model import SshRoute
 from phalanx.aws.refusals import translate
 from phalanx.ssh import session_manager
 
@@ -50,7 +50,3 @@ class AwsCloud(ApiCloud):
 
     def stop_if_idle(self) -> None:
         """Do nothing: on AWS nothing runs beside the clusters."""
-
-
-def connect(region: str, name: str) -> AwsCloud:
-    return AwsCloud(region, name)

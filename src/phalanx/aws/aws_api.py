@@ -25,7 +25,7 @@ from phalanx.aws import (
     transcript,
 )
 from phalanx.aws.auto_scaling import AutoScaling
-from phalanx.aws.protocol import (
+from phalanx.aws.model import (
     CLUSTER_TAG,
     ChangeSet,
     Heads,
@@ -38,11 +38,9 @@ from phalanx.aws.protocol import (
     StackState,
 )
 from phalanx.aws.refusals import code, is_gone, translate
-from phalanx.emr.instance_groups import InstanceGroups
 from phalanx.errors import CloudError
 from phalanx.node.sigv4 import Credentials
 from phalanx.objects.sent_document import InBucket
-from phalanx.spec.cloud_names import is_emr
 from phalanx.waits import waiting
 
 if TYPE_CHECKING:
@@ -65,7 +63,7 @@ class ApiCloud(s3_objects.S3Objects, ABC):
     def __init__(self, region: str, name: str = "") -> None:
         self.region = region
         self.name = name or self.name
-        self.machines: Machines = InstanceGroups(self) if is_emr(self.name) else AutoScaling(self)
+        self.machines: Machines = AutoScaling(self)
         self._clients: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._session: Session | None = None
@@ -102,9 +100,9 @@ class ApiCloud(s3_objects.S3Objects, ABC):
     @abstractmethod
     def require_full_system(self, image: str) -> None: ...
 
-    def kept_manifest(self, image_id: str) -> str:  # noqa: ARG002 - the local cloud needs it
-        """Return "": nobody sees the files of an AMI."""
-        return ""
+    def kept_contents(self, image_id: str) -> dict[str, Any]:  # noqa: ARG002 - the local cloud needs it
+        """Return nothing: nobody sees the files of an AMI."""
+        return {}
 
     # -- calls -------------------------------------------------------------------------------------------------
 

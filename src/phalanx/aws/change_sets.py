@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from phalanx.aws import s3_objects, sent_templates
-from phalanx.aws.protocol import ChangeSet, StackChange
+from phalanx.aws.model import ChangeSet, StackChange
 from phalanx.errors import CloudError
 from phalanx.objects.sent_document import InBucket
 from phalanx.waits import waiting

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from phalanx.aws.protocol import Resource
+from phalanx.aws.model import Resource
 
 _EVERYWHERE = "0.0.0.0/0"
 # The resource that gives it, and what must have it: the route's table, the rule's group, the policy's role.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from phalanx.aws.protocol import CLUSTER_TAG
+from phalanx.aws.model import CLUSTER_TAG
 from phalanx.plan.existing_vpc import Endpoint
 
 # Their names and routes lead nowhere, or soon will.

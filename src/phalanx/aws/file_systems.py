@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from phalanx.aws.protocol import CLUSTER_TAG
+from phalanx.aws.model import CLUSTER_TAG
 from phalanx.errors import LocalCloudError, SpecError
 from phalanx.plan.mount_targets import MountTarget
 

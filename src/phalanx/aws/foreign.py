@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from phalanx.aws.protocol import CLUSTER_TAG, Resource
+from phalanx.aws.model import CLUSTER_TAG, Resource
 from phalanx.aws.refusals import code
 from phalanx.errors import CloudError
 

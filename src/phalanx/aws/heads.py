@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Protocol
 
-from phalanx.aws.protocol import Heads
+from phalanx.aws.model import Heads
 
 _LAUNCH = re.compile(r"Launching a new EC2 instance: (i-\w+)")
 _END = re.compile(r"Terminating EC2 instance: (i-\w+)")

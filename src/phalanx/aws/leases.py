@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
-from phalanx.aws.protocol import Running
+from phalanx.aws.model import Running
 
 HEAD, WORKERS = "head", "workers"
 # Of an action that phalanx makes itself; one that the stack made keeps its name.

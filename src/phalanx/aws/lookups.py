@@ -17,8 +17,8 @@ from phalanx.aws import (
     usage,
     vpcs,
 )
+from phalanx.aws.model import Machines
 from phalanx.aws.policies import require_policies
-from phalanx.emr import emr_checks
 from phalanx.errors import CloudError, Mistakes, SpecError
 from phalanx.plan import each_type, money, network_cards, quotas
 from phalanx.plan.capacity import SPOT, Reservation
@@ -27,7 +27,7 @@ from phalanx.plan.lustre_storage import LustreFileSystem
 from phalanx.plan.machine_images import BASE_TAG, OF_RECIPE, RECIPE_TAG, VERSION_TAG, Image, ImageChoice, is_ami
 from phalanx.plan.mount_targets import MountTarget
 from phalanx.plan.plan import Facts, HeadFacts, make_plan, unknown_type_hint
-from phalanx.spec.cloud_names import is_emr, is_local
+from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import AUTO
 from phalanx.spec.spec_limits import OWN_GROUP
@@ -37,6 +37,7 @@ from phalanx.spec.spec_storage import LUSTRE
 class Api(Protocol):
     name: str
     region: str
+    machines: Machines
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]: ...
@@ -108,7 +109,7 @@ def _named(api: Api, spec: ClusterSpec) -> _Named:
     mistakes = Mistakes()
     for check in (_require_key_pair, _require_placement_group, require_policies, buckets.require_buckets):
         mistakes.check(check, api, spec)
-    node_role = mistakes.check(emr_checks.require, api, spec) if is_emr(spec.cloud) else None
+    node_role = mistakes.check(api.machines.require, spec)
     vpc = mistakes.check(vpcs.find, api, spec)
     described = mistakes.check(_describe_type, api, spec.type)
     head = mistakes.check(_head_facts, api, spec)

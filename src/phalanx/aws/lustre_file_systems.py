@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from phalanx.aws.protocol import CLUSTER_TAG
+from phalanx.aws.model import CLUSTER_TAG
 from phalanx.aws.refusals import code
 from phalanx.data import table
 from phalanx.errors import CloudError, SpecError

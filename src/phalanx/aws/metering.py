@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from phalanx.aws import activities
-from phalanx.aws.protocol import ScalingActivity
+from phalanx.aws.model import ScalingActivity
 from phalanx.plan.money import Use
 
 _BEGIN = re.compile(r"Launching a new EC2 instance: (i-\w+)")

@@ -10,7 +10,7 @@ from typing import Any
 
 from phalanx.aws import lustre_file_systems, remains, strays
 from phalanx.aws.aws_api import ApiCloud
-from phalanx.aws.protocol import CLUSTER_TAG
+from phalanx.aws.model import CLUSTER_TAG
 from phalanx.spec.cloud_names import is_emr
 
 _LIVES = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")

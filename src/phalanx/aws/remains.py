@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from phalanx.aws import lustre_file_systems, strays
-from phalanx.aws.protocol import CLUSTER_TAG, Resource
+from phalanx.aws.model import CLUSTER_TAG, Resource
 from phalanx.spec.cloud_names import is_emr
 
 Call = tuple[str, str, str]

@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Any, Protocol
 
 from phalanx.aws import lustre_file_systems
-from phalanx.aws.protocol import CLUSTER_TAG
+from phalanx.aws.model import CLUSTER_TAG
 from phalanx.aws.refusals import is_denied
 from phalanx.errors import CloudError
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from phalanx.aws import lustre_file_systems
-from phalanx.aws.protocol import CLUSTER_TAG
+from phalanx.aws.model import CLUSTER_TAG
 from phalanx.aws.refusals import is_gone
 from phalanx.errors import CloudError
 from phalanx.plan import quotas

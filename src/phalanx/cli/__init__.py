@@ -175,7 +175,7 @@ def _drop_output() -> None:
 
 
 def _is_state(path: str | bytes) -> bool:
-    from phalanx.cluster.cluster_record import state_directory
+    from phalanx.state_files import state_directory
 
     return os.fsdecode(path).startswith(str(state_directory()))
 

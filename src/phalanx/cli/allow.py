@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from phalanx import connection
 from phalanx.cli.console import say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.errors import SpecError
@@ -29,7 +28,7 @@ def command(network: str, name: str | None, file: Path | None) -> None:
     from phalanx.cluster.ssh_access import allowed, head_group
 
     cluster = load_cluster(name, file)
-    cloud = connection.connect(cluster.cloud, cluster.region)
+    cloud = cluster.aws()
     group = head_group(cloud, cluster)
     source = _source(network, cluster.cloud)
     _refuse_the_internet(source, allowed(cloud, group))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.cli.console import confirm, note, require_terminal
 
 if TYPE_CHECKING:
-    from phalanx.aws.protocol import StackChange
+    from phalanx.aws.model import StackChange
     from phalanx.cluster.update import Proposal
 
 _GROUP = "AWS::AutoScaling::AutoScalingGroup"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from phalanx import connection
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
@@ -104,7 +103,7 @@ def _result(cluster: Cluster, spec: JobSpec) -> bytes:
 
 def _promised_bit_s(cluster: Cluster, types: dict[str, str]) -> dict[str, float]:
     """Return what its type promises to each node at all times, for nodes whose type promises something."""
-    cloud = connection.connect(cluster.cloud, cluster.region)
+    cloud = cluster.aws()
     promises = {kind: cloud.promised_bit_s(kind) for kind in set(types.values())}
     return {node: promised for node, kind in types.items() if (promised := promises[kind]) is not None}
 

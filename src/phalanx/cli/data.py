@@ -106,11 +106,10 @@ def stage(name: str | None, file: Path | None, scratch: bool, names: tuple[str, 
       phalanx data stage imagenet
       phalanx data stage imagenet --scratch
     """
-    from phalanx import connection
     from phalanx.cli.starting import start_own
-    from phalanx.jobs.stage_data import named, stage_job
+    from phalanx.cluster.stage_data import named, stage_job
 
     cluster = load_cluster(name, file)
     wanted = named(cluster, names, scratch)
-    endpoint = connection.connect(cluster.cloud, cluster.region).s3_endpoint()
+    endpoint = cluster.aws().s3_endpoint()
     return start_own(cluster, lambda code: stage_job(cluster, wanted, endpoint, code, scratch))

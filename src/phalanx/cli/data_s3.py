@@ -14,7 +14,7 @@ from phalanx.cli.options import DEFAULT_FILE, cluster_option, debug_option, json
 from phalanx.counts import counted
 
 if TYPE_CHECKING:
-    from phalanx.jobs.s3_transfer import Copied, Store
+    from phalanx.aws.s3_transfer import Copied, Store
     from phalanx.objects.download import Progress
 
 _SHOWN = 20

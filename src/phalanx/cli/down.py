@@ -102,7 +102,8 @@ def where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
 
     They come from the record or, without one (on another machine), from the file.
     """
-    from phalanx.cluster.cluster_record import Cluster, known
+    from phalanx.cluster.cluster_record import Cluster
+    from phalanx.state_files import known
 
     wanted = cluster_name(name, file)
     if wanted is None and not known():

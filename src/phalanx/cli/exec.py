@@ -15,7 +15,7 @@ from phalanx.cli.ssh import NodeThenCommand, words_after_dashes
 from phalanx.cli.terminal import write
 
 if TYPE_CHECKING:
-    from phalanx.jobs.gather import Verdict
+    from phalanx.cluster.gather import Verdict
 
 
 @click.command("exec", cls=NodeThenCommand, context_settings={"allow_interspersed_args": False})
@@ -49,7 +49,7 @@ def command(
       phalanx exec --sudo -- apt-get install -y htop
       phalanx exec --node worker2 --node worker3 -- df -h /tmp
     """
-    from phalanx.jobs.gather import gather
+    from phalanx.cluster.gather import gather
 
     # Joined with spaces, as ssh does: the node's shell parses it.
     text = " ".join([*argv, *words_after_dashes(context)])

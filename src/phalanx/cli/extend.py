@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phalanx import connection
 from phalanx.cli.console import duration, moment, note, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.counts import counted
@@ -17,7 +16,8 @@ from phalanx.errors import CloudError, ClusterError
 from phalanx.spec.spec_checks import WrongError, duration_s
 
 if TYPE_CHECKING:
-    from phalanx.aws.protocol import Cloud, StackState
+    from phalanx.aws.model import StackState
+    from phalanx.aws.protocol import Cloud
     from phalanx.cluster.cluster_record import Cluster
 
 
@@ -53,7 +53,7 @@ def command(by: int, name: str | None, file: Path | None, as_json: bool) -> None
 
     cluster = load_cluster(name, file)
     state = require_stack(cluster)
-    cloud = connection.connect(cluster.cloud, cluster.region)
+    cloud = cluster.aws()
     running, now = cloud.running(cluster.name), time.time()
     if running is None or running.stopped:
         due_s = forgotten.due_s(state, running)

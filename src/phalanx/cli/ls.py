@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from phalanx import connection
 from phalanx.cli import cost_text
 from phalanx.cli.console import duration, note, print_json, print_table
 from phalanx.cli.options import debug_option, json_option
@@ -34,7 +35,7 @@ def command(as_json: bool) -> None:
       phalanx ls
       phalanx ls --json | jq -r '.[] | select(.cloud == "aws") | .cluster'
     """
-    from phalanx.cluster.cluster_record import known
+    from phalanx.state_files import known
 
     names = known()
     with ThreadPoolExecutor(max_workers=8) as pool:
@@ -51,7 +52,7 @@ def _row(name: str) -> dict[str, Any]:
     from phalanx.cluster.cluster_record import Cluster
 
     try:
-        cluster = Cluster.load(name)
+        cluster = connection.attached(Cluster.load(name))
     except PhalanxError as error:
         unknown = {"state": f"unknown: {error.message}", "age_s": None}
         return {**dict.fromkeys(COLUMNS[1:-1]), **_UNKNOWN, "cluster": name, **unknown}

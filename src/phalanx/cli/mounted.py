@@ -22,9 +22,8 @@ def scattered(cluster: Cluster, command: Sequence[str]) -> Iterator[str]:
         if re.search(rf"{re.escape(place.directory)}(?![\w-])", words)
     }
     if named:
-        from phalanx import connection
         from phalanx.aws import buckets
         from phalanx.plan import mounted_data
 
-        api: Any = connection.connect(cluster.cloud, cluster.region)
+        api: Any = cluster.aws()
         yield from mounted_data.scattered(named, buckets.count(api, named))

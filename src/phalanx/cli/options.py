@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import click
 
 from phalanx import connection
-from phalanx.cluster.cluster_record import Cluster, known
+from phalanx.cluster.cluster_record import Cluster
 from phalanx.spec import spec_file
+from phalanx.state_files import known
 
 DEFAULT_FILE = "phalanx.yaml"
 _NAME_LINE = re.compile(r"^name:[ \t]*(['\"]?)(?P<name>[A-Za-z][A-Za-z0-9-]*)\1[ \t]*(?:#.*)?$", re.M)
@@ -95,9 +96,7 @@ def cluster_name(name: str | None, file: Path | None) -> str | None:
 
 def load_cluster(name: str | None, file: Path | None) -> Cluster:
     """Load the chosen cluster, with its cloud's API, which provides the roster and helps when ssh fails."""
-    from dataclasses import replace
-
-    return replace(Cluster.load(cluster_name(name, file)), control=connection.ControlPlane())
+    return connection.attached(Cluster.load(cluster_name(name, file)))
 
 
 def _name_in(path: Path) -> str:

@@ -16,7 +16,7 @@ from phalanx.counts import counted
 from phalanx.errors import PhalanxError
 
 if TYPE_CHECKING:
-    from phalanx.aws.protocol import StackState
+    from phalanx.aws.model import StackState
     from phalanx.cluster.update import Settings
     from phalanx.plan.plan import Plan
     from phalanx.spec.spec import ClusterSpec
@@ -110,7 +110,7 @@ def _standing(plan: Plan) -> _Standing | None:
 
     cloud = connection.connect(plan.spec.cloud, plan.spec.region)
     try:
-        cluster = Cluster.load(plan.spec.name)
+        cluster = connection.attached(Cluster.load(plan.spec.name))
         if not cluster.stack_id:
             return None
         state, roster = read_state(cluster)

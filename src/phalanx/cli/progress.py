@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from phalanx.aws.protocol import StackEvent
+from phalanx.aws.model import StackEvent
 from phalanx.cli.console import note
 from phalanx.cli.terminal import visible
 from phalanx.cluster.stack import NodeAnswered, NodeMissing

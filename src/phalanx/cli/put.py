@@ -54,9 +54,8 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
 
 
 def _from_s3(cluster: Cluster, arguments: tuple[str, ...]) -> int:
-    from phalanx import connection
     from phalanx.cli.starting import start_own
-    from phalanx.jobs.stage_data import put_job
+    from phalanx.cluster.stage_data import put_job
 
     if arguments[-1].startswith(_S3) and len(arguments) > 1:
         raise click.UsageError(f"`phalanx data put {shlex.join(arguments)}` copies to S3")
@@ -65,7 +64,7 @@ def _from_s3(cluster: Cluster, arguments: tuple[str, ...]) -> int:
             f"from S3, give one URL and a directory: phalanx put {shlex.join(arguments[:1])} DESTINATION"
         )
     url, destination = arguments
-    endpoint = connection.connect(cluster.cloud, cluster.region).s3_endpoint()
+    endpoint = cluster.aws().s3_endpoint()
     return start_own(cluster, lambda code: put_job(cluster, url, destination, endpoint, code))
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from phalanx import connection
 from phalanx.cli import cost_text
 from phalanx.cli.console import duration, moment, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
@@ -17,7 +16,7 @@ from phalanx.counts import counted
 from phalanx.errors import PhalanxError
 
 if TYPE_CHECKING:
-    from phalanx.aws.protocol import StackState
+    from phalanx.aws.model import StackState
     from phalanx.cluster.cluster_record import Cluster
     from phalanx.node.roster import Missing, Node, Roster
 
@@ -44,7 +43,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     facts["outdated"] = outdated(cluster, roster) if answers and roster else []
     facts.update(cost(cluster, state))
     facts.update(_count_jobs(cluster) if answers else {"jobs_running": None, "jobs_damaged": None})
-    facts["open_networks"] = connection.connect(cluster.cloud, cluster.region).open_networks()
+    facts["open_networks"] = cluster.aws().open_networks()
     facts["age_s"] = round(time.time() - state.created_s)
     if as_json:
         print_json(facts)
@@ -54,7 +53,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
 
 def outdated(cluster: Cluster, roster: Roster) -> list[str]:
     """Return the names of the nodes that were launched with settings from before the stack's last change."""
-    found = connection.connect(cluster.cloud, cluster.region).outdated(cluster.name)
+    found = cluster.aws().outdated(cluster.name)
     return [node.name for node in (*roster.nodes, *roster.silent) if node.instance_id in found]
 
 
@@ -62,7 +61,7 @@ def time_left(cluster: Cluster, state: StackState) -> dict[str, Any]:
     """Return whether the cluster has stopped its nodes, and when its lease ends or its stack is removed."""
     from phalanx.cluster import forgotten
 
-    running = connection.connect(cluster.cloud, cluster.region).running(cluster.name)
+    running = cluster.aws().running(cluster.name)
     end_s = running.end_s if running else None
     due_s = forgotten.due_s(state, running)
     return {
@@ -79,11 +78,7 @@ def cost(cluster: Cluster, state: StackState) -> dict[str, Any]:
 
     from phalanx.cluster import spending
 
-    return {
-        "cost": asdict(
-            spending.cost(connection.connect(cluster.cloud, cluster.region), state, cluster.spec.get("head"))
-        )
-    }
+    return {"cost": asdict(spending.cost(cluster.aws(), state, cluster.spec.get("head")))}
 
 
 def read_state(cluster: Cluster) -> tuple[StackState, Roster | None]:
@@ -92,7 +87,7 @@ def read_state(cluster: Cluster) -> tuple[StackState, Roster | None]:
     from phalanx.cluster.stack import read_roster
 
     state = require_stack(cluster)
-    cloud = connection.connect(cluster.cloud, cluster.region)
+    cloud = cluster.aws()
     return state, read_roster(cloud, cluster.table) if cluster.table else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
     if up.resize:
         from phalanx.cluster.scaling import resized
 
-        up = resized(up, up.resize, note)
+        up = resized(replace(up, cluster=connection.attached(up.cluster)), up.resize, note)
     if as_json:
         print_json({**_as_json(up, watch.elapsed_s), "changed": asking.as_json()})
     else:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from phalanx.aws.protocol import Cloud, StackState
-from phalanx.cluster import adopt_emr
-from phalanx.cluster import cluster_record as store
+from phalanx.aws.model import StackState
+from phalanx.aws.protocol import Cloud
+from phalanx.cluster import adopt_emr, keys
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.ready import record_ready
 from phalanx.cluster.stack import require_ours
@@ -55,10 +55,10 @@ def _take_key(name: str, accepted: str, identity: Path | None) -> None:
             f"cluster {name} accepts no key as its job user: its parameter SshPublicKey is empty",
             "Create the stack again with your public key there.",
         )
-    if store.public_key(name).split()[:2] == accepted.split()[:2]:
+    if keys.public(name).split()[:2] == accepted.split()[:2]:
         return
     for candidate in [identity] if identity else _private_keys():
-        if store.take_key(name, candidate, accepted):
+        if keys.take(name, candidate, accepted):
             return
     looked = str(identity) if identity else "~/.ssh"
     raise ClusterError(

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from phalanx.aws.protocol import Cloud, StackEvent, StackState
-from phalanx.cluster import cluster_record as store
-from phalanx.cluster import emr_release
+from phalanx import state_files
+from phalanx.aws.model import StackEvent, StackState
+from phalanx.aws.protocol import Cloud
+from phalanx.cluster import emr_release, keys
 from phalanx.cluster.cluster_record import JOB_USER, Cluster
 from phalanx.cluster.deletion import Deletion
 from phalanx.cluster.emr_nodes import USER, Nodes
@@ -65,14 +66,14 @@ class EmrAdoption:
     def close(self) -> None:
         """Close the connections to the nodes, and leave no file of a cluster that was not adopted."""
         self._nodes.close()
-        directory = store.cluster_directory(self.name)
+        directory = state_files.cluster_directory(self.name)
         if directory.exists() and not any(directory.iterdir()):
             directory.rmdir()
 
     def steps(self) -> Iterator[Progress | Released]:
         """Yield progress. Raises StackFailed when it failed and was undone."""
         yield from (emr_release.release_node(self._nodes.remote(one), one.instance_id) for one in self._left)
-        self.terms = replace(self.terms, ssh_public_key=store.make_key(self.name))
+        self.terms = replace(self.terms, ssh_public_key=keys.make(self.name))
         document, parameters = emr_adopted.request(self.terms)
         try:
             stack = Stack(self.cloud, self.name, self.cloud.create_stack(self.name, document, parameters))
@@ -139,7 +140,7 @@ class EmrAdoption:
             emr_release.release_node(self._nodes.remote(one), one.instance_id)
 
     def _refuse_another(self) -> None:
-        if self.cloud.describe_stack(self.name) is not None or self.name in store.known():
+        if self.cloud.describe_stack(self.name) is not None or self.name in state_files.known():
             raise ClusterError(
                 f"a cluster or stack {self.name} exists already",
                 "Choose another name: `phalanx adopt --emr J-ID NAME`.",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from phalanx import state_files
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
 
@@ -20,7 +21,9 @@ def save(cluster: Cluster, logs: Mapping[str, str]) -> Path | None:
     """Save the logs in the cluster's directory, a file for each stream; return the directory, or None without logs."""
     directory = cluster.directory / store.BOOT_LOGS
     for stream, text in logs.items():
-        store.write_private(directory / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', stream)}.log", text + "\n", lasts=False)
+        state_files.write_private(
+            directory / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', stream)}.log", text + "\n", lasts=False
+        )
     return directory if logs else None
 
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
-from phalanx.aws.protocol import Cloud, StackState
-from phalanx.cluster import boot_logs, causes, forgotten, rivals, shortage
-from phalanx.cluster import cluster_record as store
+from phalanx.aws.model import StackState
+from phalanx.aws.protocol import Cloud
+from phalanx.cluster import boot_logs, causes, forgotten, keys, rivals, shortage
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.deletion import Deletion, file_systems_of
 from phalanx.cluster.evidence import collect, keep
@@ -225,7 +225,7 @@ class BringUp:
 
     def _create_from(self, plan: Plan) -> Iterator[Step]:
         self._chosen = replace(self.spec, type=plan.spec.type)
-        key = store.make_key(self.spec.name)
+        key = keys.make(self.spec.name)
         plan = replace(plan, facts=replace(plan.facts, ssh_public_key=key))
         # Written before the stack is requested, so that the next `up` finds the key if this one is killed.
         cluster = self._record().save()
@@ -312,7 +312,7 @@ class BringUp:
 
     def _require_key(self, found: StackState) -> None:
         """Raise ClusterError unless an existing stack has this machine's key."""
-        mine = store.public_key(found.name)
+        mine = keys.public(found.name)
         theirs = found.parameters.get("SshPublicKey", "")
         if not mine or (theirs and theirs.split()[:2] != mine.split()[:2]):
             raise ClusterError(

@@ -1,23 +1,20 @@
-"""What this machine stores of each cluster: its key, its ssh_config and its record, which jobs use as a handle."""
+"""What this machine knows of a cluster: its record, which jobs use as a handle."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import re
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from phalanx.errors import ClusterError, PhalanxError
-from phalanx.node import files
 from phalanx.ssh.remote import Remote, close_all
+from phalanx.state_files import cluster_directory, known, write_private
 
 if TYPE_CHECKING:
-    from phalanx.aws.protocol import SshRoute
+    from phalanx.aws.protocol import Cloud
     from phalanx.node.roster import Node, Roster
 
 HEAD = "deeplearning-worker1"
@@ -27,35 +24,22 @@ JOB_USER = "phalanx"
 BOOT_LOGS = "boot-logs"
 _ROSTER = "roster.json"
 _SETTLES_BY = "settles-by"
-_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9-]{0,127}$")
 
 
-def state_directory() -> Path:
-    """Return where clusters and the local cloud are stored: $PHALANX_STATE_DIR, or below $XDG_STATE_HOME."""
-    chosen = os.environ.get("PHALANX_STATE_DIR")
-    if chosen:
-        return Path(chosen).absolute()
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "phalanx"
+class Resizing(Protocol):
+    """What changes the number of a cluster's machines where the head can't."""
 
-
-def cluster_directory(name: str) -> Path:
-    """Return the directory of a cluster. Raises ClusterError for a name that could lead out of it."""
-    if not _NAME.match(name):
-        raise ClusterError(
-            f"'{name}' can't be the name of a cluster",
-            "Use letters, digits and dashes; begin with a letter.",
-        )
-    return state_directory() / "clusters" / name
-
-
-def known() -> list[str]:
-    """Return the names of the clusters that this machine has a record of."""
-    return sorted(path.parent.name for path in (state_directory() / "clusters").glob("*/cluster.json"))
+    def resize(self, nodes: int, leaving: Sequence[Node], members: Sequence[Node]) -> Iterator[str]:
+        """End the nodes that leave, or start more; yield what happens."""
+        ...
 
 
 class ControlPlane(Protocol):
     """What a cluster needs of its cloud's API. It never relies on a node: a job there could answer anything."""
+
+    def aws(self, cluster: Cluster) -> Cloud:
+        """Return the API of the cluster's cloud."""
+        ...
 
     def roster(self, cluster: Cluster) -> Roster:
         """Return the current roster, validated. Raises CloudError, ClusterError."""
@@ -67,6 +51,10 @@ class ControlPlane(Protocol):
 
     def repair(self, cluster: Cluster, error: ClusterError) -> bool:
         """Repair what this machine knows of a cluster that ssh can't reach; True if another attempt may succeed."""
+        ...
+
+    def core_group(self, cluster: Cluster) -> Resizing:
+        """Return the group of an adopted EMR cluster. Raises ClusterError if it has none."""
         ...
 
 
@@ -131,6 +119,14 @@ class Cluster:
         """Whether ssh reaches the head through AWS Systems Manager, by the id of its instance."""
         return self.head_address.startswith("i-")
 
+    def aws(self) -> Cloud:
+        """Return the API of the cluster's cloud."""
+        return self._connected().aws(self)
+
+    def core_group(self) -> Resizing | None:
+        """Return the group of an adopted EMR cluster, whose size no node may change; None for any other cluster."""
+        return self._connected().core_group(self) if "adopted" in self.spec else None
+
     def save(self) -> Cluster:
         """Write the record atomically, and return the cluster."""
         record = {key: value for key, value in asdict(replace(self, control=None)).items() if key != "control"}
@@ -179,8 +175,7 @@ class Cluster:
     def roster(self) -> Roster:
         """Read the roster from the cloud's table, so that no node decides where ssh connects to."""
         self.require_ready()
-        assert self.control is not None, "a cluster needs `control` before it is used"
-        roster = self.control.roster(self)
+        roster = self._connected().roster(self)
         write_private(self.directory / _ROSTER, roster.to_json(), lasts=False)
         return roster
 
@@ -200,6 +195,10 @@ class Cluster:
         """Raise ClusterError unless the cluster is ready."""
         if not self.ready:
             raise ClusterError(f"cluster {self.name} is not ready", "Run `phalanx up` to follow its creation.")
+
+    def _connected(self) -> ControlPlane:
+        assert self.control is not None, "a cluster needs `control` before it is used"
+        return self.control
 
     def _hook(self) -> Callable[[ClusterError], bool] | None:
         control = self.control
@@ -222,152 +221,6 @@ class Cluster:
                 return member
         names = ", ".join(member.name for member in roster.nodes)
         raise UnknownNodeError(f"no node '{node}' in cluster {self.name}", f"It has {names}.")
-
-
-def make_key(name: str) -> str:
-    """Return the public half of this machine's key for a cluster; create it if needed (ed25519, no passphrase)."""
-    private = cluster_directory(name) / "id_ed25519"
-    _require_readable_by_ssh(state_directory())
-    make_directory(private.parent)
-    private.parent.chmod(0o700)
-    if private.exists() and not private.stat().st_size:
-        # An earlier version left it empty after a power failure.
-        private.with_suffix(".pub").unlink(missing_ok=True)
-        private.unlink()
-    if not private.exists():
-        _generate(private, comment=f"phalanx-{name}")
-    if not public_key(name):
-        found = _public_half(private)
-        if not found:
-            raise ClusterError(
-                f"ssh-keygen can't read {private}: it has a passphrase, or is damaged",
-                f"Write its public half to {private}.pub, or delete a key without use, and run `phalanx up` again.",
-            )
-        write_private(private.with_suffix(".pub"), found)
-    return public_key(name)
-
-
-def take_key(name: str, private: Path, public: str) -> bool:
-    """Copy an existing private key for a cluster, if it has no passphrase and `public` is its public half."""
-    found = _public_half(private)
-    if not found or found.split()[:2] != public.split()[:2]:
-        return False
-    _require_readable_by_ssh(state_directory())
-    mine = cluster_directory(name) / "id_ed25519"
-    write_private(mine, private.read_text())
-    write_private(mine.with_suffix(".pub"), public + "\n")
-    return True
-
-
-def _public_half(private: Path) -> str:
-    """Return the public half of a private key without a passphrase; "" of any other file."""
-    derive = ["ssh-keygen", "-y", "-P", "", "-f", str(private)]
-    ended = subprocess.run(derive, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False)
-    return ended.stdout
-
-
-def public_key(name: str) -> str:
-    """Return the public half of this machine's key for a cluster; empty if it has none."""
-    path = cluster_directory(name) / "id_ed25519.pub"
-    return path.read_text().strip() if path.exists() else ""
-
-
-def write_ssh_config(cluster: Cluster, authority: str, route: SshRoute) -> None:
-    """Write what `ssh` needs: the authority that certifies the nodes, this machine's key, and the route."""
-    write_private(cluster.directory / "known_hosts", f"@cert-authority * {authority}\n")
-    write_private(cluster.ssh_config, _ssh_config_text(cluster, route))
-
-
-def write_authority(cluster: Cluster, authority: str) -> bool:
-    """Trust the cluster's current authority; return False if it is already trusted."""
-    path, line = cluster.directory / "known_hosts", f"@cert-authority * {authority}\n"
-    if path.exists() and path.read_text() == line:
-        return False
-    write_private(path, line)
-    return True
-
-
-def write_private(path: Path, text: str, lasts: bool = True) -> None:
-    """Write a file atomically that only this user can read; what `lasts` is there after a power failure."""
-    make_directory(path.parent)
-    if not files.write(str(path), text, 0o600, is_synced=lasts):
-        path.chmod(0o600)
-    elif lasts:
-        files.sync(str(path.parent))
-
-
-def make_directory(path: Path) -> None:
-    """Make a directory that only this user can read, and those above it; each is there after a power failure."""
-    if not path.is_dir():
-        make_directory(path.parent)
-        path.mkdir(mode=0o700, exist_ok=True)
-        files.sync(str(path.parent))
-
-
-def _ssh_config_text(cluster: Cluster, route: SshRoute) -> str:
-    lines = [
-        f"Host {HEAD}",
-        f"    HostName {cluster.head_address}",
-        f"    HostKeyAlias {HEAD}",
-        "Host *",
-        *(f"    {option}" for option in route.options),
-        f"    User {JOB_USER}",
-        f"    IdentityFile {_quoted(cluster.directory / 'id_ed25519')}",
-        "    IdentitiesOnly yes",
-        f"    UserKnownHostsFile {_quoted(cluster.directory / 'known_hosts')}",
-        "    GlobalKnownHostsFile /dev/null",
-        "    StrictHostKeyChecking yes",
-        "    UpdateHostKeys no",
-        # A job on the head runs as the same user as the login, and could use both.
-        "    ForwardAgent no",
-        "    ForwardX11 no",
-        "    ControlMaster auto",
-        "    ControlPersist 10m",
-        "    ConnectTimeout 15",
-        "    ServerAliveInterval 5",
-        "    ServerAliveCountMax 3",
-        "    LogLevel ERROR",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _quoted(path: Path) -> str:
-    """Quote a path for ssh_config: its percent signs, which introduce tokens, are doubled."""
-    return '"' + str(path).replace("%", "%%") + '"'
-
-
-def _require_readable_by_ssh(path: Path) -> None:
-    """Raise ClusterError for characters that not all versions of OpenSSH read alike in a path."""
-    wrong = re.search(r'["$\\\x00-\x1f]', str(path))
-    if wrong:
-        raise ClusterError(
-            f"ssh can't use keys below {path}: its path contains {wrong[0]!r}",
-            "Set PHALANX_STATE_DIR to another directory.",
-        )
-
-
-def _generate(private: Path, comment: str) -> None:
-    """Generate a private key under another name and link it into place: two concurrent `up` use the same key.
-
-    After a power failure it is there as a whole, or not at all.
-    """
-    beside = private.with_name(f".id_ed25519.{os.getpid()}")
-    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(beside)]
-    try:
-        subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
-    except FileNotFoundError as error:
-        raise ClusterError(
-            "the command `ssh-keygen` is not installed", "Debian, Ubuntu: apt-get install openssh-client"
-        ) from error
-    try:
-        files.sync(str(beside))
-        private.hardlink_to(beside)
-    except FileExistsError:
-        pass
-    finally:
-        beside.unlink()
-        Path(f"{beside}.pub").unlink()
-    files.sync(str(private.parent))
 
 
 def _only_known() -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 
 from phalanx import waits
-from phalanx.aws.protocol import Resource, StackEvent
+from phalanx.aws.model import Resource, StackEvent
 from phalanx.cluster import foreign_resources, rivals
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Deadline, Follower, Leftovers, RoleFreed, Stack

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from phalanx import connection
-from phalanx.aws.protocol import StackState
-from phalanx.cluster import ssh_access
-from phalanx.cluster.cluster_record import Cluster, write_authority
+from phalanx.aws.model import StackState
+from phalanx.cluster import ssh_access, ssh_config
+from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.resume import require_living
 from phalanx.cluster.stack import read_authority
 from phalanx.errors import ClusterError, ClusterGone
@@ -41,7 +40,7 @@ def _follow_head(cluster: Cluster) -> bool:
     # Here, because it needs the reader of YAML, and most failures have other causes.
     from phalanx.cluster.ready import follow_head
 
-    return follow_head(connection.connect(cluster.cloud, cluster.region), cluster)
+    return follow_head(cluster.aws(), cluster)
 
 
 def require_local_cloud(cluster: Cluster) -> None:
@@ -57,13 +56,13 @@ def require_local_cloud(cluster: Cluster) -> None:
 
 def _renew_trust(cluster: Cluster) -> bool:
     """Read the authority again; return True if it has changed, so that another attempt may succeed."""
-    cloud = connection.connect(cluster.cloud, cluster.region)
-    return write_authority(cluster, read_authority(cloud, cluster.table))
+    cloud = cluster.aws()
+    return ssh_config.write_authority(cluster, read_authority(cloud, cluster.table))
 
 
 def require_running(cluster: Cluster) -> None:
     """Raise ClusterError when the cluster has stopped its nodes."""
-    running = connection.connect(cluster.cloud, cluster.region).running(cluster.name)
+    running = cluster.aws().running(cluster.name)
     require_living(cluster.name, running)
     if running is not None and running.stopped:
         raise ClusterError(
@@ -78,7 +77,7 @@ def find_stack(cluster: Cluster) -> StackState | None:
 
     if is_local(cluster.cloud) and endpoint.find() is None:
         return None
-    found = connection.connect(cluster.cloud, cluster.region).describe_stack(cluster.stack_id or cluster.name)
+    found = cluster.aws().describe_stack(cluster.stack_id or cluster.name)
     return None if found is None or found.status == "DELETE_COMPLETE" else found
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from phalanx.aws.protocol import Cloud, StackState
+from phalanx.aws.model import StackState
+from phalanx.aws.protocol import Cloud
 from phalanx.cluster import emr_release
 from phalanx.cluster.adopt_emr import job_role_of, unsuited
 from phalanx.cluster.cluster_record import Cluster

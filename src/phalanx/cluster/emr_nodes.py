@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from phalanx.aws.protocol import SshRoute
-from phalanx.cluster import cluster_record as store
+from phalanx import state_files
+from phalanx.aws.model import SshRoute
 from phalanx.cluster.cluster_record import JOB_USER
 from phalanx.errors import ClusterError
 from phalanx.node.account import UID as JOB_UID
@@ -38,8 +38,8 @@ class Nodes:
 
     def __init__(self, cluster: EmrCluster, name: str, route: SshRoute, identity: Path | None) -> None:
         self.cluster = cluster
-        self._config = store.cluster_directory(name) / "adoption" / "ssh_config"
-        store.write_private(self._config, _config(cluster, route, identity, self._config.parent), lasts=False)
+        self._config = state_files.cluster_directory(name) / "adoption" / "ssh_config"
+        state_files.write_private(self._config, _config(cluster, route, identity, self._config.parent), lasts=False)
 
     def close(self) -> None:
         """Close the connections, and remove their files."""

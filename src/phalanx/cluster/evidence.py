@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from phalanx.aws.protocol import Cloud, ScalingActivity, StackEvent, StackState
+from phalanx import state_files
+from phalanx.aws.model import ScalingActivity, StackEvent, StackState
+from phalanx.aws.protocol import Cloud
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.stack import read_roster
 from phalanx.cluster.why import Evidence
@@ -95,12 +97,12 @@ def _without_any(cloud: Cloud, state: StackState, gone: Sequence[str]) -> tuple[
 
 def keep(cluster: store.Cluster, evidence: Evidence) -> None:
     """Store the evidence of a failed creation beside its boot logs."""
-    store.write_private(cluster.directory / store.BOOT_LOGS / _FILE, evidence.to_json())
+    state_files.write_private(cluster.directory / store.BOOT_LOGS / _FILE, evidence.to_json())
 
 
 def kept(name: str) -> Evidence | None:
     """Return the evidence of the last failed creation of that name; None without any."""
-    path = store.cluster_directory(name) / store.BOOT_LOGS / _FILE
+    path = state_files.cluster_directory(name) / store.BOOT_LOGS / _FILE
     try:
         return Evidence.from_json(path.read_text())
     except FileNotFoundError:

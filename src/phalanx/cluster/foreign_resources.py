@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from phalanx.aws.protocol import Cloud, Resource
+from phalanx.aws.model import Resource
+from phalanx.aws.protocol import Cloud
 from phalanx.errors import CloudError
 
 _VPC = "AWS::EC2::VPC"

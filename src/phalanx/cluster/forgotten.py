@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from phalanx.aws.protocol import Cloud, Running, StackState
+from phalanx.aws.model import Running, StackState
+from phalanx.aws.protocol import Cloud
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.deletion import Deletion
 from phalanx.cluster.stack import Stack

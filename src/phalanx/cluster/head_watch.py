@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from phalanx.aws.protocol import Cloud, Heads
+from phalanx.aws.model import Heads
+from phalanx.aws.protocol import Cloud
 from phalanx.errors import CloudError
 
 LOOK_S = 5.0

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from phalanx.aws.protocol import Cloud, SshRoute, StackState
-from phalanx.cluster import cluster_record as store
-from phalanx.cluster import ssh_hosts
+from phalanx.aws.model import SshRoute, StackState
+from phalanx.aws.protocol import Cloud
+from phalanx.cluster import ssh_config, ssh_hosts
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.stack import read_authority, read_roster
 from phalanx.errors import CloudError
@@ -61,7 +61,7 @@ def follow_head(cloud: Cloud, cluster: Cluster) -> bool:
 
 
 def _write_ssh_files(cloud: Cloud, cluster: Cluster, route: SshRoute) -> None:
-    store.write_ssh_config(cluster, read_authority(cloud, cluster.table), route)
+    ssh_config.write(cluster, read_authority(cloud, cluster.table), route)
     ssh_hosts.write(cluster)
 
 

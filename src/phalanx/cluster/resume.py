@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from phalanx.aws.protocol import Cloud, Running, StackState
+from phalanx.aws.model import Running, StackState
+from phalanx.aws.protocol import Cloud
 from phalanx.cluster.stack import Deadline, NodeAnswered, NodeMissing, are_proven, read_roster
 from phalanx.errors import CloudError, ClusterError
 from phalanx.node.roster import COMING, Roster

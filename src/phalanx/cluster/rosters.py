@@ -6,7 +6,6 @@ import json
 import time
 from typing import TYPE_CHECKING, cast
 
-from phalanx import connection
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.stack import read_roster, roster_of
 from phalanx.errors import CloudError, ClusterError
@@ -24,10 +23,7 @@ _ANSWERS_WITHIN_S = 10.0
 
 def read(cluster: Cluster) -> Roster:
     """Return the current roster. Raises CloudError if it is invalid, ClusterError if there is none."""
-    if is_local(cluster.cloud):
-        roster = _local(cluster)
-    else:
-        roster = read_roster(connection.connect(cluster.cloud, cluster.region), cluster.table)
+    roster = _local(cluster) if is_local(cluster.cloud) else read_roster(cluster.aws(), cluster.table)
     if roster is None:
         raise ClusterError(f"cluster {cluster.name} has no roster", "`phalanx status` shows more.")
     return roster
@@ -35,7 +31,7 @@ def read(cluster: Cluster) -> Roster:
 
 def settle_by(cluster: Cluster, command: str) -> None:
     """Write the command into the table with the user's permissions, which no job or worker has. Raises CloudError."""
-    cloud = cast("ApiCloud", connection.connect(cluster.cloud, cluster.region))
+    cloud = cast("ApiCloud", cluster.aws())
     item = {"item": {"S": "settle"}, "command": {"S": command}}
     cloud.call("dynamodb", "put_item", TableName=cluster.table, Item=item)
 

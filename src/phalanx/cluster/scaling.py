@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from phalanx import connection
 from phalanx.aws.aws_api import ApiCloud
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.diagnosis import require_running
@@ -27,7 +26,6 @@ from phalanx.waits import waiting
 
 if TYPE_CHECKING:
     from phalanx.cluster.bring_up import Up
-    from phalanx.emr.emr_resizing import CoreGroup
 
 _DEADLINE_S = 15 * 60.0
 
@@ -39,8 +37,8 @@ class Scaling:
         cluster.require_ready()
         require_running(cluster)
         self.cluster, self.nodes = cluster, nodes
-        self.cloud = cast("ApiCloud", connection.connect(cluster.cloud, cluster.region))
-        self._adopted = self._adopted_group()
+        self.cloud = cast("ApiCloud", cluster.aws())
+        self._adopted = cluster.core_group()
         self.roster = self._read()
 
     def leaving(self) -> list[Node]:
@@ -72,14 +70,6 @@ class Scaling:
         for roster in self.follow(_DEADLINE_S):
             yield f"generation {roster.generation}: {len(roster.nodes)} of {counted(roster.requested, 'node')}"
         replace(self.cluster, nodes=len(self.roster.nodes), control=None).save()
-
-    def _adopted_group(self) -> CoreGroup | None:
-        """Return the group of an adopted EMR cluster: no node has the right to change its size."""
-        if "adopted" not in self.cluster.spec:
-            return None
-        from phalanx.emr.emr_resizing import CoreGroup  # here, because only these clusters need it
-
-        return CoreGroup(self.cloud, self.cluster)
 
     def _hold_budget(self) -> Iterator[str]:
         """Bring the end of the lease forward if the budget does not pay for more nodes until then. Raises SpecError."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from phalanx.aws.protocol import Cloud, StackState
+from phalanx.aws.model import StackState
+from phalanx.aws.protocol import Cloud
 from phalanx.plan import money
 from phalanx.plan.money import Cost, Limits
 from phalanx.plan.private_access import ENDPOINTS

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from phalanx import connection
 from phalanx.aws import own_address
 from phalanx.aws.protocol import Cloud
 from phalanx.cluster.cluster_record import Cluster
@@ -50,7 +49,7 @@ def require_allowed(cluster: Cluster) -> None:
 
 
 def _rules(cluster: Cluster) -> list[dict[str, Any]]:
-    api = cast("ApiCloud", connection.connect(cluster.cloud, cluster.region))
+    api = cast("ApiCloud", cluster.aws())
     return _rules_of(api, head_group(api, cluster))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.cluster.cluster_record import HEAD, Cluster, state_directory, write_private
+from phalanx.cluster.cluster_record import HEAD, Cluster
 from phalanx.errors import ClusterError
 from phalanx.node import files
+from phalanx.state_files import state_directory, write_private
 
 HOSTS = "ssh_hosts"
 # Only for phalanx, which names the socket of each shared connection on ssh's command line.

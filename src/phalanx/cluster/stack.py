@@ -8,7 +8,8 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from phalanx.aws.protocol import Cloud, StackEvent, StackState
+from phalanx.aws.model import StackEvent, StackState
+from phalanx.aws.protocol import Cloud
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.head_watch import HeadWatch
 from phalanx.cluster.large_document import send

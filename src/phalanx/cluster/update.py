@@ -6,7 +6,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from phalanx.aws.protocol import ChangeSet, Cloud, StackChange, StackEvent, StackState
+from phalanx.aws.model import ChangeSet, StackChange, StackEvent, StackState
+from phalanx.aws.protocol import Cloud
 from phalanx.cluster.deletion import REMOVAL_ROLE
 from phalanx.cluster.large_document import send
 from phalanx.cluster.note import Note

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from phalanx.aws.protocol import ScalingActivity, StackEvent
+from phalanx.aws.model import ScalingActivity, StackEvent
 from phalanx.cluster import causes
 from phalanx.cluster.causes import Cause
 from phalanx.cluster.stack import describe_cause

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from phalanx.aws.protocol import CLUSTER_TAG
+from phalanx.aws.model import CLUSTER_TAG
 from phalanx.aws.refusals import code
 from phalanx.errors import CloudError, ClusterError
 from phalanx.plan.emr_cluster import EmrCluster, Instance

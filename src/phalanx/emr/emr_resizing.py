@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from phalanx.aws import domains
-from phalanx.aws.aws_api import ApiCloud
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.emr_growth import start_agents
 from phalanx.emr import emr_found
@@ -24,7 +23,7 @@ _DEADLINE_S = 30 * 60.0
 class CoreGroup:
     """The core instance group of an adopted cluster. Raises ClusterError if it has none."""
 
-    def __init__(self, cloud: ApiCloud, cluster: Cluster) -> None:
+    def __init__(self, cloud: Any, cluster: Cluster) -> None:
         self.cloud, self.cluster, self._id = cloud, cluster, cluster.spec["adopted"]
         self._read()
 

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws.protocol import Heads, Running, ScalingActivity
+from phalanx.aws.model import Heads, Running, ScalingActivity
 from phalanx.errors import ClusterError
 
 if TYPE_CHECKING:
     from phalanx.plan.money import Use
+    from phalanx.spec.spec import ClusterSpec
 
 RESOURCE = "EmrCluster"
 """The cluster's logical id in its stack."""
@@ -27,12 +28,17 @@ _MEANT = ("CLUSTER_TERMINATED", "USER_REQUEST", "INSTANCE_GROUP_RESIZE")
 
 
 class InstanceGroups:
-    """See `phalanx.aws.protocol.Machines`."""
+    """See `phalanx.aws.model.Machines`."""
 
     admin_user = ADMIN_USER
 
     def __init__(self, api: Any) -> None:
         self._api = api
+
+    def require(self, spec: ClusterSpec) -> tuple[str, str]:
+        from phalanx.emr import emr_checks  # here, because the models of specs are slow to import
+
+        return emr_checks.require(self._api, spec)
 
     def running(self, cluster: str) -> Running | None:
         """Return how many nodes EMR is to run; with the reason, if it has ended the cluster."""

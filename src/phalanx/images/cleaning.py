@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from phalanx.cluster.cluster_record import JOB_USER, Cluster
+from phalanx.cluster.gather import gather
 from phalanx.errors import ClusterError
-from phalanx.jobs.gather import gather
 from phalanx.node.roster import Node
 
 _TIMEOUT_S = 300.0

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from phalanx.aws.protocol import Cloud, StackEvent
-from phalanx.cluster.cluster_record import state_directory
+from phalanx.aws.model import StackEvent
+from phalanx.aws.protocol import Cloud
 from phalanx.cluster.deletion import Deletion
 from phalanx.cluster.stack import Deadline, Follower, Leftovers, Stack, describe_cause
 from phalanx.errors import CloudError, StackFailed
 from phalanx.images import manifest, shelf
 from phalanx.images.image_stack import MANIFEST_TAG, Order, request
 from phalanx.images.shelf import Shelved
+from phalanx.state_files import state_directory
 
 # The stack itself gives up after 75 minutes.
 _DEADLINE_S = 100 * 60.0
@@ -133,7 +134,8 @@ def read_manifest(api: shelf.Api, image: Shelved) -> dict[str, Any]:
     The hash of it becomes a tag of the AMI. Raises CloudError if the log is gone, or is not of this image.
     """
     place = _manifests() / f"{image.image_id}.json"
-    text = place.read_text() if place.exists() else api.kept_manifest(image.image_id)
+    contents = {} if place.exists() else api.kept_contents(image.image_id)
+    text = manifest.written(contents) if contents else place.read_text() if place.exists() else ""
     text = text or manifest.found_in(BuildLog(api, log_group_of(image.stack)).lines())
     if not text:
         raise CloudError(

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import phalanx
-from phalanx.cluster.cluster_record import state_directory
 from phalanx.data import location
 from phalanx.errors import LocalCloudError, NotRunning
 from phalanx.local import images, local_code
+from phalanx.state_files import state_directory
 from phalanx.waits import waiting
 
 ANSWER_TIMEOUT_S = 5.0

@@ -13,13 +13,13 @@ from botocore.session import Session
 
 from phalanx.aws import file_systems, sessions
 from phalanx.aws.aws_api import ApiCloud
-from phalanx.aws.protocol import SshRoute
-from phalanx.cluster.cluster_record import known, state_directory
+from phalanx.aws.model import SshRoute
 from phalanx.errors import CloudError, LocalCloudError
 from phalanx.local import endpoint, images, local_code, local_shell
 from phalanx.objects.sent_document import PrivateBucket
 from phalanx.spec.cloud_names import is_emr
 from phalanx.spec.spec_emr import logs_bucket
+from phalanx.state_files import known, state_directory
 
 if TYPE_CHECKING:
     from phalanx.plan.machine_images import Image
@@ -142,11 +142,10 @@ class LocalCloud(ApiCloud):
 
         return super().image(parameter) if is_ami(parameter) else None
 
-    def kept_manifest(self, image_id: str) -> str:
-        from phalanx.images import manifest
-
+    def kept_contents(self, image_id: str) -> dict[str, Any]:
+        """Return what an image that Image Builder has made here contains."""
         found = next((one for one in images.built() if one.image_id == image_id), None)
-        return manifest.written(images.contents(found)) if found else ""
+        return images.contents(found) if found else {}
 
     @property
     def _directory(self) -> Path:
@@ -193,7 +192,3 @@ def _has_to_ask(spec: ClusterSpec) -> bool:
     asks = spec.efa == "yes" or AUTO in spec.ssh_sources or is_ami(spec.image) or is_of_recipe(spec.image)
     asks = asks or is_emr(spec.cloud)
     return any((*named, spec.data, spec.subnets)) or asks
-
-
-def connect(region: str, name: str) -> LocalCloud:
-    return LocalCloud(region, name)

@@ -9,8 +9,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from phalanx.cluster.cluster_record import write_private
 from phalanx.errors import LocalCloudError
+from phalanx.state_files import write_private
 
 _PROGRAMS = ("ssh", "scp", "sftp")
 # The default, sntrup761, costs both sides 0.1 s of CPU, and nothing leaves this machine.

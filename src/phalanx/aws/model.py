@@ -1,0 +1,220 @@
+"""What AWS's services return, as phalanx needs it, and what it needs of the service that makes machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from phalanx.plan.money import Use
+    from phalanx.spec.spec import ClusterSpec
+
+CLUSTER_TAG = "phalanx:cluster"
+
+
+@dataclass(frozen=True)
+class StackEvent:
+    """An event of a stack, as CloudFormation reports it."""
+
+    event_id: str
+    time_s: float
+    logical_id: str
+    physical_id: str
+    resource_type: str
+    status: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        reason = f"\n{' ' * 11}{self.reason}" if self.reason and self.failed else ""
+        return f"{self.status:<18}  {self.logical_id} ({self.resource_type.removeprefix('AWS::')}){reason}"
+
+    @property
+    def failed(self) -> bool:
+        return self.status.endswith("_FAILED")
+
+    @property
+    def is_cause(self) -> bool:
+        """Whether the resource itself failed, and was not cancelled because another one did."""
+        return self.failed and "cancelled" not in self.reason.lower() and not self.status.startswith("DELETE")
+
+
+@dataclass(frozen=True)
+class StackState:
+    """The state of a stack, as CloudFormation reports it."""
+
+    name: str
+    stack_id: str
+    status: str
+    reason: str = ""
+    created_s: float = 0.0
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    updated_s: float = 0.0
+    resolved: Mapping[str, str] = field(default_factory=dict)
+    """What the parameters that name one of Systems Manager's stood for when the stack was last changed."""
+
+    @property
+    def in_progress(self) -> bool:
+        return self.status.endswith("_IN_PROGRESS")
+
+    @property
+    def creating(self) -> bool:
+        return self.status in ("CREATE_IN_PROGRESS", "REVIEW_IN_PROGRESS")
+
+    @property
+    def updating(self) -> bool:
+        return self.in_progress and self.status.startswith("UPDATE_")
+
+    @property
+    def ready(self) -> bool:
+        return self.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
+
+    @property
+    def emr_cluster(self) -> str:
+        """The EMR cluster that the stack has adopted, which goes on without it; "" for any other stack."""
+        return self.parameters.get("EmrCluster", "")
+
+    @property
+    def ours(self) -> bool:
+        """Whether the stack is of phalanx's template; a ready one from the console has its outputs, and no tag."""
+        return self.tags.get(CLUSTER_TAG) == self.name or {"RosterTable", "AgentVersion"} <= self.outputs.keys()
+
+
+@dataclass(frozen=True)
+class StackChange:
+    """What an update does with a resource: `action` is Add, Modify or Remove; `scope` are the parts that change.
+
+    `replacement` is True, False or Conditional, "" for a resource that is added or removed.
+    """
+
+    action: str
+    logical_id: str
+    resource_type: str
+    replacement: str = ""
+    scope: tuple[str, ...] = ()
+
+    @property
+    def is_subscription(self) -> bool:
+        """Whether it is somebody's mail address, which no node uses."""
+        return self.resource_type == "AWS::SNS::Subscription"
+
+
+@dataclass(frozen=True)
+class ChangeSet:
+    """What an update would change of a stack, and the id with which it is executed."""
+
+    change_set_id: str
+    changes: tuple[StackChange, ...]
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A resource of a stack, with what is needed to check later that it is gone."""
+
+    logical_id: str
+    physical_id: str
+    resource_type: str
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The history of the head's group.
+
+    `launched`: its instances, oldest first. `why`: the cause of the last termination. `running`: the newest runs.
+    """
+
+    launched: tuple[str, ...] = ()
+    why: str = ""
+    running: bool = False
+
+
+@dataclass(frozen=True)
+class Running:
+    """How a cluster's groups stand. `nodes`: how many instances they are to have, the head included.
+
+    `stopped`: the head's group is at 0. `end_s`: when a scheduled action lowers both to 0, in seconds since the epoch;
+    None if none does. `ended`: that the service has ended the cluster for good, and why; "" else.
+    `idle_since_s`: when the last node of a stopped cluster had ended; None while one runs. `kept_until_s`: until when a
+    user wants it kept, 0 for nothing.
+    """
+
+    nodes: int
+    stopped: bool
+    end_s: float | None
+    ended: str = ""
+    idle_since_s: float | None = None
+    kept_until_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class ScalingActivity:
+    """An activity of a group of machines. Times are in seconds since the epoch; one that goes on has no end."""
+
+    began_s: float
+    ended_s: float | None
+    description: str
+    cause: str
+    status: str
+    message: str = ""
+    source: str = "Auto Scaling"
+
+
+@dataclass(frozen=True)
+class SshRoute:
+    """How ssh reaches a cloud's heads: options for ssh_config."""
+
+    options: tuple[str, ...] = ()
+
+
+class Machines(Protocol):
+    """What phalanx needs of the service that makes a cluster's machines: Auto Scaling, or another one."""
+
+    @property
+    def admin_user(self) -> str:
+        """The user who administers the machines; "" for the one that the image has for that."""
+        ...
+
+    def require(self, spec: ClusterSpec) -> tuple[str, str]:
+        """Return the ARN and the id of the nodes' role, if the spec names one; ("", "") else.
+
+        Raises SpecError with what the service would refuse of the spec.
+        """
+        ...
+
+    def running(self, cluster: str) -> Running | None:
+        """Return the state of the cluster's groups; None if it has none."""
+        ...
+
+    def use(self, cluster: str, file_system: str, now_s: float) -> Use:
+        """Return what the cluster has used until now; `file_system` may be empty."""
+        ...
+
+    def end_at(self, cluster: str, at_s: float | None) -> None:
+        """Have both groups lowered to 0 at this time, in seconds since the epoch; None: never."""
+        ...
+
+    def keep_until(self, cluster: str, at_s: float) -> None:
+        """Have a stopped cluster not removed before this time, in seconds since the epoch."""
+        ...
+
+    def start_nodes(self, cluster: str, workers: int) -> None:
+        """Start the head and so many workers of a stopped cluster."""
+        ...
+
+    def allow_workers(self, cluster: str, most: int) -> None:
+        """Let the cluster have so many workers at most, where its service knows such a bound."""
+        ...
+
+    def outdated(self, cluster: str) -> list[str]:
+        """Return the ids of machines that were made with other settings than their group has now."""
+        ...
+
+    def activities(self, group: str) -> list[ScalingActivity]:
+        """Return what groups of machines of this name did, newest first, with those that were deleted."""
+        ...
+
+    def heads(self, group: str) -> Heads:
+        """Return the history of the head, from the physical id of the resource that makes it."""
+        ...

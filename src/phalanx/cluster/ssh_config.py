@@ -1,0 +1,59 @@
+"""How ssh reaches a cluster's nodes: its configuration, and the authority that certifies their host keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from phalanx.cluster.cluster_record import HEAD, JOB_USER, Cluster
+from phalanx.state_files import write_private
+
+if TYPE_CHECKING:
+    from phalanx.aws.protocol import SshRoute
+
+
+def write(cluster: Cluster, authority: str, route: SshRoute) -> None:
+    """Write what `ssh` needs: the authority that certifies the nodes, this machine's key, and the route."""
+    write_private(cluster.directory / "known_hosts", f"@cert-authority * {authority}\n")
+    write_private(cluster.ssh_config, _text(cluster, route))
+
+
+def write_authority(cluster: Cluster, authority: str) -> bool:
+    """Trust the cluster's current authority; return False if it is already trusted."""
+    path, line = cluster.directory / "known_hosts", f"@cert-authority * {authority}\n"
+    if path.exists() and path.read_text() == line:
+        return False
+    write_private(path, line)
+    return True
+
+
+def _text(cluster: Cluster, route: SshRoute) -> str:
+    lines = [
+        f"Host {HEAD}",
+        f"    HostName {cluster.head_address}",
+        f"    HostKeyAlias {HEAD}",
+        "Host *",
+        *(f"    {option}" for option in route.options),
+        f"    User {JOB_USER}",
+        f"    IdentityFile {_quoted(cluster.directory / 'id_ed25519')}",
+        "    IdentitiesOnly yes",
+        f"    UserKnownHostsFile {_quoted(cluster.directory / 'known_hosts')}",
+        "    GlobalKnownHostsFile /dev/null",
+        "    StrictHostKeyChecking yes",
+        "    UpdateHostKeys no",
+        # A job on the head runs as the same user as the login, and could use both.
+        "    ForwardAgent no",
+        "    ForwardX11 no",
+        "    ControlMaster auto",
+        "    ControlPersist 10m",
+        "    ConnectTimeout 15",
+        "    ServerAliveInterval 5",
+        "    ServerAliveCountMax 3",
+        "    LogLevel ERROR",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(path: Path) -> str:
+    """Quote a path for ssh_config: its percent signs, which introduce tokens, are doubled."""
+    return '"' + str(path).replace("%", "%%") + '"'
