@@ -31,7 +31,6 @@ check-types-on-a-mac:
 	@.venv/bin/pyright --pythonplatform Darwin $(ON_A_MAC)
 
 check-pages:
-	@scripts/tree --check
 	@.venv/bin/python scripts/lock --check
 	@.venv/bin/python scripts/commands --check
 	@scripts/site >/dev/null
@@ -48,8 +47,7 @@ lock: setup ## Update the locks of the recipes and of .venv to the latest versio
 	@.venv/bin/python -m pip install --quiet uv
 	@.venv/bin/python scripts/lock
 
-docs: setup ## Generate docs/modules.md, docs/commands.md and docs/phalanx-yaml.md
-	@scripts/tree
+docs: setup ## Generate docs/commands.md and docs/phalanx-yaml.md
 	@.venv/bin/python scripts/commands
 
 site: setup ## Build the documents as web pages in build/site and check every link

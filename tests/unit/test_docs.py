@@ -6,6 +6,7 @@ import fnmatch
 import json
 import os
 import re
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,7 +75,15 @@ def test_the_page_of_the_console_names_every_parameter_that_a_person_can_set() -
 
 def test_every_page_is_in_a_menu_of_the_site() -> None:
     menus = set(re.findall(r"^docs/([\w-]+)$", (ROOT / "docs/site/index.md").read_text(), re.MULTILINE))
-    assert menus == {path.stem for path in (ROOT / "docs").glob("*.md")}
+    # `make site` writes the page of modules.
+    assert menus == {*(path.stem for path in (ROOT / "docs").glob("*.md")), "modules"}
+
+
+def test_the_page_of_modules_has_a_line_for_each() -> None:
+    page = runpy.run_path(str(ROOT / "scripts/tree"))["tree"]()
+    trees = (ROOT / "src/phalanx", ROOT / "localcloud/src/localcloud")
+    modules = [path for tree in trees for path in tree.rglob("*.py") if path.name != "__init__.py"]
+    assert len(re.findall(r"^ +\w+\.py +\S", page, re.MULTILINE)) == len(modules)
 
 
 @pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
