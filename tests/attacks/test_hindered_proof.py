@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from local_clouds import break_on_purpose
+from local_clouds import AGENT_COMMAND, break_on_purpose
 
 from conftest import SPEC, Terminal, a_cluster
 
@@ -66,7 +66,7 @@ def test_no_job_ends_the_head_s_logins_nor_writes_to_their_output(cluster: Termi
         "head", f"echo {code} | base64 -d >/tmp/hinder.py; setsid nohup python3 /tmp/hinder.py >/tmp/done 2>&1 &"
     )
     # A new agent proves all nodes again.
-    break_on_purpose(cluster, end={"instance_id": before["deeplearning-worker1"], "program": "agent"})
+    break_on_purpose(cluster, end={"instance_id": before["deeplearning-worker1"], "command": AGENT_COMMAND})
     try:
         assert "has 3 of 3 nodes" in cluster.phalanx("scale", "3", "--yes", timeout_s=240).stdout
         after = members(cluster)

@@ -9,7 +9,7 @@ import signal
 import time
 
 import pytest
-from local_clouds import api, break_on_purpose, wait_for_roster
+from local_clouds import AGENT_COMMAND, api, break_on_purpose, wait_for_roster
 from processes import descendants, identified, process, process_file, wait_until_gone
 
 from conftest import a_cluster
@@ -134,7 +134,7 @@ def test_scale_up_with_a_head_whose_agent_was_killed_and_down_and_a_job_is_prote
     # Its children have its command line, until they run their own programs.
     killed = process(agent_of(terminal, head)[0])
     assert killed
-    break_on_purpose(terminal, end={"instance_id": head, "program": "agent"})
+    break_on_purpose(terminal, end={"instance_id": head, "command": AGENT_COMMAND})
     assert not wait_until_gone({killed})
     assert "has 4 of 4 nodes" in terminal.phalanx("scale", "4", "--yes").stdout
     assert most_workers(terminal) == 3

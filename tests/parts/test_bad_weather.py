@@ -248,7 +248,7 @@ def test_an_organisations_rule_refuses_a_group(local, rule, message):
     [
         (
             "tag-policy",
-            "The tag policy does not allow the specified value for the following tag key: 'phalanx:cluster'.",
+            "The tag policy does not allow the specified value for the following tag key: 'Name'.",
         ),
         ("disk-key", "Termination Reason: Client.InternalError: Client error on launch"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -10,14 +11,18 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
 
+import localcloud
+from localcloud.__main__ import main
+from localcloud.daemon import endpoint_file
 from phalanx.aws.aws_api import ApiCloud
 from phalanx.errors import CloudError, LocalCloudError
-from phalanx.local import endpoint, local_code
+from phalanx.local import endpoint
 from phalanx.local.local import LocalCloud
 
 STATUS = {"mode": "range", "stacks": [{"name": "demo", "status": "CREATE_COMPLETE"}], "nodes": [], "pids": []}
@@ -35,7 +40,7 @@ class Control(BaseHTTPRequestHandler):
             self.server.ended.kill()
             self.server.ended.wait()
         else:
-            self.answer(409, {"stacks": STATUS["stacks"]})
+            self.answer(409, {"message": "there are stacks", "stacks": STATUS["stacks"]})
 
     def answer(self, code, document):
         body = json.dumps(document).encode()
@@ -54,22 +59,27 @@ def state(tmp_path, monkeypatch):
     endpoint.state().mkdir(parents=True)
 
 
-def write(url, pid):
-    record = {"url": url, "pid": pid, "mode": "range", "access_key_id": "AKIA", "secret_access_key": "secret"}
-    record |= {"dial": "dial.sock", "state": "s", "accounts_separated": False, "warnings": ["w"], "unknown": 1}
-    (endpoint.state() / "endpoint.json").write_text(json.dumps(record))
+def record_of(url, pid, **fields):
+    record = {"format": 1, "url": url, "pid": pid, "started_ticks": 0, "code": "of another version", "mode": "range"}
+    record |= {"access_key_id": "AKIA", "secret_access_key": "secret", "dial": ["dial", "dial.sock"], "ssh_options": []}
+    record |= {"state": "s", "accounts_separated": False, "warnings": ["w"], "no_cgroup": "", "open_networks": ""}
+    return {**record, **endpoint_file.process_record(pid), "unknown": 1, **fields}
+
+
+def write(url, pid, **fields):
+    (endpoint.state() / "endpoint.json").write_text(json.dumps(record_of(url, pid, **fields)))
 
 
 @pytest.fixture
 def daemon():
-    """A process with a local cloud's command line, which holds its lock and does nothing."""
+    """A process that holds the local cloud's lock, with its record in it, and does nothing."""
     lock = endpoint.state() / "lock"
-    code = f"import fcntl, time; lock = open({str(lock)!r}, 'w'); fcntl.flock(lock, fcntl.LOCK_EX); time.sleep(600)"
-    argv = ["localcloud", "serve", "--state", str(endpoint.state())]
-    process = subprocess.Popen([sys.executable, "-IS", "-c", code, *argv])
+    code = f"import fcntl, time; lock = open({str(lock)!r}, 'a'); fcntl.flock(lock, fcntl.LOCK_EX); time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-IS", "-c", code])
     while not endpoint._is_locked():
         assert process.poll() is None
         time.sleep(0.005)
+    lock.write_text(json.dumps(endpoint_file.process_record(process.pid)))
     yield process
     process.kill()
     process.wait()
@@ -129,8 +139,24 @@ def test_one_that_does_not_answer_is_killed_by_force_alone(daemon):
     assert endpoint.find_process() is None
 
 
+def in_this_process(*arguments):
+    shown, said = io.StringIO(), io.StringIO()
+    with redirect_stdout(shown), redirect_stderr(said):
+        main(arguments)
+    if not shown.getvalue():
+        raise LocalCloudError(said.getvalue())
+    return json.loads(shown.getvalue())
+
+
+def test_a_record_of_a_newer_one_is_refused_with_what_to_do(daemon):
+    write("http://127.0.0.1:9", daemon.pid, format=2)
+    with pytest.raises(LocalCloudError, match=r"newer than this phalanx(.|\n)*phalanx local stop --force"):
+        endpoint.find()
+
+
 def test_one_that_hangs_is_not_awaited_for_long(daemon, monkeypatch):
-    monkeypatch.setattr(endpoint, "ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(endpoint, "_answer", in_this_process)
+    monkeypatch.setattr(endpoint_file, "_ANSWER_TIMEOUT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         write(f"http://127.0.0.1:{silent.getsockname()[1]}", daemon.pid)
         with pytest.raises(LocalCloudError, match="does not answer"):
@@ -149,9 +175,7 @@ def test_an_unknown_mode_is_reported_before_anything_is_started(monkeypatch):
 
 
 def test_it_is_started_and_awaited(monkeypatch):
-    monkeypatch.setattr(local_code, "command_line", lambda pid: [b"localcloud"] if pid == os.getpid() else [])
-    record = {"url": "u", "pid": os.getpid(), "mode": "range", "access_key_id": "a", "secret_access_key": "s"}
-    record |= {"dial": "d", "state": "s"}
+    record = record_of("u", os.getpid())
     path = endpoint.state() / "endpoint.json"
     monkeypatch.setattr(endpoint, "_serve_argv", lambda: ["sh", "-c", f"echo '{json.dumps(record)}' > {path}"])
     endpoint.begin()
@@ -161,7 +185,7 @@ def test_it_is_started_and_awaited(monkeypatch):
 def test_another_process_with_a_reused_pid_is_left_alone():
     stranger = subprocess.Popen(["sleep", "60"])
     try:
-        write("http://127.0.0.1:9", stranger.pid)
+        write("http://127.0.0.1:9", stranger.pid, started_ticks=1)
         assert endpoint.find() is None
         assert not endpoint.stop(force=True)
         assert stranger.poll() is None
@@ -179,9 +203,10 @@ def test_a_damaged_record_counts_as_none(text):
 
 def test_one_whose_record_is_lost_is_reported_and_ended_by_force(daemon, monkeypatch):
     monkeypatch.setattr(endpoint, "START_TIMEOUT_S", 0.05)
-    for ask in (endpoint.find, endpoint.stop):
-        with pytest.raises(LocalCloudError, match=r"endpoint.json is lost(.|\n)*phalanx local stop --force"):
-            ask()
+    with pytest.raises(LocalCloudError, match=r"endpoint.json is lost(.|\n)*phalanx local stop --force"):
+        endpoint.find()
+    with pytest.raises(LocalCloudError, match=r"does not answer(.|\n)*--force"):
+        endpoint.stop()
     threading.Timer(0.05, daemon.wait).start()
     assert endpoint.stop(force=True)
     assert endpoint.find() is None
@@ -227,8 +252,9 @@ def test_a_refusal_by_one_that_another_version_started_says_so(served, daemon, m
 
 
 def test_a_refusal_by_one_that_this_version_started_is_left_as_it_is(served, monkeypatch):
-    argv = [os.fsencode(argument) for argument in endpoint._serve_argv()]
-    monkeypatch.setattr(local_code, "command_line", lambda pid: argv)
+    found = endpoint.find()
+    assert found
+    write(found.url, found.pid, code=localcloud.code())
     assert refused(monkeypatch).hint == ""
 
 

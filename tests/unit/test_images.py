@@ -115,17 +115,17 @@ def phalanx(tmp_path, monkeypatch, capsys):
     return Prompt(tmp_path, monkeypatch, capsys)
 
 
-def test_plan_names_the_command_that_builds_the_image(phalanx):
+def test_plan_names_the_command_that_builds_the_image(phalanx, monkeypatch):
+    monkeypatch.setattr(client, "is_built", lambda _name: False)
     assert phalanx("plan") == 5
     assert "image: debian-12-full is not built on this machine" in phalanx.err
     assert "`phalanx local image build debian-12` builds it" in phalanx.err
 
 
 def test_plan_names_the_command_that_delegates_a_control_group(phalanx, monkeypatch):
-    (client.directory() / "debian-12").mkdir(parents=True)
-    (client.directory() / "debian-12/image.json").write_text("{}")
+    monkeypatch.setattr(client, "is_built", lambda _name: True)
     running = endpoint.Endpoint(
-        "http://a", 1, "range", "k", "s", "d", "s", no_cgroup="no cgroup is delegated. …\nsudo x"
+        "http://a", 1, 1, "c", "range", "k", "s", ("d",), (), no_cgroup="no cgroup is delegated. …\nsudo x"
     )
     monkeypatch.setattr(endpoint, "find_process", lambda: running)
     monkeypatch.setattr(endpoint, "stop", lambda: False)
@@ -137,13 +137,13 @@ def test_other_clouds_refuse_an_image_of_this_machine():
     with pytest.raises(SpecError, match="image: debian-12-full is for local clusters only, and this one is in aws"):
         make_plan(aws_spec(image="debian-12-full"), GPU_FACTS)
     assert parameters.image_id(plan(image="debian-12-full").image_parameter)
-    assert parameters.image_id("/phalanx/local/images/debian-1") is None
+    assert parameters.image_id("/localcloud/images/debian-1") is None
 
 
 @pytest.mark.parametrize(
     ("mode", "cgroup", "built", "reason"),
     [
-        ("range", Path("/group"), False, "is not built: phalanx local image build debian-12"),
+        ("range", Path("/group"), False, "is not built .localcloud image build debian-12"),
         ("single", Path("/group"), True, "needs separate accounts, and this local cloud is in mode single"),
         ("range", None, True, "runs systemd, and no cgroup is delegated"),
     ],
@@ -167,7 +167,7 @@ def test_the_layer_has_what_belongs_to_this_local_cloud(tmp_path):
 
 def test_the_local_cloud_has_the_parameter_of_each_image():
     for name, image in table("images")["images"].items():
-        if image["parameter"].startswith("/phalanx/local/"):
+        if image["parameter"].startswith("/localcloud/"):
             assert parameters.image_id(image["parameter"]) == moto_setup.FULL_IMAGES[name.removesuffix("-full")]
             continue
         intel = image["parameter"].format(cpu="x86_64", arch="amd64")

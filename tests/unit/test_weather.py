@@ -88,6 +88,6 @@ def test_a_forecast_is_kept_until_it_is_removed(tmp_path):
     (tmp_path / "weather.json").write_text("[]")
     with pytest.raises(ValueError, match="damaged"):
         forecast.read(tmp_path)
-    forecast.remove(tmp_path)
-    forecast.remove(tmp_path)
+    for _ in range(2):
+        forecast.keep(tmp_path, "off", (), 1, "")
     assert forecast.read(tmp_path) is None

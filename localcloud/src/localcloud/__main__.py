@@ -1,4 +1,7 @@
-"""`python -m localcloud serve|probe|room|stop|status|image`: how phalanx controls the local cloud."""
+"""`localcloud COMMAND`, or `python -m localcloud COMMAND`: docs/contract.md describes each.
+
+Commands for programs answer with JSON on standard output. Exit status: 0, or 1 with the reason on standard error.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit status: 0, or 1 with the reason on stderr."""
+    """Run one command; return its exit status."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     if argv[:1] == ["probe"]:
         from localcloud.daemon import probe
@@ -25,12 +28,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return command.main(argv[1:])
     options = _parser().parse_args(argv)
-    return _serve(options) if options.command == "serve" else _control(options)
+    return _COMMANDS[options.command](options)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m localcloud", description=__doc__)
+    parser = argparse.ArgumentParser(prog="localcloud", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    in_a_directory = [
+        _serve_parser(commands),
+        _stop_parser(commands),
+        commands.add_parser("status", help="show stacks, nodes and processes as JSON"),
+        _env_parser(commands),
+        _weather_parser(commands),
+        _gpus_parser(commands),
+        commands.add_parser("file-systems", help="list the file systems that outlive it as JSON"),
+    ]
+    for command in in_a_directory:
+        command.add_argument("--state", type=Path, required=True, metavar="DIR", help="its directory")
+    commands.add_parser("image", help="build, list and remove images with a full operating system")
+    commands.add_parser("room", help="report as JSON which of this machine's limits are too low for more nodes")
+    commands.add_parser("probe", help="report as JSON whether this machine can run it, and what to fix")
+    commands.add_parser("version", help="show the version, and which code it is, as JSON")
+    return parser
+
+
+def _serve_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="start it in the background and return once it answers")
     serve.add_argument(
         "--bind", action="append", default=[], metavar="PATH", help="make PATH visible in nodes, read-only"
@@ -38,16 +60,35 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--path", default="", metavar="DIRS", help="directories put first in the nodes' PATH")
     serve.add_argument("--images", type=Path, metavar="DIR", help="where `image build` puts images")
     serve.add_argument("--prices", type=Path, metavar="FILE", help="what AWS's price list says of instance types")
-    serve.add_argument("--code", metavar="ID", help="which code this is, for those who read the command line")
     serve.add_argument("--mode", choices=("auto", "range", "single", "root"), default="auto")
-    stop = commands.add_parser("stop", help="stop it if it has no stacks")
+    return serve
+
+
+def _stop_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    stop = commands.add_parser("stop", help="stop it if it has no stacks, and wait until its process has ended")
     stop.add_argument("--force", action="store_true", help="stop even with stacks, whose nodes end at once")
-    commands.add_parser("image", help="build, list and remove images with a full operating system")
-    commands.add_parser("room", help="report as JSON which of this machine's limits are too low for a cluster")
-    commands.add_parser("probe", help="report as JSON whether this machine can run it, and what to fix")
-    for command in (serve, stop, commands.add_parser("status", help="show stacks, nodes and processes as JSON")):
-        command.add_argument("--state", type=Path, required=True, metavar="DIR")
-    return parser
+    return stop
+
+
+def _env_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    env = commands.add_parser("env", help="print shell commands that point boto3, the AWS CLI and ssh at it")
+    env.add_argument("--region", default="us-east-1", help="the region for the clients (default: us-east-1)")
+    return env
+
+
+def _weather_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    weather = commands.add_parser("weather", help="set or show the weather as JSON, also while it does not run")
+    weather.add_argument("seed", nargs="?", metavar="SEED", help="a number, or `off`")
+    weather.add_argument("--only", action="append", default=[], metavar="KIND", help="only this kind; repeatable")
+    weather.add_argument("--speed", type=float, default=1.0, help="divide the weather's delays by this (1 to 100)")
+    weather.add_argument("--tag-key", default="Name", metavar="KEY", help="the tag that a tag policy forbids")
+    return weather
+
+
+def _gpus_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    gpus = commands.add_parser("gpus", help="set or show how many stand-ins for GPUs a new node has, as JSON")
+    gpus.add_argument("number", nargs="?", type=int, metavar="NUMBER")
+    return gpus
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -58,23 +99,99 @@ def _serve(options: argparse.Namespace) -> int:
     try:
         start(Options(options.state.absolute(), binds, path_dirs, options.mode, options.images, options.prices))
     except CannotStart as reason:
-        sys.stderr.write(f"{reason}\n")
-        return 1
+        return _refuse(str(reason))
     return 0
 
 
-def _control(options: argparse.Namespace) -> int:
+def _stop(options: argparse.Namespace) -> int:
+    from localcloud.daemon.lifecycle import CannotStop, stop
+
+    try:
+        answer = stop(options.state.absolute(), options.force)
+    except CannotStop as reason:
+        return _refuse(str(reason))
+    return _print(answer, failed=not answer["stopped"] and bool(answer["stacks"]))
+
+
+def _status(options: argparse.Namespace) -> int:
     from localcloud.daemon.endpoint_file import ask
 
-    if options.command == "stop":
-        answer = ask(options.state, "POST", "stop", {"force": options.force})
-    else:
-        answer = ask(options.state, "GET", "status")
+    answer = ask(options.state, "GET", "status")
     if answer is None:
-        sys.stderr.write(f"no local cloud answers in {options.state}\n")
-        return 1
+        return _refuse(f"no local cloud answers in {options.state}")
+    return _print(answer, failed="message" in answer)
+
+
+def _env(options: argparse.Namespace) -> int:
+    from localcloud.network import shell
+
+    try:
+        lines = shell.lines(options.state.absolute(), options.region)
+    except LookupError as reason:
+        return _refuse(str(reason))
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    return 0
+
+
+def _weather(options: argparse.Namespace) -> int:
+    from localcloud.daemon.endpoint_file import ask
+    from localcloud.weather import forecast
+    from localcloud.weather.sky import Weather
+
+    state = options.state.absolute()
+    try:
+        if options.seed is not None:
+            forecast.keep(state, options.seed, options.only, options.speed, options.tag_key)
+            ask(state, "POST", "weather")
+        answer = ask(state, "GET", "weather") or Weather(forecast.read(state)).describe()
+    except ValueError as error:
+        return _refuse(str(error))
+    return _print({**answer, "known": {**forecast.KINDS, **forecast.RULES}})
+
+
+def _gpus(options: argparse.Namespace) -> int:
+    from localcloud.ec2 import gpus
+
+    try:
+        if options.number is not None:
+            gpus.keep(options.state.absolute(), options.number)
+        return _print({"gpus": gpus.count(options.state)})
+    except ValueError as error:
+        return _refuse(str(error))
+
+
+def _file_systems(options: argparse.Namespace) -> int:
+    from localcloud.storage import file_system_records
+
+    return _print(file_system_records.kept(options.state.absolute()))
+
+
+def _version(_options: argparse.Namespace) -> int:
+    import localcloud
+
+    return _print({"version": localcloud.__version__, "code": localcloud.code()})
+
+
+def _print(answer: object, failed: bool = False) -> int:
     sys.stdout.write(json.dumps(answer, indent=2) + "\n")
-    return 1 if "message" in answer else 0
+    return int(failed)
+
+
+def _refuse(reason: str) -> int:
+    sys.stderr.write(f"{reason}\n")
+    return 1
+
+
+_COMMANDS = {
+    "serve": _serve,
+    "stop": _stop,
+    "status": _status,
+    "env": _env,
+    "weather": _weather,
+    "gpus": _gpus,
+    "file-systems": _file_systems,
+    "version": _version,
+}
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Context:
     `url_host` is the API's address on this machine, `url_nodes` its address inside every node.
     `serve_vpc(vpc_id)` makes the API and the metadata service available inside a VPC; it is called before each boot
     there and may be called twice. `close_vpc(vpc_id)` undoes it and removes the VPC's network, if there is one.
-    `warnings` are shown by `phalanx local status`. `images` is the directory of images with a full operating system.
+    `warnings` are in endpoint.json. `images` is the directory of images with a full operating system.
     `prices` is the file of AWS's price list (products). `gauges` show this machine's limits (room); None: it has none.
     `network_changed()` is called after changes of records that decide about packets (network.guard).
     `keep_buckets()` writes what has changed in buckets (kept_buckets).

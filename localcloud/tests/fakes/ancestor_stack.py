@@ -167,7 +167,7 @@ def fleet():
             VPCZoneIdentifier=[ref("Public")],
             LaunchTemplate=launch,
             NotificationConfigurations=[{"TopicARN": ref("Topic"), "NotificationTypes": [LAUNCHED]}],
-            Tags=[{"Key": "phalanx:role", "Value": "head", "PropagateAtLaunch": True}],
+            Tags=[{"Key": "demo:role", "Value": "head", "PropagateAtLaunch": True}],
         ),
     }
 
@@ -184,5 +184,5 @@ GIVEN_PLAIN = {"Capabilities": ["CAPABILITY_IAM"]}
 GIVEN = {
     "sections": SECTIONS,
     "Capabilities": ["CAPABILITY_IAM"],
-    "Tags": [{"Key": "phalanx:cluster", "Value": "demo"}],
+    "Tags": [{"Key": "demo:cluster", "Value": "demo"}],
 }

@@ -51,7 +51,7 @@ def _observe() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as state:
         seen = _reach_limits(Site(Path(state), "root", (), (), cgroup=groups))
     cgroups.give_back(groups)
-    return {**seen, "left": [path.name for path in _GROUPS.glob("phalanx-*")]}
+    return {**seen, "left": [path.name for path in _GROUPS.glob("localcloud-*")]}
 
 
 def _reach_limits(site: Site) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _reach_limits(site: Site) -> dict[str, Any]:
     seen = {
         "taken_mib": int(taken[-1]),
         "was_killed": ended_by == signal.SIGKILL,
-        "events": (_GROUPS / f"phalanx-{os.getpid()}/{_HUNGRY.instance_id}/memory.events").read_text(),
+        "events": (_GROUPS / f"localcloud-{os.getpid()}/{_HUNGRY.instance_id}/memory.events").read_text(),
         "processes": crowd,
         "neighbour_lives": os.waitpid(neighbour, os.WNOHANG)[0] == 0,
         "lifted_by_root": dict(line.split("=") for line in root),

@@ -126,12 +126,12 @@ def test_accounts_are_real_where_the_mode_has_them(lab: Lab, pair: tuple[str, st
     if lab.mode == "single":
         assert lab.ssh(pair[0], "id -u ubuntu").stdout == "0\n"
         return
-    lab.ssh(pair[0], "useradd -m -u 2000 phalanx && mkdir -p /efs && chmod 700 /root")
-    assert lab.ssh(pair[0], "runuser -u phalanx -- sh -c 'id -u; ls /root' 2>&1", check=False).stdout.startswith(
+    lab.ssh(pair[0], "useradd -m -u 2000 guest && mkdir -p /efs && chmod 700 /root")
+    assert lab.ssh(pair[0], "runuser -u guest -- sh -c 'id -u; ls /root' 2>&1", check=False).stdout.startswith(
         "2000\nls:"
     )
-    lab.ssh(pair[0], "mkdir /opt/own && chown phalanx /opt/own && su phalanx -c 'touch /opt/own/file'")
-    assert lab.ssh(pair[0], "stat -c %U /opt/own/file").stdout == "phalanx\n"
+    lab.ssh(pair[0], "mkdir /opt/own && chown guest /opt/own && su guest -c 'touch /opt/own/file'")
+    assert lab.ssh(pair[0], "stat -c %U /opt/own/file").stdout == "guest\n"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_the_dialer_names_a_missing_node(lab: Lab) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (
         1,
-        "phalanx: 203.0.113.7 belongs to no running instance of the local cloud\n",
+        "localcloud: 203.0.113.7 belongs to no running instance of the local cloud\n",
     )
 
 
@@ -202,7 +202,7 @@ def test_root_needs_no_user_namespace() -> None:
     with a_lab("root") as lab:
         node = lab.boot(1)
         lab.wait_booted(node)
-        lab.ssh(node, "useradd -m -u 2000 phalanx && runuser -u phalanx -- touch /home/phalanx/file")
+        lab.ssh(node, "useradd -m -u 2000 guest && runuser -u guest -- touch /home/guest/file")
         pid = lab.do("nodes")[0]["pid"]
         assert Path(f"/proc/{pid}/ns/user").readlink() == Path("/proc/self/ns/user").readlink()
 

@@ -111,7 +111,7 @@ def test_a_group_is_created_when_its_machines_are_in_service_and_gone_when_they_
     assert machine.user_data.decode() == f"#!/bin/sh\necho {name} {cloud.physical(stack, 'Handle')}"
     described = cloud.client("ec2").describe_instances(InstanceIds=[machine.instance_id])
     tags = {tag["Key"]: tag["Value"] for tag in described["Reservations"][0]["Instances"][0]["Tags"]}
-    assert (tags["phalanx:cluster"], tags["phalanx:role"]) == ("demo", "head")
+    assert (tags["demo:cluster"], tags["demo:role"]) == ("demo", "head")
     assert cloud.deleted(stack) == "DELETE_COMPLETE", [event for event in cloud.history(stack) if event[2]]
     assert machine.instance_id in [killed for killed, _ in cloud.runner.killed]
 

@@ -51,8 +51,10 @@ def path(tmp_path: Path, answering: socket.socket) -> Iterator[Path]:
     made.close()
 
 
-def _run(path: Path, host: str, port: str, stdout: int | None = None) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-IS", PROGRAM, str(path), host, port]
+def _run(
+    path: Path, host: str, port: str, stdout: int | None = None, errors: Path | str = ""
+) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-IS", PROGRAM, "--errors", str(errors), str(path), host, port]
     return subprocess.run(argv, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=120)
 
 
@@ -83,14 +85,13 @@ def test_without_a_port_it_only_says_whether_the_host_is_an_instance(path: Path,
     ],
 )
 def test_a_refusal_is_one_line_and_is_also_written_to_the_callers_file(
-    path: Path, host: str, port: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, host: str, port: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "says").write_text("ssh: before\n")
-    monkeypatch.setenv("PHALANX_PROXY_ERRORS", str(tmp_path / "says"))
-    done = _run(path, host, port)
+    done = _run(path, host, port, errors=tmp_path / "says")
     assert done.returncode == 1
     assert (tmp_path / "says").read_text() == f"ssh: before\n{done.stderr}"
-    assert done.stderr.startswith("phalanx: ")
+    assert done.stderr.startswith("localcloud: ")
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
 

@@ -180,7 +180,7 @@ def test_every_service_knows_its_regions(backends):
 def test_a_second_start_finds_the_first_one(tmp_path):
     holder = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(holder, fcntl.LOCK_EX)
-    endpoint_file.write(tmp_path, {"pid": os.getpid()})
+    endpoint_file.write(tmp_path, endpoint_file.process_record(os.getpid()))
     assert lifecycle._lock(tmp_path) is None
     os.close(holder)
     taken = lifecycle._lock(tmp_path)
@@ -192,7 +192,9 @@ def test_a_lock_that_never_becomes_free_is_explained(tmp_path, monkeypatch):
     monkeypatch.setattr(lifecycle, "START_TIMEOUT_S", -1.0)
     holder = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(holder, fcntl.LOCK_EX)
-    with pytest.raises(lifecycle.CannotStart, match=r"another local cloud holds .*lock and does not answer\nend its"):
+    with pytest.raises(
+        lifecycle.CannotStart, match=r"holds .*lock and does not answer\nend it .localcloud stop"
+    ):
         lifecycle._lock(tmp_path)
     os.close(holder)
 

@@ -29,7 +29,7 @@ APPARMOR = dataclasses.replace(UBUNTU, restricted_by_apparmor=True)
     ("step", "code", "host", "fix"),
     [
         ("uid_map", errno.EPERM, APPARMOR, "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"),
-        ("mount bind on /", errno.EACCES, APPARMOR, "profile phalanx /home/ada/venv/bin/python3.12"),
+        ("mount bind on /", errno.EACCES, APPARMOR, "profile localcloud /home/ada/venv/bin/python3.12"),
         ("unshare", errno.ENOSPC, UBUNTU, "sudo sysctl -w user.max_user_namespaces=65536"),
         (
             "unshare",
@@ -99,7 +99,7 @@ def test_an_ordinary_user_who_asks_for_the_mode_root_gets_an_explanation(monkeyp
     problem = probe.try_mode("root")
     assert problem is not None
     assert "needs root" in problem.what
-    assert "unset PHALANX_LOCAL_MODE" in problem.fix
+    assert "Choose no mode" in problem.fix
 
 
 def test_another_system_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Protocol
 
 from phalanx.aws.model import CLUSTER_TAG
-from phalanx.errors import LocalCloudError, SpecError
+from phalanx.errors import SpecError
 from phalanx.plan.mount_targets import MountTarget
 
 
@@ -57,40 +55,6 @@ def _of_cluster(api: Api, cluster: str, groups: list[str]) -> set[str]:
     filters = [{"Name": name, "Values": values} for name, values in wanted.items()]
     found = api.call("ec2", "describe_security_groups", Filters=filters)
     return {group["GroupId"] for group in found["SecurityGroups"]}
-
-
-def kept_beside(directory: Path, cluster: str, region: str) -> str:
-    """Return what `kept` does for a local cloud that need not run, from the notes in its directory."""
-    newest_first = sorted(directory.glob("efs/fs-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in newest_first:
-        note = _note(path)
-        if note.get("region") == region and {"Key": CLUSTER_TAG, "Value": cluster} in note["tags"]:
-            return path.stem
-    return ""
-
-
-def region_of(directory: Path, file_system: str) -> str:
-    """Return the region of a file system of the local cloud. Raises LocalCloudError if it does not exist."""
-    notes = {path.stem: path for path in directory.glob("efs/fs-*.json")}
-    if file_system not in notes:
-        kept = f"Kept file systems: {', '.join(sorted(notes))}." if notes else "There are none."
-        raise LocalCloudError(f"there is no kept file system '{file_system}'", kept)
-    region = _note(notes[file_system]).get("region")
-    if not isinstance(region, str):
-        raise LocalCloudError(
-            f"the record of {file_system} is damaged: {notes[file_system]}",
-            f"Its files are in {notes[file_system].with_suffix('')}. To delete them, delete both.",
-        )
-    return region
-
-
-def _note(path: Path) -> dict[str, Any]:
-    """Return a record of the local cloud; {} for one that is damaged, which `phalanx local status` names."""
-    try:
-        note = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return note if isinstance(note, dict) and isinstance(note.get("tags"), list) else {}
 
 
 def _all(api: Api) -> Iterator[dict[str, Any]]:

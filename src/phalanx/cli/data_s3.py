@@ -114,7 +114,7 @@ def rm(name: str | None, file: Path | None, yes: bool, url: str) -> None:
 def _store(name: str | None, file: Path | None, url: str, make: bool = False) -> Store:
     """Return the bucket in the cloud of the chosen cluster, or of the cluster that phalanx.yaml describes."""
     from phalanx import connection
-    from phalanx.reach.s3_transfer import Store
+    from phalanx.aws.s3_transfer import Store
 
     return Store(connection.connect(*_place(name, file)), url, make)
 

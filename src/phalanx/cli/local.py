@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 import click
 
-from localcloud.ec2 import gpus as stand_ins
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.drill import drill
 from phalanx.cli.images import image
@@ -82,27 +80,15 @@ def env(region: str) -> None:
       eval "$(phalanx local env)"
       aws emr ssh --cluster-id j-0123456789ABC --key-pair-file my-key.pem
     """
-    from phalanx.local import endpoint, local_shell
+    from phalanx.local import endpoint
 
-    found = endpoint.find()
-    if found is None:
+    if endpoint.find() is None:
         raise LocalCloudError("the local cloud is not running", "Start it: phalanx local start")
-    # https://docs.aws.amazon.com/sdkref/latest/guide/settings-reference.html#EVarSettings
-    values = {
-        "AWS_ENDPOINT_URL": found.url,
-        "AWS_ACCESS_KEY_ID": found.access_key_id,
-        "AWS_SECRET_ACCESS_KEY": found.secret_access_key,
-        "AWS_DEFAULT_REGION": region,
-    }
-    say("unset AWS_PROFILE AWS_SESSION_TOKEN")
-    for name, value in values.items():
-        say(f"export {name}={shlex.quote(value)}")
-    programs = shlex.quote(str(local_shell.write(endpoint.state() / "shell", found.dial)))
-    say(f'case ":$PATH:" in *:{programs}:*) ;; *) PATH={programs}:"$PATH" ;; esac')
+    say(endpoint.shell_lines(region).rstrip())
 
 
 @command.command("gpus")
-@click.argument("number", type=click.IntRange(0, stand_ins.MOST), required=False)
+@click.argument("number", type=click.IntRange(0), required=False)
 @debug_option
 def gpus(number: int | None) -> None:
     """Give each node whose type has GPUs stand-ins for NUMBER GPUs, or show the number.
@@ -118,9 +104,7 @@ def gpus(number: int | None) -> None:
     """
     from phalanx.local import endpoint
 
-    if number is not None:
-        stand_ins.keep(endpoint.state(), number)
-    found = stand_ins.count(endpoint.state())
+    found = endpoint.stand_ins(number)
     say(f"Each new node whose type has GPUs has {found} stand-ins for them." if found else "Nodes have no GPUs.")
 
 
@@ -146,10 +130,9 @@ def delete(file_system: str) -> None:
       phalanx local delete fs-1234abcd
     """
     from phalanx import connection
-    from phalanx.aws import file_systems
     from phalanx.local import endpoint
 
-    region = file_systems.region_of(endpoint.state(), file_system)
+    region = endpoint.kept_file_system(file_system)["region"]
     endpoint.begin()
     cloud = connection.connect("local", region)
     try:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from localcloud.weather import forecast
-from localcloud.weather.forecast import KINDS, RULES, Forecast
-from localcloud.weather.sky import Weather
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.options import debug_option, json_option
 from phalanx.errors import LocalCloudError, SpecError
 
 
+def _kinds(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    from phalanx.local import endpoint
+
+    return [kind for kind in endpoint.weather()["known"] if kind.startswith(incomplete)]
+
+
 @click.command("weather")
 @click.argument("seed", required=False, metavar="[SEED|off]")
-@click.option(
-    "--only", multiple=True, type=click.Choice([*KINDS, *RULES]), metavar="KIND", help="Only this. Repeatable."
-)
+@click.option("--only", multiple=True, metavar="KIND", shell_complete=_kinds, help="Only this. Repeatable.")
 @click.option("--speed", type=float, default=1.0, help="Divide the weather's delays by this (1 to 100).")
 @json_option
 @debug_option
@@ -41,38 +41,22 @@ def weather(seed: str | None, only: tuple[str, ...], speed: float, as_json: bool
       phalanx local weather off
       phalanx local weather
     """
+    from phalanx.aws.model import CLUSTER_TAG
     from phalanx.local import endpoint
 
-    if seed is not None:
-        _keep(endpoint.state(), None if seed == "off" else _forecast(seed, only, speed))
-        endpoint.renew_weather()
-    answer = endpoint.weather() or _kept(endpoint.state())
-    print_json(answer) if as_json else _print(answer)
-
-
-def _keep(state: Path, wanted: Forecast | None) -> None:
-    forecast.remove(state) if wanted is None else wanted.write(state)
-
-
-def _kept(state: Path) -> dict[str, Any]:
-    """Return the weather that a local cloud would have."""
+    kinds = [word for kind in only for word in ("--only", kind)]
+    settings = [] if seed is None else [seed, *kinds, "--speed", f"{speed:g}", "--tag-key", CLUSTER_TAG]
     try:
-        return Weather(forecast.read(state)).describe()
-    except ValueError as error:
-        raise LocalCloudError(str(error), "`phalanx local weather off` removes it.") from error
+        answer = endpoint.weather(*settings)
+    except LocalCloudError as error:
+        if not settings:
+            raise LocalCloudError(error.message, "`phalanx local weather off` removes it.") from error
+        raise SpecError(f"there is no such weather: {error.message}", "See `phalanx local weather --help`.") from error
+    known = answer.pop("known")
+    print_json(answer) if as_json else _print(answer, known)
 
 
-def _forecast(seed: str, only: tuple[str, ...], speed: float) -> Forecast:
-    if not seed.isdecimal():
-        raise SpecError(f"the seed is '{seed}'", "It is a number, or `off`.")
-    try:
-        return Forecast(int(seed), only or tuple(KINDS), speed)
-    except ValueError as error:
-        raise SpecError(f"there is no such weather: {error}", "See `phalanx local weather --help`.") from error
-
-
-def _print(answer: dict[str, Any]) -> None:
-    known = {**KINDS, **RULES}
+def _print(answer: dict[str, Any], known: dict[str, str]) -> None:
     if answer["seed"] is None:
         say("The weather is calm. `phalanx local weather SEED` changes it, to all kinds or to those that --only names:")
     else:

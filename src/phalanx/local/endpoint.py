@@ -1,4 +1,4 @@
-"""Start, find, query and stop the local cloud's process. Imports no botocore."""
+"""Start, find, query and stop the local cloud, by its contract (localcloud/docs/contract.md). Imports no botocore."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -21,19 +20,19 @@ from typing import Any
 import phalanx
 from phalanx.data import location
 from phalanx.errors import LocalCloudError, NotRunning
-from phalanx.local import images, local_code
+from phalanx.local import images
 from phalanx.state_files import state_directory
 from phalanx.waits import waiting
 
 ANSWER_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 45.0
-STOP_TIMEOUT_S = 20.0
+_COMMAND_TIMEOUT_S = 45.0
 # A local cloud that stops closes its port a moment before its process ends.
 _ENDS_WITHIN_S = 3.0
 # It writes some hundred KiB before it answers.
 _LEAST_FREE_BYTES = 1 << 20
-_PROGRAM = b"localcloud"
 _MODES = ("range", "single", "root")
+_FORMAT = 1
 
 
 class StacksLeft(LocalCloudError):  # noqa: N818 - a state, not a fault
@@ -49,19 +48,30 @@ class StacksLeft(LocalCloudError):  # noqa: N818 - a state, not a fault
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address and keys of a running local cloud."""
+    """The address, the process and the keys of a running local cloud."""
 
     url: str
     pid: int
+    started_ticks: int
+    code: str
     mode: str
     access_key_id: str
     secret_access_key: str
-    dial: str
-    state: str
+    dial: tuple[str, ...]
+    ssh_options: tuple[str, ...]
     accounts_separated: bool = True
     warnings: tuple[str, ...] = ()
     no_cgroup: str = ""
     open_networks: str = ""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs: its pid may be another program's by now, and a zombie has ended."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return False
+        return fields[0] != "Z" and int(fields[19]) == self.started_ticks  # the 3rd and the 22nd of proc(5)
 
 
 def state() -> Path:
@@ -77,7 +87,7 @@ def find() -> Endpoint | None:
     try:
         _request(endpoint, "GET", "/status")
     except OSError as error:
-        if not _alive(endpoint.pid):
+        if not endpoint.is_alive:
             return None
         raise LocalCloudError(
             f"the local cloud (process {endpoint.pid}) does not answer at {endpoint.url}: {error}",
@@ -94,7 +104,24 @@ def find_process() -> Endpoint | None:
 def recorded(directory: Path) -> Endpoint | None:
     """Return the record of the local cloud that has this directory, and runs."""
     endpoint = _recorded(directory)
-    return endpoint if endpoint is not None and _alive(endpoint.pid) else None
+    return endpoint if endpoint is not None and endpoint.is_alive else None
+
+
+def _recorded(directory: Path) -> Endpoint | None:
+    try:
+        text = (directory / "endpoint.json").read_text()
+        # Its advice names its own command, which phalanx starts for its users.
+        record = json.loads(text.replace("localcloud serve", "phalanx up"))
+        if record["format"] > _FORMAT:
+            raise LocalCloudError(
+                "the local cloud that runs is newer than this phalanx",
+                "Install the newer phalanx, or end the local cloud with its clusters: phalanx local stop --force.",
+            )
+        lists = {key: tuple(value) for key, value in record.items() if isinstance(value, list)}
+        return Endpoint(**{key: {**record, **lists}[key] for key in Endpoint.__dataclass_fields__})
+    except (OSError, ValueError, TypeError, AttributeError, LookupError):
+        # A full disk or a crash cut the record short. The lock still shows whether a local cloud runs.
+        return None
 
 
 def _starting_or_ending() -> Endpoint | None:
@@ -105,9 +132,24 @@ def _starting_or_ending() -> Endpoint | None:
         if endpoint is not None:
             return endpoint
         if time.monotonic() > deadline_s:
-            raise _unrecorded()
+            raise LocalCloudError(
+                f"a local cloud runs (it holds {state() / 'lock'}), but its record endpoint.json is lost or damaged",
+                "`phalanx local stop --force` ends it, and its clusters with it.",
+            )
         time.sleep(0.02)
     return None
+
+
+def _is_locked() -> bool:
+    """Whether a process of the local cloud runs. It holds the lock from before it writes its record until it ends."""
+    try:
+        with (state() / "lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def running() -> Endpoint:
@@ -126,7 +168,7 @@ def _not_running() -> NotRunning:
 def require_alive(endpoint: Endpoint) -> None:
     """Raise NotRunning if the process has ended or ends within 3 s. Call this after a request got no answer."""
     deadline_s = time.monotonic() + _ENDS_WITHIN_S
-    while _alive(endpoint.pid):
+    while endpoint.is_alive:
         if time.monotonic() > deadline_s:
             return
         time.sleep(0.02)
@@ -145,7 +187,7 @@ def begin() -> None:
     errors = state() / "start.stderr"
     with errors.open("wb") as stderr:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True, cwd="/"
         )
     _starting.append((process, errors))
 
@@ -155,39 +197,37 @@ def wait(timeout_s: float = START_TIMEOUT_S) -> Endpoint:
     if not _starting:
         return running()
     with waiting("the local cloud to start"):
-        return _started(*_starting[-1], timeout_s)
+        return _started(*_starting.pop(), timeout_s)
 
 
 def _started(process: subprocess.Popen[bytes], errors: Path, timeout_s: float) -> Endpoint:
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        endpoint = find_process()
-        if endpoint is not None:
-            _starting.clear()
-            # This process has forked the local cloud and now ends by itself.
-            process.wait(timeout_s)
-            errors.unlink(missing_ok=True)
-            return endpoint
-        if process.poll() not in (None, 0) or time.monotonic() > deadline_s:
-            _starting.clear()
-            raise _not_started(process, errors, timeout_s)
-        time.sleep(0.01)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout_s)
+    endpoint = find_process()
+    if process.returncode != 0 or endpoint is None:
+        raise _not_started(process, errors, timeout_s)
+    errors.unlink(missing_ok=True)
+    return endpoint
+
+
+def remedy(endpoint: Endpoint) -> str:
+    """Return what to do where a local cloud lacks what this version asks of it; "" if it runs the installed code."""
+    if _answer("version").get("code") == endpoint.code:
+        return ""
+    return (
+        f"The local cloud (process {endpoint.pid}) was started by another version of phalanx. Fetch what you need with "
+        "`phalanx get`; `phalanx local stop --force` then ends it, and its clusters with it."
+    )
 
 
 def status() -> dict[str, Any]:
-    """Return what the local cloud reports: its mode, stacks, nodes and processes."""
+    """Return what the local cloud reports: its mode, stacks, nodes, processes, GPUs and weather."""
     return _request(running(), "GET", "/status")[1]
 
 
-def weather() -> dict[str, Any] | None:
-    """Return the weather of the running local cloud, and what it has done; None if none runs."""
-    return None if find() is None else _request(running(), "GET", "/weather")[1]
-
-
-def renew_weather() -> None:
-    """Let the local cloud, if it runs, read its forecast again."""
-    if find() is not None:
-        _request(running(), "POST", "/weather")
+def weather(*options: str) -> dict[str, Any]:
+    """Return the weather, and what it has done; with `options` set it before (`localcloud weather`)."""
+    return _answer("weather", "--state", _place(), *options)
 
 
 def interrupt(instance_id: str, notice_s: float | None) -> None:
@@ -210,7 +250,7 @@ def shape(instance_id: str, rate_bit_s: int, delay_s: float) -> None:
 
 
 def inject(there: Endpoint, faults: dict[str, Any]) -> None:
-    """Put faults into a local cloud (localcloud.daemon.faults). Raises LocalCloudError."""
+    """Put faults into a local cloud. Raises LocalCloudError."""
     try:
         code, answer = _request(there, "POST", "/faults", faults)
     except OSError as error:
@@ -220,114 +260,100 @@ def inject(there: Endpoint, faults: dict[str, Any]) -> None:
 
 
 def shortages(nodes: int, is_full: bool) -> list[dict[str, Any]]:
-    """Return what this machine has not enough of for so many new nodes (localcloud.daemon.room)."""
-    argv = [sys.executable, "-m", "localcloud", "room", "--state", str(state().absolute())]
-    argv += ["--nodes", str(nodes), *(["--full"] if is_full else [])]
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=START_TIMEOUT_S, check=False)
-    return json.loads(done.stdout or "[]")
+    """Return what this machine has not enough of for so many new nodes."""
+    return _answer("room", "--state", _place(), "--nodes", str(nodes), *(["--full"] if is_full else []))
 
 
-def stand_ins() -> int:
-    """Return how many stand-ins for GPUs a new node has if its type has GPUs (localcloud.ec2.gpus)."""
-    kept = state() / "gpus"
-    return int(kept.read_text()) if kept.exists() else 0
+def stand_ins(number: int | None = None) -> int:
+    """Return how many stand-ins for GPUs a new node has if its type has GPUs; with `number`, set that before."""
+    if number is None and not state().exists():
+        return 0
+    return _answer("gpus", "--state", _place(), *([] if number is None else [str(number)]))["gpus"]
 
 
-def has_weather() -> bool:
-    """Whether there is a forecast (localcloud.weather), so that calls may be throttled."""
-    return (state() / "weather.json").exists()
+def kept_file_systems() -> list[dict[str, Any]]:
+    """Return the file systems that outlive the local cloud, newest first: id, path, record, region and tags."""
+    return _answer("file-systems", "--state", _place()) if state().exists() else []
+
+
+def kept_file_system(file_system: str) -> dict[str, Any]:
+    """Return one of them. Raises LocalCloudError if it does not exist, or its record is damaged."""
+    kept = {one["id"]: one for one in kept_file_systems()}
+    if file_system not in kept:
+        names = f"Kept file systems: {', '.join(sorted(kept))}." if kept else "There are none."
+        raise LocalCloudError(f"there is no kept file system '{file_system}'", names)
+    found = kept[file_system]
+    if not found["region"]:
+        raise LocalCloudError(
+            f"the record of {file_system} is damaged: {found['record']}",
+            f"Its files are in {found['path']}. To delete them, delete both.",
+        )
+    return found
+
+
+def shell_lines(region: str) -> str:
+    """Return the shell commands that point clients at the running local cloud. Raises LocalCloudError."""
+    return _run("env", "--state", _place(), "--region", region)
 
 
 def stop(force: bool = False) -> bool:
     """Stop the local cloud and wait for its process; return False if none ran. Raises StacksLeft unless `force`."""
-    endpoint = find_process() or (None if force else _starting_or_ending())
-    if endpoint is None:
-        return force and _kill_unrecorded()
-    try:
-        code, answer = _request(endpoint, "POST", "/stop", {"force": force})
-    except OSError:
-        code, answer = _end_unresponsive(endpoint, force), {}
-    if code == 409:
-        raise StacksLeft([str(stack.get("name", stack)) for stack in answer.get("stacks", [])])
-    with waiting("the local cloud to stop"):
-        _wait_gone(endpoint)
-    return True
-
-
-def _end_unresponsive(endpoint: Endpoint, force: bool) -> int:
-    """Kill a process that does not answer, if `force`. Its namespaces, and with them all nodes, end too."""
-    if not force:
-        raise LocalCloudError(f"the local cloud (process {endpoint.pid}) does not answer", "Add --force to end it.")
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(endpoint.pid, signal.SIGKILL)
-    (state() / "endpoint.json").unlink(missing_ok=True)
-    return 200
-
-
-def _kill_unrecorded() -> bool:
-    """Kill the process that holds the lock without a record. Only its command line identifies it as ours."""
-    found = _is_locked()
-    for pid in _processes():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    deadline_s = time.monotonic() + STOP_TIMEOUT_S
-    while _is_locked():
-        if time.monotonic() > deadline_s:
-            raise _unrecorded()
-        time.sleep(0.02)
-    return found
-
-
-def _unrecorded() -> LocalCloudError:
-    return LocalCloudError(
-        f"a local cloud runs (it holds {state() / 'lock'}), but its record endpoint.json is lost or damaged",
-        "`phalanx local stop --force` ends it, and its clusters with it.",
-    )
-
-
-def _wait_gone(endpoint: Endpoint) -> None:
-    deadline_s = time.monotonic() + STOP_TIMEOUT_S
-    while _alive(endpoint.pid) or (state() / "endpoint.json").exists():
-        if time.monotonic() > deadline_s:
-            raise LocalCloudError(
-                f"the local cloud (process {endpoint.pid}) did not stop within {STOP_TIMEOUT_S:g} s",
-                f"See {state() / 'localcloud.log'}.",
-            )
-        time.sleep(0.02)
-
-
-def _recorded(directory: Path) -> Endpoint | None:
-    try:
-        record = json.loads((directory / "endpoint.json").read_text())
-        known = {key: record[key] for key in Endpoint.__dataclass_fields__ if key in record}
-        return Endpoint(**{**known, "pid": int(record["pid"]), "warnings": tuple(record.get("warnings", ()))})
-    except (OSError, ValueError, TypeError, AttributeError, LookupError):
-        # A full disk or a crash cut the record short. The lock still shows whether a local cloud runs.
-        return None
-
-
-def _alive(pid: int) -> bool:
-    """Whether this process is a local cloud: its id may belong to another program by now. (A zombie has no argv.)"""
-    return _PROGRAM in local_code.command_line(pid)
-
-
-def _processes() -> list[int]:
-    """Return the processes of the local cloud of this state directory, found by their command line."""
-    place = os.fsencode(state().absolute())
-    pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in pids if _PROGRAM in (argv := local_code.command_line(pid)) and place in argv]
-
-
-def _is_locked() -> bool:
-    """Whether a process of the local cloud runs. It holds the lock from before it writes its record until it ends."""
-    try:
-        with (state() / "lock").open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
+    if not _is_locked():
         return False
-    return False
+    with waiting("the local cloud to stop"):
+        try:
+            answer = _answer("stop", "--state", _place(), *(["--force"] if force else []))
+        except LocalCloudError as error:
+            error.hint = error.hint or ("" if force else "Add --force to end it.")
+            raise
+    if answer["stacks"]:
+        raise StacksLeft([stack["name"] for stack in answer["stacks"]])
+    return answer["stopped"]
+
+
+def _place() -> str:
+    return str(state().absolute())
+
+
+def program(*arguments: str) -> list[str]:
+    """Return the command that runs `localcloud …` with the Python that runs phalanx, to be started in /.
+
+    Python imports from the directory in which it is started, where a user may have a module of any name.
+    """
+    return [sys.executable, "-m", "localcloud", *arguments]
+
+
+def _answer(*arguments: str) -> Any:
+    return json.loads(_run(*arguments))
+
+
+def _run(*arguments: str, timeout_s: float = _COMMAND_TIMEOUT_S) -> str:
+    """Run a command of the local cloud, and return its output. Raises LocalCloudError with the reason that it gave."""
+    try:
+        done = subprocess.run(
+            program(*arguments),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise LocalCloudError(f"`localcloud {arguments[0]}` did not end within {timeout_s:g} s", _log_hint()) from None
+    if done.returncode and not done.stdout:
+        raise _not_installed() or LocalCloudError(done.stderr.strip() or f"`localcloud {arguments[0]}` failed")
+    return done.stdout
+
+
+def _log_hint() -> str:
+    return f"See {state() / 'localcloud.log'}."
+
+
+def _not_installed() -> LocalCloudError | None:
+    if find_spec("localcloud") is not None:
+        return None
+    return LocalCloudError("the local cloud is not installed", "pip install 'phalanx[local]'")
 
 
 def _request(
@@ -348,9 +374,8 @@ def _request(
 
 def _serve_argv() -> list[str]:
     binds = [argument for path in _visible_in_nodes() for argument in ("--bind", str(path))]
-    serve = [sys.executable, "-m", "localcloud", "serve", "--state", str(state().absolute())]
     files = ["--images", str(images.directory()), "--prices", str(location("instance_types"))]
-    return [*serve, *binds, "--path", f"{sys.prefix}/bin", *files, "--code", local_code.identity(), *_mode()]
+    return program("serve", "--state", _place(), *binds, "--path", f"{sys.prefix}/bin", *files, *_mode())
 
 
 def _mode() -> list[str]:
@@ -373,8 +398,8 @@ def _visible_in_nodes() -> list[Path]:
 
 
 def _not_started(process: subprocess.Popen[bytes], errors: Path, timeout_s: float) -> LocalCloudError:
-    if find_spec("localcloud") is None:
-        return LocalCloudError("the local cloud is not installed", "pip install 'phalanx[local]'")
+    if missing := _not_installed():
+        return missing
     if shutil.disk_usage(state()).free < _LEAST_FREE_BYTES:
         hint = "Free some space, or set PHALANX_STATE_DIR to a directory on another disk."
         return LocalCloudError(f"the local cloud can't start: the disk of {state()} is full", hint)
@@ -382,7 +407,7 @@ def _not_started(process: subprocess.Popen[bytes], errors: Path, timeout_s: floa
     errors.unlink()
     if process.poll() is None:
         process.terminate()
-        return LocalCloudError(
-            f"the local cloud did not answer within {timeout_s:g} s\n{reason}", f"See {state() / 'localcloud.log'}."
-        )
-    return LocalCloudError(f"the local cloud can't run on this machine:\n{reason or 'it ended without a message'}")
+        return LocalCloudError(f"the local cloud did not answer within {timeout_s:g} s\n{reason}", _log_hint())
+    hint = "unset PHALANX_LOCAL_MODE" if os.environ.get("PHALANX_LOCAL_MODE") else ""
+    reason = reason or "it ended without a message"
+    return LocalCloudError(f"the local cloud can't run on this machine:\n{reason}", hint)

@@ -15,6 +15,8 @@ from phalanx.data import table
 from phalanx.errors import LocalCloudError
 
 _FULL = "-full"
+# What the components of a recipe write (phalanx.images.component).
+_MANIFEST = "/usr/local/lib/phalanx/manifest.json"
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,11 @@ def find(name: str) -> Built:
 
 def contents(image: Built) -> dict[str, Any]:
     """Return the versions of an image's packages, and of a recipe's image its whole manifest."""
-    return run("show", image.folder)
+    return run("show", image.folder, "--manifest", _MANIFEST)
 
 
 def is_built(name: str) -> bool:
-    return (directory() / name / "image.json").exists()
+    return any(record["name"] == name for record in run("list"))
 
 
 def require(alias: str, name: str) -> None:
@@ -110,7 +112,7 @@ def require(alias: str, name: str) -> None:
 def run(*arguments: str) -> Any:
     """Run a command on images, with its progress on standard error; return its answer. Raises LocalCloudError."""
     argv = [sys.executable, "-m", "localcloud", "image", "--images", str(directory()), *arguments]
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    process = subprocess.Popen(argv, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     try:
         printed, _ = process.communicate()
     except KeyboardInterrupt:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ConnectionError, HTTPClientError
@@ -13,13 +13,13 @@ from botocore.session import Session
 
 from phalanx.aws import file_systems, sessions
 from phalanx.aws.aws_api import ApiCloud
-from phalanx.aws.model import SshRoute
+from phalanx.aws.model import CLUSTER_TAG, SshRoute
 from phalanx.errors import CloudError, LocalCloudError
-from phalanx.local import endpoint, images, local_code, local_shell
+from phalanx.local import endpoint, images
 from phalanx.objects.sent_document import PrivateBucket
 from phalanx.spec.cloud_names import is_emr
 from phalanx.spec.spec_emr import logs_bucket
-from phalanx.state_files import known, state_directory
+from phalanx.state_files import known
 
 if TYPE_CHECKING:
     from phalanx.plan.machine_images import Image
@@ -44,7 +44,7 @@ class LocalCloud(ApiCloud):
 
     def attempts(self) -> int:
         """Two: it runs on this machine, so that more don't help. Only bad weather throttles calls."""
-        return super().attempts() if endpoint.has_weather() else min(2, super().attempts())
+        return min(2, super().attempts()) if endpoint.status()["weather"]["seed"] is None else super().attempts()
 
     @cached_property
     def endpoint(self) -> endpoint.Endpoint:
@@ -67,13 +67,16 @@ class LocalCloud(ApiCloud):
         except CloudError as error:
             if isinstance(error.__cause__, (HTTPClientError, ConnectionError)):
                 endpoint.require_alive(self.endpoint)
-            error.hint = error.hint or local_code.remedy(self.endpoint.pid)
+            error.hint = error.hint or endpoint.remedy(self.endpoint)
             raise
 
     def ssh_route(self, by_session: bool = False) -> SshRoute:
         """Reach the head through the local cloud, which passes a connected socket to ssh."""
-        command, host = local_shell.dial_command(self.endpoint.dial), "ssm/%h" if by_session else "%h"
-        return SshRoute((f"ProxyCommand {command} {host} %p", "ProxyUseFdpass yes", local_shell.QUICK))
+        program, *arguments = (shlex.quote(argument).replace("%", "%%") for argument in self.endpoint.dial)
+        *options, socket = arguments
+        # With ControlPersist, ssh shows nothing of what its ProxyCommand writes.
+        command = " ".join((program, *options, '--errors "$PHALANX_PROXY_ERRORS"', socket))
+        return SshRoute((f"ProxyCommand {command} {'ssm/%h' if by_session else '%h'} %p", *self.endpoint.ssh_options))
 
     def promised_bit_s(self, instance_type: str) -> float | None:  # noqa: ARG002 - of the protocol
         """Return None: links between nodes here are not those of the type."""
@@ -112,7 +115,9 @@ class LocalCloud(ApiCloud):
         """Return the cluster's kept file system: while nothing runs, all are; else a stack may use it."""
         if endpoint.find():
             return file_systems.kept(self, spec.name)
-        return file_systems.kept_beside(self._directory, spec.name, spec.region)
+        kept = endpoint.kept_file_systems()
+        own = (one["id"] for one in kept if (one["region"], one["tags"].get(CLUSTER_TAG)) == (spec.region, spec.name))
+        return next(own, "")
 
     def _here(self, spec: ClusterSpec, facts: Facts) -> Facts:
         """Add what depends on this machine: stand-ins for GPUs, and the room for a new cluster."""
@@ -147,15 +152,10 @@ class LocalCloud(ApiCloud):
         found = next((one for one in images.built() if one.image_id == image_id), None)
         return images.contents(found) if found else {}
 
-    @property
-    def _directory(self) -> Path:
-        return state_directory() / "local"
-
     def file_system_place(self, file_system: str, is_lustre: bool = False) -> tuple[str, str]:
         command = f"aws fsx delete-file-system --file-system-id {file_system}"
-        return str(
-            self._directory / "efs" / file_system
-        ), command if is_lustre else f"phalanx local delete {file_system}"
+        place = next((one["path"] for one in endpoint.kept_file_systems() if one["id"] == file_system), "")
+        return place, command if is_lustre else f"phalanx local delete {file_system}"
 
     def require_bucket(self, bucket: str, make: bool = False) -> None:
         """Require the bucket, or make it: a local cloud that has just started has none."""

@@ -30,6 +30,8 @@ _PERSIST_S = 600
 _LISTENS_AGAIN_AFTER_S = (0.1, 0.2, 0.4, 0.8)
 # Some systems limit a socket's path to 104 bytes: our names take 25, `/phalanx/` 9, and ssh adds 17 while it binds.
 _LONGEST_RUNTIME_DIRECTORY = 48
+# How a ProxyCommand begins a reason: the one for Session Manager, and the local cloud's.
+_OF_PROXY = re.compile("(?:phalanx|localcloud): (.*)")
 
 
 class HostRefused(ClusterError):  # noqa: N818 - reads as what happened
@@ -369,7 +371,7 @@ def classify(host: str, output: str) -> ClusterError:
     lines = [line for line in output.strip().splitlines() if line.strip()] or ["ssh ended without a message"]
     # The local cloud's dialer reports the reason before ssh reports that it got no connection.
     whole = "; ".join(lines[-3:])
-    reason = next((line.removeprefix("phalanx: ") for line in lines if line.startswith("phalanx: ")), whole)
+    reason = next((found[1] for line in lines if (found := _OF_PROXY.match(line))), whole)
     return ConnectionLost(f"can't log in to {host}: {reason}", _LATER)
 
 

@@ -50,7 +50,7 @@ IMAGES = {"x86_64": "ami-0fa1a9c0de0000064", "arm64": "ami-0fa1a9c0de0000aa4"}
 # Those whose record says Amazon Linux, which EMR takes as custom AMIs; they too are this machine's own programs.
 AMAZON_LINUX = {"x86_64": "ami-0fa1a9c0dea100064", "arm64": "ami-0fa1a9c0dea1000a4"}
 AMAZON_LINUX_FOR_TRAINING = {"x86_64": "ami-0fa1a9c0dea1d0064", "arm64": "ami-0fa1a9c0dea1d00a4"}
-# The images of `phalanx local image build`, by name.
+# The images of `localcloud image build`, by name.
 FULL_IMAGES = {name: distribution.ami for name, distribution in DISTRIBUTIONS.items()}
 # Those that Image Builder has made, by id.
 OWN_IMAGES: dict[str, Image] = {}
@@ -71,7 +71,7 @@ def check_version() -> None:
         found = "none"
     if found != MOTO_VERSION:
         raise MotoMismatch(
-            f"the local cloud needs moto {MOTO_VERSION}, found: {found}\ninstall it: pip install 'phalanx[local]'"
+            f"the local cloud needs moto {MOTO_VERSION}, found: {found}\ninstall it: pip install phalanx-localcloud"
         )
 
 
@@ -79,7 +79,7 @@ def check_names(names: Iterable[str] = NAMES) -> None:
     """Raise MotoMismatch for the first dotted name (module, class, attribute) that does not exist."""
     for name in names:
         if not _exists(name):
-            raise MotoMismatch(f"moto {MOTO_VERSION} has no {name}; reinstall it: pip install 'phalanx[local]'")
+            raise MotoMismatch(f"moto {MOTO_VERSION} has no {name}; reinstall it: pip install phalanx-localcloud")
 
 
 def _exists(name: str) -> bool:
@@ -145,13 +145,13 @@ def install(images: Path | None = None) -> None:
 def _known_images() -> Iterator[tuple[str, str, str, str]]:
     """Yield the id, name, description and architecture of each image."""
     for cpu, image_id in IMAGES.items():
-        yield image_id, f"phalanx-local-ubuntu-{cpu}", "This machine's own programs", cpu
+        yield image_id, f"localcloud-ubuntu-{cpu}", "This machine's own programs", cpu
     for name, distribution in DISTRIBUTIONS.items():
-        yield distribution.ami, f"phalanx-local-{name}", "A full operating system", "x86_64"
+        yield distribution.ami, f"localcloud-{name}", "A full operating system", "x86_64"
     for cpu, image_id in AMAZON_LINUX.items():
-        yield image_id, f"phalanx-local-al2023-ami-{cpu}", "Amazon Linux 2023: this machine's own programs", cpu
+        yield image_id, f"localcloud-al2023-ami-{cpu}", "Amazon Linux 2023: this machine's own programs", cpu
     for cpu, image_id in AMAZON_LINUX_FOR_TRAINING.items():
-        name = f"phalanx-local-deep-learning-ami-al2023-{cpu}"
+        name = f"localcloud-deep-learning-ami-al2023-{cpu}"
         yield image_id, name, "Deep Learning AMI (Amazon Linux 2023): this machine's own programs", cpu
 
 
@@ -176,7 +176,7 @@ def ami_of(backend: Any, image: Image) -> Any:
         image.ami,
         name=image.ami_name,
         description="Made by Image Builder",
-        architecture=image.tags["phalanx:machine"].replace("aarch64", "arm64"),
+        architecture=image.tags["localcloud:machine"].replace("aarch64", "arm64"),
         root_device_type="ebs",
         virtualization_type="hvm",
         region_name=backend.region_name,

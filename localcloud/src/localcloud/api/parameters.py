@@ -22,7 +22,7 @@ FAMILIES = tuple(
 
 
 # Ours, for the images that are built on this machine.
-_FULL = "/phalanx/local/images/"
+_FULL = "/localcloud/images/"
 _PUBLIC = ("/aws/", _FULL)
 
 

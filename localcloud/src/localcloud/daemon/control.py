@@ -13,7 +13,7 @@ from localcloud.api.app import CONTROL_PATH, WsgiApp
 from localcloud.cloudformation.engine import Engine
 from localcloud.context import Context
 from localcloud.daemon import faults
-from localcloud.ec2 import fleet, reserved
+from localcloud.ec2 import fleet, gpus, reserved
 from localcloud.ec2 import service as ec2
 from localcloud.weather import forecast
 
@@ -84,7 +84,11 @@ class Control:
         ]
         stacks = [{"name": stack.name, "status": stack.status} for stack in self.engine.stacks if not stack.gone]
         pids = [self.pid, *(node.pid for node in nodes if node.alive and node.pid)]
-        return "200 OK", {"mode": self.mode, "stacks": stacks, "nodes": shown, "pids": pids}
+        return "200 OK", {"mode": self.mode, "stacks": stacks, "nodes": shown, "pids": pids, **self._settings()}
+
+    def _settings(self) -> dict[str, Any]:
+        """What is the same for all nodes: the stand-ins for GPUs of each new one, and the weather."""
+        return {"gpus": gpus.count(self.context.state), "weather": self.context.weather.describe()}
 
     def _stop(self, document: dict[str, Any]) -> Answer:
         left = [{"name": stack.name, "status": stack.status} for stack in self.engine.stacks if not stack.gone]

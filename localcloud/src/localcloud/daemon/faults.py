@@ -16,10 +16,6 @@ from localcloud.weather.absences import AWAY_S
 NOTICED_AFTER_S = 120.0
 
 
-# What only this program's process has in its command line: the agent is the node's user data, or its unit's command.
-_PROGRAMS = {"agent": r"^\S*python\S* .*(/scripts/part-001|/phalanx/agent serve) *$", "sshd": r"\[listener\]"}
-
-
 class FaultError(ValueError):
     """The document names an unknown fault or an invalid value; the text says which."""
 
@@ -39,7 +35,8 @@ def apply(context: Context, document: dict[str, Any]) -> dict[str, Any]:
     freeze         {"instance_id", "for_s": 300}: its shared directory answers nothing for a while; 0 ends that
     interrupt      {"instance_id", "notice_s": 120}: EC2 takes a spot instance back, after its notice
     clear_block    {"reservation_id"}: EC2 ends all instances in a Capacity Block now, and starts none there
-    end            {"instance_id", "program"}: the kernel kills its sshd or its agent, as when memory runs out
+    end            {"instance_id", "command"}: the kernel kills the processes whose command lines match this regular
+                   expression, as when memory runs out
     stall          {"instance_id", "for_s": 40}: its processes stand still for a while, and its port 22 still answers
     """
     unknown = sorted(set(document) - set(_FAULTS))
@@ -123,7 +120,7 @@ def _stall(_context: Context, fault: dict[str, Any]) -> None:
 
 
 def _end(context: Context, fault: dict[str, Any]) -> None:
-    context.runner.signal(_running(fault), signal.SIGKILL, _PROGRAMS[fault["program"]])
+    context.runner.signal(_running(fault), signal.SIGKILL, str(fault["command"]))
 
 
 def _freeze(context: Context, fault: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import logging
 import os
 import select
@@ -14,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from localcloud.daemon import endpoint_file
 
@@ -22,11 +23,17 @@ if TYPE_CHECKING:
     from localcloud.nodes import NodeRunner
 
 START_TIMEOUT_S = 40.0
+_STOP_TIMEOUT_S = 20.0
 READY = b"ready"
+_LOCK = "lock"
 
 
 class CannotStart(Exception):  # noqa: N818
     """The local cloud can't run. The message is for the user: a line for each cause, followed by its fix."""
+
+
+class CannotStop(Exception):  # noqa: N818
+    """The local cloud runs and can't be stopped. The message is for the user."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +52,66 @@ def start(options: Options) -> None:
     """Start the local cloud unless it is running, and return when it answers. Raises CannotStart."""
     options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     _check_private(options.state)
-    if _lock(options.state) is None:
+    lock = _lock(options.state)
+    if lock is None:
         return
     _check_moto()
     mode, warnings = _mode(options.mode)
     endpoint_file.remove(options.state)
-    _daemonize(options, mode, warnings)
+    _daemonize(options, mode, warnings, lock)
+
+
+def stop(state: Path, force: bool) -> dict[str, Any]:
+    """Stop the local cloud of a directory, and wait until its processes have ended. Raises CannotStop.
+
+    Returns `stopped`, and in `stacks` what it still has if it was not forced to stop. With `force`, one that does not
+    answer is killed, and its nodes end with it.
+    """
+    if not _is_locked(state):
+        return {"stopped": False, "stacks": []}
+    answer = endpoint_file.ask(state, "POST", "stop", {"force": force})
+    if answer is None:
+        _kill(state, force)
+    elif "message" in answer:
+        return {"stopped": False, "stacks": answer["stacks"]}
+    deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+    while _is_locked(state) or endpoint_file.is_live(state):
+        if time.monotonic() > deadline_s:
+            raise CannotStop(f"the local cloud in {state} did not stop within {_STOP_TIMEOUT_S:g} s")
+        time.sleep(0.02)
+    if answer is None:
+        endpoint_file.remove(state)
+    return {"stopped": True, "stacks": []}
+
+
+def _kill(state: Path, force: bool) -> None:
+    """Kill the process that holds the lock, which it has its record in, and does not answer."""
+    holder = _holder(state)
+    if not force:
+        raise CannotStop(f"the local cloud in {state} (process {holder.get('pid', 'unknown')}) does not answer")
+    if endpoint_file.runs(holder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(holder["pid"], signal.SIGKILL)
+
+
+def _holder(state: Path) -> dict[str, Any]:
+    try:
+        holder = json.loads((state / _LOCK).read_text())
+    except (OSError, ValueError):
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _is_locked(state: Path) -> bool:
+    """Whether a local cloud runs: it holds the lock from before it writes its record until its last process ends."""
+    try:
+        with (state / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _check_private(state: Path) -> None:
@@ -65,7 +126,7 @@ def _lock(state: Path) -> int | None:
 
     One that is about to end holds the lock without an endpoint: this waits for its end.
     """
-    lock = os.open(state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    lock = os.open(state / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while not _locked(lock):
         if endpoint_file.is_live(state):
@@ -73,11 +134,18 @@ def _lock(state: Path) -> int | None:
             return None
         if time.monotonic() > deadline_s:
             raise CannotStart(
-                f"another local cloud holds {state / 'lock'} and does not answer\n"
-                f"end its processes (fuser -k {state / 'lock'}) and try again"
+                f"another local cloud holds {state / _LOCK} and does not answer\n"
+                f"end it (localcloud stop --force --state {state}) and try again"
             )
         time.sleep(0.02)
+    _hold(lock)
     return lock
+
+
+def _hold(lock: int) -> None:
+    """Write this process into the lock, so that it can be ended even if its endpoint.json is lost."""
+    text = json.dumps(endpoint_file.process_record(os.getpid())).encode()
+    os.ftruncate(lock, os.pwrite(lock, text, 0))
 
 
 def _locked(lock: int) -> bool:
@@ -111,12 +179,13 @@ def _mode(wanted: str) -> tuple[str, tuple[str, ...]]:
     return verdict.mode, texts + limits.not_limited(verdict.mode, is_kernels_root)
 
 
-def _daemonize(options: Options, mode: str, warnings: tuple[str, ...]) -> None:
+def _daemonize(options: Options, mode: str, warnings: tuple[str, ...], lock: int) -> None:
     """Fork the daemon and wait until it reports that it answers; kill it if it does not."""
     reader, writer = os.pipe()
     daemon = os.fork()
     if daemon == 0:
         os.close(reader)
+        _hold(lock)
         status = 1
         # Also when SIGTERM comes while a failure is reported: the child must not go on as a second caller.
         try:
@@ -172,7 +241,8 @@ def _run(options: Options, mode: str, warnings: tuple[str, ...], writer: int) ->
     cgroup, no_cgroup = _cgroup()
     unlimited = _unlimited(cgroup, no_cgroup)
     state, files = options.state.resolve(), (options.images, options.prices)
-    daemon = server.Daemon(state, mode, os.getpid(), warnings + unlimited, no_cgroup, *files, Gauges())
+    process = endpoint_file.process_record(os.getpid())
+    daemon = server.Daemon(state, mode, process, warnings + unlimited, no_cgroup, *files, Gauges())
 
     def serve_api(runner: NodeRunner, listener: socket.socket) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

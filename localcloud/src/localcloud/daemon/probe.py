@@ -89,7 +89,7 @@ def _unseparated(no_range: Missing) -> Missing:
 def _missing_basics() -> tuple[Missing, ...]:
     if sys.platform != "linux":
         what = f"The local cloud's nodes are Linux namespaces, and this is {platform.system()}."
-        return (Missing(what, "Run phalanx in a Linux virtual machine (limactl start; multipass launch), or use AWS."),)
+        return (Missing(what, "Run it in a Linux virtual machine (limactl start; multipass launch), or use AWS."),)
     if too_old := linux_before(_MIN_LINUX, "The local cloud"):
         return (too_old,)
     return tuple(
@@ -117,8 +117,8 @@ def try_mode(mode: str) -> Missing | None:
     """Build a node's namespaces, network and root file system in a child; return None if all of it worked."""
     if mode == "root" and os.geteuid() != 0:
         what = f"The mode root creates no user namespace, so it needs root; this is {userns.user_name()}."
-        return Missing(what, "unset PHALANX_LOCAL_MODE   (phalanx then finds out what an ordinary user can use)")
-    with tempfile.TemporaryDirectory(prefix="phalanx-probe-") as scratch:
+        return Missing(what, "Choose no mode: the local cloud then finds out what an ordinary user can use.")
+    with tempfile.TemporaryDirectory(prefix="localcloud-probe-") as scratch:
         try:
             failure = _run_trial(mode, Path(scratch).resolve())
         except userns.NamespaceError as problem:
@@ -285,7 +285,7 @@ def diagnose(step: str, code: int, message: str, host: Host) -> Missing:
     if code in (errno.EOPNOTSUPP, errno.ENODEV) or (code == errno.ENOENT and step.startswith("rtnetlink")):
         modules = "bridge veth overlay sch_ingress cls_bpf"
         return Missing(f"The kernel lacks a module: {step}: {message}.", f"sudo modprobe -a {modules}")
-    return Missing(f"Building a node failed at {step}: {message}.", "Please report this as a bug of phalanx.")
+    return Missing(f"Building a node failed at {step}: {message}.", "Please report this as a bug of localcloud.")
 
 
 def _no_range(step: str, message: str, host: Host) -> Missing:
@@ -300,15 +300,15 @@ def _no_range(step: str, message: str, host: Host) -> Missing:
 def _forbidden(step: str, message: str, host: Host) -> Missing:
     if host.restricted_by_apparmor and not host.root:
         what = "AppArmor forbids user namespaces to ordinary users (Ubuntu's default since 23.10)."
-        profile = f"profile phalanx {host.python} flags=(unconfined) {{ userns, }}"
+        profile = f"profile localcloud {host.python} flags=(unconfined) {{ userns, }}"
         fix = (
             "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0   (until the next boot; or, for this Python "
-            f"only: printf 'abi <abi/4.0>,\\n{profile}\\n' | sudo tee /etc/apparmor.d/phalanx && "
-            "sudo apparmor_parser -r /etc/apparmor.d/phalanx)"
+            f"only: printf 'abi <abi/4.0>,\\n{profile}\\n' | sudo tee /etc/apparmor.d/localcloud && "
+            "sudo apparmor_parser -r /etc/apparmor.d/localcloud)"
         )
         return Missing(what, fix)
     if host.clone_forbidden and not host.root:
         what = "User namespaces are switched off for ordinary users."
         return Missing(what, "sudo sysctl -w kernel.unprivileged_userns_clone=1")
     what = f"Namespaces are forbidden here, as in most containers: {step}: {message}."
-    return Missing(what, "docker run --privileged …  (or run phalanx outside of the container)")
+    return Missing(what, "docker run --privileged …  (or run it outside of the container)")

@@ -7,15 +7,17 @@ import logging
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import localcloud
 from localcloud.api import moto_setup
 from localcloud.context import ADMIN, Context, Issued
 from localcloud.daemon import endpoint_file
 from localcloud.daemon.room import Gauges
+from localcloud.network import shell
 from localcloud.nodes import userns
 from localcloud.nodes.machine import API_ADDRESS, API_PORT, IMDS_ADDRESS, IMDS_PORT
 from localcloud.weather import forecast
@@ -36,14 +38,14 @@ DIAL_SOCKET = "dial.sock"
 
 @dataclass(frozen=True)
 class Daemon:
-    """What the daemon passes to the API's process. `pid` is the daemon's, as processes on this machine see it.
+    """What the daemon passes to the API's process. `process` is the daemon's record, as this machine's programs see it.
 
     `no_cgroup` is the reason why nodes can't have control groups of their own, which systemd needs; "" if they can.
     """
 
     state: Path
     mode: str
-    pid: int
+    process: Mapping[str, int]
     warnings: tuple[str, ...] = ()
     no_cgroup: str = ""
     images: Path | None = None
@@ -124,7 +126,8 @@ def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Ca
 
     app, engine = api.build(context)
     idle = IdleWatch(context, lambda: _is_needed(engine), stopped.set)
-    controls = control.Control(context, engine, admin.secret_access_key, daemon.mode, daemon.pid, stopped.set)
+    pid = daemon.process["pid"]
+    controls = control.Control(context, engine, admin.secret_access_key, daemon.mode, pid, stopped.set)
     _open_doors(context, controls.around(app, idle.touch), listener)
     context.spawn(_preload, context.account)
     endpoint_file.write(daemon.state, _endpoint(daemon, context, admin))
@@ -183,15 +186,19 @@ def _own_address() -> socket.socket:
 
 
 def _endpoint(daemon: Daemon, context: Context, admin: Issued) -> dict[str, Any]:
+    """What docs/contract.md says of endpoint.json."""
     from localcloud.daemon import probe
 
     return {
+        "format": endpoint_file.FORMAT,
         "url": context.url_host,
-        "pid": daemon.pid,
+        **daemon.process,
+        "code": localcloud.code(),
         "mode": daemon.mode,
         "access_key_id": admin.access_key_id,
         "secret_access_key": admin.secret_access_key,
-        "dial": str(daemon.state / DIAL_SOCKET),
+        "dial": shell.dial_command(daemon.state / DIAL_SOCKET),
+        "ssh_options": list(shell.SSH_OPTIONS),
         "state": str(daemon.state),
         "accounts_separated": daemon.mode != "single",
         "warnings": [*daemon.warnings, *context.warnings],

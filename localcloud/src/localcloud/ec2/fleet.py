@@ -162,7 +162,7 @@ class Fleet:
         self._absences.plan(instance)
 
     def _equipped(self, machine: Machine) -> Machine:
-        """Give a machine whose type has GPUs the stand-ins that were requested (`phalanx local gpus`)."""
+        """Give a machine whose type has GPUs the stand-ins that were requested (`localcloud gpus`)."""
         number, name = gpus.count(self.context.state), placement.gpu(machine.instance_type)
         return gpus.equip(machine, name, number, self.context.weather) if number and name else machine
 

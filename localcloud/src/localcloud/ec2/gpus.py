@@ -30,7 +30,9 @@ def count(state: Path) -> int:
 
 
 def keep(state: Path, number: int) -> None:
-    """Keep the number for nodes that are launched from now on. Atomic."""
+    """Keep the number for nodes that are launched from now on. Atomic. Raises ValueError."""
+    if not 0 <= number <= MOST:
+        raise ValueError(f"the number of GPUs is {number}, and may be 0 to {MOST}")
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     beside = state / f"{_NAME}.{os.getpid()}"
     beside.write_text(str(number))

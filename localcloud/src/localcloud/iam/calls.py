@@ -34,7 +34,7 @@ _SCOPE = re.compile(
     r"AWS4-HMAC-SHA256 Credential=(?P<key>\w+)/(?P<day>\d+)/(?P<region>[\w-]+)/(?P<service>[\w.-]+)/aws4_request,"
 )
 _TARGET = re.compile(r"\w+\.(?P<operation>\w+)")
-CALL = "phalanx.call"
+CALL = "localcloud.raw-call"
 """The key of a request's Call in its WSGI environment, once it was parsed."""
 BODY_LIMIT_BYTES = 16 * 1024 * 1024
 # Where the parsed request stands in its WSGI environment, for what comes after the check of its permissions.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from localcloud.images import build, distributions, store
 
-_DELETE_FIRST = "Delete their clusters first, with `phalanx down`."
+_DELETE_FIRST = "Delete their stacks first."
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,7 +34,9 @@ def _parser() -> argparse.ArgumentParser:
     for command in ("build", "rm"):
         commands.add_parser(command).add_argument("name", choices=list(distributions.DISTRIBUTIONS))
     commands.add_parser("list")
-    commands.add_parser("show").add_argument("name")
+    show = commands.add_parser("show", help="print the versions of an image's packages")
+    show.add_argument("name")
+    show.add_argument("--manifest", metavar="PATH", help="print this JSON file of the image instead, if it has it")
     return parser
 
 
@@ -51,7 +53,7 @@ def _show(options: argparse.Namespace) -> object:
     image = store.find(options.images.absolute(), options.name)
     if image is None:
         raise build.CannotBuild(f"there is no image {options.name}")
-    return store.contents(Path(image.path) / store.TREE)
+    return store.contents(Path(image.path) / store.TREE, options.manifest)
 
 
 def _remove(options: argparse.Namespace) -> object:

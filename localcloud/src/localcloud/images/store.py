@@ -25,8 +25,6 @@ TREE = "tree"
 PARTIAL = ".partial"
 _LOCK = ".lock"
 _RECORD = "image.json"
-# What a recipe's components write (phalanx.images.component).
-_MANIFEST = "usr/local/lib/phalanx/manifest.json"
 _STATUS = "var/lib/dpkg/status"
 _INSTALLED = "Status: install ok installed"
 _INSTANCE = re.compile(r"lowerdir=(?P<lower>[^,\s]+),.*?upperdir=(?P<state>[^,\s]+)/nodes/(?P<instance>i-[0-9a-z]+)/")
@@ -76,11 +74,11 @@ def size_bytes(tree: Path) -> int:
         os.close(top)
 
 
-def contents(tree: Path) -> dict[str, Any]:
-    """Return the manifest that a recipe's image has; or of a system the versions of its packages, as `system`."""
-    manifest = tree / _MANIFEST
-    if manifest.is_file() and not manifest.is_symlink():
-        return json.loads(manifest.read_text())
+def contents(tree: Path, manifest: str | None = None) -> dict[str, Any]:
+    """Return what the JSON file `manifest` of the image says; without it, its packages' versions, as `system`."""
+    found = tree / manifest.lstrip("/") if manifest else None
+    if found is not None and found.is_file() and not found.is_symlink():
+        return json.loads(found.read_text())
     stanzas = (tree / _STATUS).read_text(errors="replace").split("\n\n")
     fields = [dict(_FIELD.findall(stanza)) for stanza in stanzas if _INSTALLED in stanza]
     return {"system": {one["Package"]: one["Version"] for one in fields}}

@@ -1,7 +1,7 @@
 """The main program of a Lambda environment's process: load the handler once, then answer one event per line.
 
 It is started as `python -I function_runtime.py DIRECTORY HANDLER RESULT_FD`, reads events from stdin and writes
-results to RESULT_FD. It imports nothing of phalanx: the function's directory comes first on the path, as in AWS.
+results to RESULT_FD. It imports nothing of localcloud: the function's directory comes first on the path, as in AWS.
 """
 
 from __future__ import annotations

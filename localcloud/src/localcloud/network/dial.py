@@ -1,9 +1,10 @@
 """ssh's ProxyCommand (with ProxyUseFdpass): request a connection to a node from the local cloud and pass it to ssh.
 
-    python -IS dial.py DIR/dial.sock HOST PORT
+    python -IS dial.py [--errors FILE] DIR/dial.sock HOST PORT
 
 Without PORT it only reports, by its exit status, whether HOST is a running instance: for `Match exec` of ssh_config.
-It runs before every ssh, so it imports C modules only, and nothing of phalanx.
+A reason is written to stderr, and to FILE: ssh with ControlPersist gives it no stderr. "" stands for no file.
+It runs before every ssh, so it imports C modules only.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ _LOOK = "0"
 
 
 def main() -> int:
-    if len(sys.argv) not in (3, 4):
-        return _report("usage: dial.py SOCKET HOST [PORT]")
-    path, host, port = [*sys.argv[1:], _LOOK][:3]
+    words, errors = sys.argv[1:], ""
+    if words[:1] == ["--errors"]:
+        errors, words = "".join(words[1:2]), words[2:]
+    if len(words) not in (2, 3):
+        return _report("usage: dial.py [--errors FILE] SOCKET HOST [PORT]", errors)
+    path, host, port = [*words, _LOOK][:3]
     if port == _LOOK:
         return int(not _is_known(path, host))
     try:
         fd, reason = _ask(path, f"{host} {port}\n")
     except OSError as problem:
-        return _report(f"the local cloud does not answer at {path}: {problem.strerror or problem}")
+        return _report(f"the local cloud does not answer at {path}: {problem.strerror or problem}", errors)
     if fd is None:
-        return _report(reason)
+        return _report(reason, errors)
     ssh = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, 1)
     ssh.sendmsg([b"\0"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fd)])
     return 0
@@ -58,13 +62,11 @@ def _ask(path: str, request: str) -> tuple[bytes | None, str]:
     return None, data.decode() or "the local cloud closed the connection"
 
 
-def _report(text: str) -> int:
-    """Write the reason to stderr and to $PHALANX_PROXY_ERRORS: ssh gives us no stderr with ControlPersist."""
-    message = f"phalanx: {text}\n"
+def _report(text: str, errors: str) -> int:
+    message = f"localcloud: {text}\n"
     sys.stderr.write(message)
-    place = posix.environ.get(b"PHALANX_PROXY_ERRORS")
-    if place:
-        fd = posix.open(place, posix.O_WRONLY | posix.O_APPEND)
+    if errors:
+        fd = posix.open(errors, posix.O_WRONLY | posix.O_APPEND)
         posix.write(fd, message.encode())
         posix.close(fd)
     return 1

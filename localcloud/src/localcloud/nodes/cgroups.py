@@ -1,8 +1,8 @@
 """Control groups: limit the memory and processes of each node, if a cgroup v2 subtree is delegated to us.
 
 DELEGATED/                  systemd's Delegate=yes, or the root of all groups
-├── phalanx-outside/        processes that ran in DELEGATED: a group that limits others can't have processes itself
-└── phalanx-PID/            all nodes of the local cloud whose daemon is PID
+├── localcloud-outside/        processes that ran in DELEGATED: a group that limits others can't have processes itself
+└── localcloud-PID/            all nodes of the local cloud whose daemon is PID
     └── INSTANCE/           one node's limits
         └── node/           its processes; the root of its cgroup namespace, so the limits are out of its reach
 """
@@ -21,7 +21,7 @@ from localcloud.nodes.userns import user_name
 from localcloud.storage import trees
 
 _CONTROLLERS = ("memory", "pids")
-_OUTSIDE = "phalanx-outside"
+_OUTSIDE = "localcloud-outside"
 _MIB = 1 << 20
 # The part of the memory for all nodes, half of it for their volumes, which count as memory.
 _ALL_NODES = 7 / 8
@@ -49,7 +49,7 @@ def take() -> Path:
         has_controllers = can_limit(delegated)
         if has_controllers:
             _control_children(delegated)
-        nodes = delegated / f"phalanx-{os.getpid()}"
+        nodes = delegated / f"localcloud-{os.getpid()}"
         nodes.mkdir()
         if has_controllers:
             _limit_all(nodes)
@@ -183,11 +183,11 @@ def _user_manager() -> list[str]:
 
 def _advice(own_group: Path | None) -> str:
     if _SYSTEMD.is_dir():
-        command = " ".join(["systemd-run", *_user_manager(), "--scope -p Delegate=yes phalanx up"])
+        command = " ".join(["systemd-run", *_user_manager(), "--scope -p Delegate=yes localcloud serve"])
         return f"no cgroup is delegated. To change that, stop the local cloud, then start it with:\n{command}"
     if own_group is None:
         return "this machine has no cgroup v2."
-    group, user = own_group / f"phalanx-{user_name()}", user_name()
+    group, user = own_group / f"localcloud-{user_name()}", user_name()
     files = " ".join(f"{group}/{name}" for name in ("cgroup.procs", "cgroup.threads", "cgroup.subtree_control"))
     command = f"sudo sh -c 'mkdir -p {group} && chown {user} {group} {files} && echo $0 >{group}/cgroup.procs' $$"
     return f"no cgroup is delegated. To change that, stop the local cloud, then run this in the shell:\n{command}"
@@ -209,7 +209,7 @@ def _control_children(group: Path) -> None:
 
 def _sweep(delegated: Path) -> None:
     """Remove the groups of local clouds that were killed."""
-    for group in delegated.glob("phalanx-*"):
+    for group in delegated.glob("localcloud-*"):
         pid = group.name.partition("-")[2]
         if pid.isdigit() and not Path("/proc", pid).exists():
             _remove(group)

@@ -1,6 +1,6 @@
 """What the local cloud adds to every image with a full operating system: its address, its EFS, its own cloud-init file.
 
-It is a layer between the image and a node's disk, so that an image depends on no version of phalanx.
+It is a layer between the image and a node's disk, so that an image depends on no version of the local cloud.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _MASKED = (
 )
 
 _FILES = {
-    "etc/cloud/cloud.cfg.d/90_phalanx.cfg": _CLOUD_CONFIG,
-    "etc/systemd/system.conf.d/phalanx.conf": f"[Manager]\nDefaultEnvironment=AWS_ENDPOINT_URL={API_URL}\n",
+    "etc/cloud/cloud.cfg.d/90_localcloud.cfg": _CLOUD_CONFIG,
+    "etc/systemd/system.conf.d/localcloud.conf": f"[Manager]\nDefaultEnvironment=AWS_ENDPOINT_URL={API_URL}\n",
     # By default a tenth of the machine's memory for each account, beside what disks and /dev/shm may have.
-    "etc/systemd/logind.conf.d/phalanx.conf": "[Login]\nRuntimeDirectorySize=16M\n",
+    "etc/systemd/logind.conf.d/localcloud.conf": "[Login]\nRuntimeDirectorySize=16M\n",
     "etc/environment": f'AWS_ENDPOINT_URL="{API_URL}"\n',
     "etc/hosts": "127.0.0.1 localhost\n",
     "etc/resolv.conf": f"nameserver {DNS_ADDRESS}\noptions timeout:20 attempts:1\n",

@@ -33,7 +33,7 @@ def not_limited(mode: str, is_kernels_root: bool) -> tuple[str, ...]:
     if is_kernels_root:
         return (
             "Root on a node has the uid of this machine's root, and may change the kernel's settings.\n"
-            "Run phalanx as an ordinary user, unless you trust everyone who is root on a node.",
+            "Run it as an ordinary user, unless you trust everyone who is root on a node.",
         )
     return ()
 

@@ -1,4 +1,4 @@
-"""Installs mount-s3 into the images, as one file that needs nothing else of phalanx."""
+"""Installs mount-s3 into the images, as one file that needs nothing else."""
 
 from __future__ import annotations
 

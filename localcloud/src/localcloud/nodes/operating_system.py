@@ -27,7 +27,7 @@ def require(site: Site, machine: Machine) -> Path:
     name = machine.image
     tree = (site.images or Path("/nonexistent")) / name / "tree"
     if not tree.is_dir():
-        raise NodeError(f"the image {name} is not built: phalanx local image build {name}")
+        raise NodeError(f"the image {name} is not built (localcloud image build {name})")
     if site.mode != "range":
         raise NodeError(f"the image {name} needs separate accounts, and this local cloud is in mode {site.mode}")
     if site.cgroup is None:
@@ -72,7 +72,7 @@ def start() -> None:
     for fd in (0, 1, 2):
         os.dup2(console, fd)
     os.closerange(3, _MOST_FDS)
-    os.execve(_SYSTEMD, ["/sbin/init"], {"container": "phalanx", "PATH": STANDARD_PATH})
+    os.execve(_SYSTEMD, ["/sbin/init"], {"container": "localcloud", "PATH": STANDARD_PATH})
 
 
 def _mount_run(root: Path) -> None:

@@ -216,7 +216,7 @@ GPUS = "/run/gpus"
 
 _NVIDIA_SMI = """\
 #!/bin/sh
-# nvidia-smi: lists the stand-ins of `phalanx local gpus`. It loads the driver first, and has no queries.
+# nvidia-smi: lists the stand-ins of `localcloud gpus`. It loads the driver first, and has no queries.
 case $* in
   '' | -L | --list-gpus) ;;
   *) echo "The local cloud's nvidia-smi has only the option -L." >&2; exit 6 ;;

@@ -12,7 +12,9 @@ from moto.efs.models import EFSBackend, FileSystem, efs_backends
 
 from localcloud.context import Context
 from localcloud.nodes.machine import BUCKETS, EXPORTS
+from localcloud.storage import file_system_records as records
 from localcloud.storage import owners, trees
+from localcloud.storage.file_system_records import directory
 
 PATCHED = (
     "moto.efs.models.EFSBackend.create_file_system",
@@ -23,11 +25,6 @@ PATCHED = (
 _METADATA_BYTES, _STEP_BYTES = 2048, 4096
 _MOST_COUNTED = 100_000
 _create, _delete = EFSBackend.create_file_system, EFSBackend.delete_file_system
-
-
-def directory(state: Path, file_system_id: str) -> Path:
-    """The directory on this machine that holds a file system's data."""
-    return state / "efs" / file_system_id
 
 
 def metered_bytes(root: Path) -> int:
@@ -61,7 +58,7 @@ def remove_exports(state: Path, vpc_id: str) -> None:
 
 def discard_at_exit(state: Path, file_system_id: str) -> None:
     """Delete a file system when the local cloud stops, if its stack has not deleted it before."""
-    _record(state, file_system_id).unlink(missing_ok=True)
+    records.path_of(state, file_system_id).unlink(missing_ok=True)
 
 
 def sweep(state: Path) -> None:
@@ -69,7 +66,7 @@ def sweep(state: Path) -> None:
     trees.remove(state / EXPORTS)
     root = state / "efs"
     for path in root.iterdir() if root.is_dir() else ():
-        if path.is_dir() and not _record(state, path.name).exists():
+        if path.is_dir() and not records.path_of(state, path.name).exists():
             trees.remove(path)
     if root.is_dir() and not any(root.iterdir()):
         root.rmdir()
@@ -87,12 +84,12 @@ def install(context: Context) -> None:
             self.tagging_service.get_tag_dict_for_resource(made.file_system_id)
         )
         kept = {"region": self.region_name, "token": creation_token, "encrypted": made.encrypted, "tags": tags}
-        _write(_record(context.state, made.file_system_id), json.dumps(kept))
+        records.write(records.path_of(context.state, made.file_system_id), kept)
         return made
 
     def delete_file_system(self: EFSBackend, file_system_id: str) -> None:
         _delete(self, file_system_id)
-        _record(context.state, file_system_id).unlink(missing_ok=True)
+        records.path_of(context.state, file_system_id).unlink(missing_ok=True)
         trees.remove(directory(context.state, file_system_id))
 
     def size_in_bytes(self: FileSystem) -> dict[str, Any]:
@@ -112,17 +109,6 @@ def install(context: Context) -> None:
                 f"{record.stem} is not restored: {record} is damaged ({error!r}). Its files are in "
                 f"{record.with_suffix('')}; to delete them, delete both."
             )
-
-
-def _record(state: Path, file_system_id: str) -> Path:
-    return state / "efs" / f"{file_system_id}.json"
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a temporary file and rename it: the record is whole even if the local cloud is killed meanwhile."""
-    beside = path.with_suffix(".new")
-    beside.write_text(text)
-    beside.replace(path)
 
 
 def _restore(context: Context, file_system_id: str, kept: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Directories that a job may have nested deeper than Python's calls: to walk through, and to remove.
 
 In many versions of Python, `shutil.rmtree`, `os.walk` and `os.fwalk` fail there with RecursionError. The local cloud
-does not know phalanx.objects.trees.
+does not know the libraries of those that use it.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,7 +29,7 @@ RULES = {
     "storage": "once in its first ten minutes, the shared directory answers nothing for five (11.17)",
     "elsewhere": "of the zones that offer a type, the first has no capacity for it: us-east-1a (11.16)",
     "explicit-deny": "a service control policy denies ec2:RunInstances (11.9)",
-    "tag-policy": "a tag policy does not allow the cluster's tag on volumes and interfaces (11.10)",
+    "tag-policy": "a tag policy forbids a tag that every launch has: that of --tag-key (11.10)",
     "service-linked-role": "Auto Scaling has no role, and nobody may create it (11.11)",
     "disk-key": "disks are encrypted with a key that Auto Scaling may not use (11.12)",
 }
@@ -40,11 +41,15 @@ _NAME = "weather.json"
 
 @dataclass(frozen=True)
 class Forecast:
-    """`speed` divides the weather's own delays, so that a test need not wait for minutes. Raises ValueError."""
+    """`speed` divides the weather's own delays, so that a test need not wait for minutes. Raises ValueError.
+
+    `tag_key` is the tag that the organisation's tag policy forbids, for the kind tag-policy.
+    """
 
     seed: int
     kinds: tuple[str, ...] = tuple(KINDS)
     speed: float = 1.0
+    tag_key: str = "Name"
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.kinds) - KINDS.keys() - RULES.keys())
@@ -67,13 +72,18 @@ def read(state: Path) -> Forecast | None:
     """Return the forecast that was kept here; None without one. Raises ValueError when the file is damaged."""
     try:
         found = json.loads((state / _NAME).read_text())
-        return Forecast(int(found["seed"]), tuple(found["kinds"]), float(found["speed"]))
+        return Forecast(int(found["seed"]), tuple(found["kinds"]), float(found["speed"]), str(found["tag_key"]))
     except FileNotFoundError:
         return None
     except (TypeError, KeyError) as error:
         raise ValueError(f"{state / _NAME} is damaged: {error!r}") from error
 
 
-def remove(state: Path) -> None:
-    """Remove the forecast, if there is one."""
-    (state / _NAME).unlink(missing_ok=True)
+def keep(state: Path, seed: str, kinds: Sequence[str], speed: float, tag_key: str) -> None:
+    """Keep a forecast of these kinds, or of all; remove it if the seed is `off`. Raises ValueError."""
+    if seed == "off":
+        (state / _NAME).unlink(missing_ok=True)
+    elif seed.isdecimal():
+        Forecast(int(seed), tuple(kinds) or tuple(KINDS), speed, tag_key).write(state)
+    else:
+        raise ValueError(f"the seed is '{seed}', and not a number or `off`")

@@ -8,7 +8,6 @@ from localcloud.context import Context
 from localcloud.ec2.capacity import CapacityError
 
 _ROLE = "role/aws-service-role/autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
-_CLUSTER_TAG = "phalanx:cluster"
 KEY_REFUSED = "Client.InternalError: Client error on launch"
 
 
@@ -33,10 +32,9 @@ def check_group(context: Context, region: str) -> None:
 def check_launch(context: Context) -> None:
     """Raise CapacityError for what forbids a launch."""
     if context.weather.forbids("tag-policy"):
-        raise CapacityError(
-            "TagPolicyViolation",
-            f"The tag policy does not allow the specified value for the following tag key: '{_CLUSTER_TAG}'.",
-        )
+        key = context.weather.tag_key
+        message = f"The tag policy does not allow the specified value for the following tag key: '{key}'."
+        raise CapacityError("TagPolicyViolation", message)
 
 
 def forbids_disk(context: Context) -> bool:

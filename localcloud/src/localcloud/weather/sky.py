@@ -75,6 +75,11 @@ class Weather:
         """What the weather's delays are divided by; 1 in good weather."""
         return self.forecast.speed if self.forecast else 1.0
 
+    @property
+    def tag_key(self) -> str:
+        """The tag that a tag policy forbids."""
+        return self.forecast.tag_key if self.forecast else ""
+
     def scaled(self, seconds: float) -> float:
         """Return one of AWS's own delays, divided by the weather's speed."""
         return seconds / self.speed
@@ -96,7 +101,7 @@ class Weather:
         return _RANDOM_END.sub("", known)
 
     def struck(self, kind: str, what: str) -> None:
-        """Record what the weather has done, for `phalanx local weather` and the log."""
+        """Record what the weather has done, for `localcloud weather` and the log."""
         self.events.append(f"{kind}: {self.name(what)}")
         log.info("weather: %s: %s", kind, what)
 

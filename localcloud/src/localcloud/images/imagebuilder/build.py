@@ -185,7 +185,7 @@ class _Machine:
 
     def __enter__(self) -> Shell:
         if self._image_id not in moto_setup.FULL_IMAGES.values():
-            raise BuildFailed(f"{self._image_id} has no full operating system: phalanx local image build ubuntu-24.04")
+            raise BuildFailed(f"{self._image_id} has no full operating system: choose one of `localcloud image build`")
         try:
             return self._build.launch(self._image_id)
         except BuildFailed:

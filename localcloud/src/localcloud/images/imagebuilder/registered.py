@@ -105,5 +105,5 @@ def described(context: Context, image: Image, tree: Path) -> Image:
         size_bytes=store.size_bytes(tree),
         packages=store.packages(tree),
         root=context.root_of_nodes,
-        tags={**image.tags, "phalanx:machine": platform.machine()},
+        tags={**image.tags, "localcloud:machine": platform.machine()},
     )

@@ -15,7 +15,7 @@ from moto.s3.models import s3_backends
 
 from localcloud.api import partitions
 from localcloud.context import Context
-from localcloud.storage import file_systems, trees
+from localcloud.storage import file_system_records, trees
 from localcloud.storage.fsx import checks, links
 from localcloud.storage.fsx.checks import FsxError
 from localcloud.storage.fsx.records import Interface, Link, Lustre
@@ -169,4 +169,4 @@ class Service:
         self.context.keep_buckets()
 
     def _directory(self, found: Lustre) -> Any:
-        return file_systems.directory(self.context.state, found.file_system_id)
+        return file_system_records.directory(self.context.state, found.file_system_id)
