@@ -25,6 +25,7 @@ from phalanx.objects.sent_document import PrivateBucket
 from phalanx.plan.money import Prices, Use
 from phalanx.plan.plan import Facts
 from phalanx.spec.spec import ClusterSpec
+from phalanx.template import agent_version
 
 STACK = "AWS::CloudFormation::Stack"
 AUTHORITY = "ssh-ed25519 AAAAauthority"
@@ -86,6 +87,10 @@ UPDATED = [
     event(13, "demo", "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", STACK),
     event(14, "demo", "UPDATE_COMPLETE", STACK),
 ]
+
+
+# Of the document, whose parameters CloudFormation shows whether they are sent or not.
+DEFAULTS = {"Workers": "3", "NodeTimeout": "600"}
 
 
 @dataclass
@@ -167,8 +172,10 @@ class FakeCloud:
         self.made += 1
         stack_id = f"arn:stack/{name}/{self.made}"
         outputs = {"RosterTable": "table", "HeadAddress": "54.0.0.1"}
+        outputs |= {"AgentVersion": agent_version()} if ours else {}
         tags = {CLUSTER_TAG: name} if ours else {}
-        state = StackState(name, stack_id, status, "", 100.0, outputs, parameters or {}, tags)
+        given = {**DEFAULTS, **(parameters or {})}
+        state = StackState(name, stack_id, status, "", 100.0, outputs, given, tags)
         self.stacks[stack_id] = FakeStack(state, list(script))
         return stack_id
 
@@ -238,8 +245,11 @@ class FakeCloud:
         return self.left.pop(0) if self.left else []
 
     def item(self, table, key):
-        known = {"roster": {"roster": self.roster.to_json()}} if self.roster else {"progress": self.progress}
-        return {**known, "authority": {"public_key": AUTHORITY}}.get(key)
+        known = {"authority": {"public_key": AUTHORITY}}
+        if self.roster is None:
+            return {**known, "progress": self.progress}.get(key)
+        proven = {"number": str(self.roster.generation), "proven": str(len(self.roster.nodes))}
+        return {**known, "roster": {"roster": self.roster.to_json()}, "generation": proven}.get(key)
 
     def running(self, cluster):
         return self.running_now

@@ -115,10 +115,6 @@ class Refusing(AwsHere):
         raise translate(error, f"{service}:{operation}", "AWS") from error
 
 
-def test_a_policy_of_a_version_that_had_no_rules_is_enough_to_prove_a_cluster_gone(running):
-    assert remains.find(Refusing(running.client, "list_rules"), name("gone"), []) == []
-
-
 @pytest.mark.parametrize(
     ("plant", "operation"),
     [(function, "list_tags"), (rule, "list_tags_for_resource"), (removal_role, "list_role_tags")],

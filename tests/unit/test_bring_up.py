@@ -65,7 +65,7 @@ def test_a_head_that_is_ready_before_its_address_is_awaited(monkeypatch):
 def test_the_key_that_was_made_is_the_key_that_is_sent():
     cloud = FakeCloud()
     up(cloud)
-    assert cloud.describe_stack("demo").parameters == {"SshPublicKey": keys.public("demo")}
+    assert cloud.describe_stack("demo").parameters["SshPublicKey"] == keys.public("demo")
 
 
 def test_a_second_up_changes_nothing():

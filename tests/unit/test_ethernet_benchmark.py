@@ -15,8 +15,7 @@ def speed(choice: str, nodes: int = 2, gains: tuple[float, ...] = (1.0,)) -> eth
 
 
 def accuracy(choice: str, seed: int) -> ethernet.Sample:
-    # Records of former versions have more keys.
-    return {"kind": "accuracy", "chosen_at": "1gbit", "choice": choice, "seed": seed, "accuracy": 89.0}
+    return {"kind": "accuracy", "choice": choice, "seed": seed, "accuracy": 89.0}
 
 
 def test_a_part_of_a_name_chooses_cases():

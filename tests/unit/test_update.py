@@ -43,7 +43,7 @@ def test_a_changed_file_is_shown_and_then_executed():
         ["type", "idle_s"],
         ("deeplearning-worker2",),
     )
-    assert cloud.reviewed == [({}, ["SshPublicKey"])]
+    assert cloud.reviewed == [({}, ["Workers", "SshPublicKey"])]
     assert Cluster.load("demo").spec["type"] == "c5.xlarge"
     assert changed(cloud, shown.append, type="c5.xlarge", idle_s=1800).changed == {}
 
@@ -194,15 +194,6 @@ def test_an_agent_of_another_version_is_not_mixed_with_the_head_s():
     with pytest.raises(ClusterError, match=r"has the agent of phalanx 0\.1\+1234"):
         changed(cloud, type="c5.xlarge")
     assert cloud.reviewed == []
-
-
-def test_a_setting_that_an_earlier_version_did_not_have_is_a_change():
-    cloud, shown = FakeCloud(changes=[GROUP]), []
-    up(cloud)
-    cluster = Cluster.load("demo")
-    replace(cluster, spec={key: cluster.spec[key] for key in cluster.spec if key not in ("idle_s", "tags")}).save()
-    changed(cloud, shown.append, idle_s=1800)
-    assert shown == [Proposal("demo", {"idle_s": (None, 1800)}, (GROUP,))]
 
 
 def test_what_the_parameters_of_an_adopted_stack_do_not_show_is_not_compared():

@@ -27,7 +27,6 @@ def running(api: Api, cluster: str) -> Running | None:
     groups, head = _groups(api, cluster), f"{cluster}-{HEAD}"
     if head not in groups:
         return None
-    # A cluster of an earlier version has no lease, and its head's group never is at 0.
     ends = [action["StartTime"].timestamp() for action in _actions(api, head)]
     sizes = [group["DesiredCapacity"] for group in groups.values()]
     return Running(

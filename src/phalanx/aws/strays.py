@@ -137,12 +137,8 @@ def _tags_of_function(api: Api, arn: str) -> Mapping[str, str] | None:
 
 
 def _rules(api: Api, start: str) -> Iterator[Listed]:
-    try:
-        for found in api.pages("events", "list_rules", "Rules", **({"NamePrefix": start} if start else {})):
-            yield Listed("rule", found["Name"], partial(_tags_of_rule, api, found["Arn"]))
-    except CloudError as error:
-        # Policies that an earlier version printed do not allow it, and its clusters have no rules.
-        _require_denied(error)
+    for found in api.pages("events", "list_rules", "Rules", **({"NamePrefix": start} if start else {})):
+        yield Listed("rule", found["Name"], partial(_tags_of_rule, api, found["Arn"]))
 
 
 def _tags_of_rule(api: Api, arn: str) -> Mapping[str, str] | None:
@@ -163,13 +159,9 @@ def _read(api: Api, service: str, operation: str, **arguments: Any) -> dict[str,
     try:
         return api.exists(service, operation, **arguments)
     except CloudError as error:
-        _require_denied(error)
+        if not (isinstance(error.__cause__, Exception) and is_denied(error.__cause__)):
+            raise
         return None
-
-
-def _require_denied(error: CloudError) -> None:
-    if not (isinstance(error.__cause__, Exception) and is_denied(error.__cause__)):
-        raise error
 
 
 def _as_mapping(answer: Mapping[str, Any] | None) -> Mapping[str, str] | None:

@@ -64,7 +64,7 @@ def _check(scaling: Scaling, yes: bool, force: bool) -> None:
 
 def _question(scaling: Scaling, jobs: list[str]) -> str:
     cluster, before = scaling.cluster, scaling.roster.requested
-    least = cluster.spec.get("min", 1)
+    least = cluster.spec["min"]
     sentences = [f"Scale cluster {cluster.name} from {before} to {counted(scaling.nodes, 'node')}?"]
     sentences += [f"That is fewer than `min: {least}` in phalanx.yaml."] * (scaling.nodes < least)
     sentences += [f"Job {job} ends." for job in jobs]

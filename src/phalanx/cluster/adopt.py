@@ -77,7 +77,6 @@ def _settings(cloud: Cloud, state: StackState) -> dict[str, Any]:
     known: dict[str, Any] = {"name": state.name, "cloud": cloud.name, "region": cloud.region}
     known |= {field: given[parameter] for field, parameter in _TEXTS.items()}
     known |= {field: int(given[parameter]) for field, parameter in _NUMBERS.items()}
-    if "Workers" in given:  # clusters of the first day have none
-        known["nodes"] = int(given["Workers"]) + 1
+    known["nodes"] = int(given["Workers"]) + 1
     own = given.get("FileSystemId")
     return {**known, **({"file_system": own} if own else {})}

@@ -32,8 +32,6 @@ _LOGIN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 # needed, the way of the document, and the limits, which count from the next start of the nodes.
 _FREE = frozenset({"keep", "min", "lease_s", "bucket", "budget", "other_types"})
 _LIMITS = ("lease_s", "budget")
-# Each record that `up` wrote has this setting. One that `adopt` wrote has only what the stack's parameters show.
-_OF_UP = "boot"
 _WAIT = "Wait until its status changes, or remove it with `phalanx down`."
 _UNDO = "`aws cloudformation continue-update-rollback --stack-name {}` takes it back; or remove it with `phalanx down`."
 _NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
@@ -337,13 +335,11 @@ class BringUp:
             return {}
         if cluster.spec.get("type") in self.spec.types:
             self._chosen = replace(self.spec, type=cluster.spec["type"])
-        wanted, recorded = self._settings(), cluster.spec
-        if _OF_UP in recorded:
-            # An earlier version did not have all of today's settings.
-            recorded = {key: getattr(ClusterSpec, key, None) for key in wanted} | {**recorded}
+        wanted = self._settings()
+        # A record that `adopt` wrote has only the settings that the stack's parameters show.
         changes: dict[str, tuple[object, object]] = {
             key: (before, wanted[key])
-            for key, before in recorded.items()
+            for key, before in cluster.spec.items()
             if key in wanted and key not in _FREE and before != wanted[key]
         }
         if "nodes" in changes and self._requested_nodes(cluster) == self.spec.nodes:

@@ -90,10 +90,7 @@ class Cluster:
         """Load the named cluster, or the only one that this machine knows. Raises ClusterError."""
         path = cluster_directory(name or _only_known()) / "cluster.json"
         try:
-            record = json.loads(path.read_text())
-            for name in ("worker_host", "worker_options"):
-                record.pop(name, None)  # of earlier versions
-            return cls(**record)
+            return cls(**json.loads(path.read_text()))
         except FileNotFoundError:
             raise _unknown(path.parent.name) from None
         except (ValueError, TypeError, AttributeError) as error:

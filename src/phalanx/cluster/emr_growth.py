@@ -64,7 +64,7 @@ def _boot(cloud: Cloud, domain: str, state: StackState, nodes: Nodes, new: Seque
 
 
 def _require_same_agent(cluster: Cluster, state: StackState) -> None:
-    if state.outputs.get("AgentVersion") != userdata.agent_version():
+    if state.outputs["AgentVersion"] != userdata.agent_version():
         raise ClusterError(
             f"another version of phalanx has adopted cluster {cluster.name}: its nodes run another agent",
             "Use that version; or `phalanx down`, and adopt it again.",

@@ -18,10 +18,6 @@ def make(name: str) -> str:
     _require_readable_by_ssh(state_directory())
     make_directory(private.parent)
     private.parent.chmod(0o700)
-    if private.exists() and not private.stat().st_size:
-        # An earlier version left it empty after a power failure.
-        private.with_suffix(".pub").unlink(missing_ok=True)
-        private.unlink()
     if not private.exists():
         _generate(private, comment=f"phalanx-{name}")
     if not public(name):

@@ -47,7 +47,7 @@ class Resumption:
 
     def steps(self) -> Iterator[NodeAnswered | NodeMissing]:
         """Yield nodes as they answer. Raises CloudError at the deadline."""
-        node_timeout_s = float(self._state.parameters.get("NodeTimeout", 600))
+        node_timeout_s = float(self._state.parameters["NodeTimeout"])
         deadline = Deadline.after(node_timeout_s + _MORE_S, f"the nodes of {self._state.name} to start")
         self._cloud.start_nodes(self._state.name, self._before.requested - 1)
         while True:

@@ -244,7 +244,7 @@ class Creation:
         """Before there is a roster: the head, once its agent speaks, and the workers that said hello to it."""
         progress = (self.stack.cloud.item(table, "progress") if table else None) or {}
         self._watch.hear(progress)
-        requested = 1 + int(self.state.parameters.get("Workers", 0)) if self.state else 0
+        requested = 1 + int(self.state.parameters["Workers"]) if self.state else 0
         for position, (instance_id, address) in enumerate(_workers(progress.get("answered", "[]")), 2):
             if self._is_new(instance_id):
                 yield NodeAnswered(instance_id, address, position, requested)
@@ -254,7 +254,7 @@ class Creation:
         maker = self._physical_id(*_HEAD_MAKERS)
         if not maker or self._roster or self.state is None or not self.state.creating:
             return ""
-        verdict = self._watch.verdict(maker, float(self.state.parameters.get("NodeTimeout", 600)))
+        verdict = self._watch.verdict(maker, float(self.state.parameters["NodeTimeout"]))
         return verdict or self._watch.lost(self.stack.stack_id)
 
     def _is_new(self, name: str) -> bool:
@@ -294,11 +294,9 @@ def read_roster(cloud: Cloud, table: str) -> Roster | None:
 
 
 def are_proven(cloud: Cloud, table: str, roster: Roster) -> bool:
-    """Return whether the head has logged in to all nodes of the roster. Heads of earlier versions do not write that."""
-    item = cloud.item(table, "generation")
-    if not item or "proven" not in item:
-        return True
-    return (item["number"], item["proven"]) == (str(roster.generation), str(len(roster.nodes)))
+    """Return whether the head has logged in to all nodes of the roster."""
+    item = cloud.item(table, "generation") or {}
+    return (item.get("number"), item.get("proven")) == (str(roster.generation), str(len(roster.nodes)))
 
 
 def roster_of(content: str | bytes) -> Roster:

@@ -154,7 +154,7 @@ class Update:
 
     def _refuse_other_agent(self, version: str) -> None:
         """Raise ClusterError if new nodes would run another agent than the head that is there."""
-        theirs = self._found.outputs.get("AgentVersion", version)
+        theirs = self._found.outputs["AgentVersion"]
         running = self._cloud.running(self._found.name)
         if theirs != version and not (running and running.stopped):
             raise ClusterError(

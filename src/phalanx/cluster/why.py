@@ -53,7 +53,7 @@ class Evidence:
         given = json.loads(text)
         events = tuple(StackEvent(**event) for event in given.pop("events"))
         activities = tuple(ScalingActivity(**activity) for activity in given.pop("activities"))
-        lists = {name: tuple(given.get(name, ())) for name in ("missing", "drift", "without_endpoint")}
+        lists = {name: tuple(given[name]) for name in ("missing", "drift", "without_endpoint")}
         return cls(**{**given, **lists, "events": events, "activities": activities})
 
 

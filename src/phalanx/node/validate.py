@@ -115,11 +115,7 @@ def roster(text: str | bytes, networks: str = _ANYWHERE) -> Roster:
         text = unpacked(text)
     if len(text) > ROSTER_BYTES:
         raise _no("a roster: it is too long", text)
-    content = parse(text)
-    if isinstance(content, dict):
-        for name in ("silent", "leaving"):  # an earlier version has none
-            content.setdefault(name, [])
-    found = Roster(**fields(_ROSTER, content))
+    found = Roster(**fields(_ROSTER, parse(text)))
     for member in found.members:
         address(member.address, networks)
     for values in zip(*((n.name, n.instance_id, n.address) for n in found.members)):  # noqa: B905 (Python 3.9)

@@ -30,8 +30,8 @@ def is_job_id(name: str) -> bool:
 
 
 def job_state(value: Any, job_id: Optional[str] = None) -> Dict[str, Any]:
-    """Return the known fields of this job's state, ignoring those of later versions. Raises Invalid."""
-    state = fields(_STATE, {**_ADDED, **value} if isinstance(value, dict) else value)
+    """Return the known fields of this job's state, ignoring others. Raises Invalid."""
+    state = fields(_STATE, value)
     if job_id not in (None, state["id"]):
         raise Invalid("it belongs to another job")
     return state
@@ -143,8 +143,6 @@ _ATTEMPT = {
 _RUNNER = {"pid": count, "start": _text, "boot_id": _text, "head": _text}
 _REPORT = {"ended": _TEXTS, "left": _TEXTS, "boot_id": _text}
 _PROCESS = {"number": count, "label": _text, "node": _text, "file": _file_name}
-# Fields that records of earlier versions lack.
-_ADDED: Dict[str, Any] = {"tags": {}, "stack": "", "ranks": {}, "gpus": {}, "waits": False}
 _STATE: Dict[str, Check] = {
     "id": _id,
     "name": _text,

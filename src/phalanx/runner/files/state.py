@@ -89,7 +89,7 @@ def _give_room(directory: str) -> None:
     try:
         os.unlink(os.path.join(directory, _ROOM))
     except FileNotFoundError:
-        pass  # freed before, or a job of a version that reserved none
+        pass  # freed before
 
 
 def read(directory: str) -> State:

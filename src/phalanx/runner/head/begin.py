@@ -139,7 +139,7 @@ class Runner:
         """Run all attempts of the job, and write a final state even after a failure."""
         campaign, job = None, self.job
         try:
-            scheduler = self._plugins.scheduler(job["via"]) if job.get("via") else None
+            scheduler = self._plugins.scheduler(job["via"]) if job["via"] else None
             stage = Stage(self.directory, door)
             launcher = self._plugins.launcher(job["launcher"])
             campaign = Campaign(self.directory, job, launcher, self.state, stage, scheduler)

@@ -168,14 +168,14 @@ class Campaign:
 
     def _placed(self, plan: Plan) -> Optional[Plan]:
         """Return the plan on free slots if there are enough; with `wait`, once there are. None: the job has ended."""
-        give_up_at = time.monotonic() + self._job.get("wait_limit_s", 0)
+        give_up_at = time.monotonic() + self._job["wait_limit_s"]
         while True:
             with alone(self._directory):
                 occupancy = Occupancy(self._directory)
                 plan = self._planner.placed(plan, occupancy)
                 shared = occupancy.shared(plan.processes, plan.roster)
                 earlier = occupancy.earlier(self._state["submitted_at"])
-                if not (self._job.get("wait") and (shared or earlier)):
+                if not (self._job["wait"] and (shared or earlier)):
                     self._shares = f"it runs on {shared}" if shared else ""
                     self._begin(plan)
                     return plan

@@ -173,7 +173,7 @@ def _settle(directory: str, state: states.State, is_stop: bool) -> states.State:
     over = lost_state(state)
     if is_stop:
         over.update(state=states.STOPPED, message=f"stopped on request; {over['message']}")
-    if state.get("allocation"):
+    if state["allocation"]:
         unreturned = _run_verb(directory, "release")
         over["message"] += f" ({unreturned})" if unreturned else ""
         over["allocation"] = None

@@ -27,7 +27,7 @@ _OWN = ("id", "submitted_at", "stack", "resume")
 
 def continued(directory: str, job: Dict[str, Any]) -> Dict[str, Any]:
     """Return the job as it is, or with all that it takes from the job that it continues. Raises RefusedError."""
-    if not job.get("resume"):
+    if not job["resume"]:
         return job
     earlier = _record(os.path.join(os.path.dirname(directory), job["resume"]))
     if not earlier.get("checkpoint"):
@@ -35,12 +35,13 @@ def continued(directory: str, job: Dict[str, Any]) -> Dict[str, Any]:
             f"job {job['resume']} has no directory for checkpoints\n"
             "Only a job that was started with --checkpoint can be resumed."
         )
-    return {**earlier, **{name: job[name] for name in _OWN}, "command": job["command"] or earlier["command"]}
+    # Any job may have changed the record: what it lacks is this job's own.
+    return {**job, **earlier, **{name: job[name] for name in _OWN}, "command": job["command"] or earlier["command"]}
 
 
 def require_secrets(directory: str, job: Dict[str, Any]) -> None:
     """Raise RefusedError if the job continues one with secrets, which are kept nowhere, and has none."""
-    if job.get("resume") and not job["secrets"]:
+    if job["resume"] and not job["secrets"]:
         try:
             earlier = states.read(os.path.join(os.path.dirname(directory), job["resume"]))
         except (OSError, Invalid):
@@ -56,7 +57,7 @@ def claim(directory: str, job: Dict[str, Any], running: List[str]) -> None:
 
     `running` are the ids of the other jobs that run now: none of them may use the same directory.
     """
-    if not job.get("checkpoint"):
+    if not job["checkpoint"]:
         return
     jobs = os.path.dirname(directory)
     shared = os.path.dirname(os.path.dirname(jobs))

@@ -48,7 +48,7 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
         job["secrets"] = _receive(directory)
         checkpoints.require_secrets(directory, job)
         checkpoints.claim(directory, job, occupancy.running)
-        _link(directory, job.get("links", {}))
+        _link(directory, job["links"])
         # Checked again, because a secret may have the name of a variable that the launcher sets.
         _planned(job, directory, plugins, roster, occupancy)
         _keep(job, directory)
