@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from phalanx.cluster.gather import Verdict
     from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing, RoleFreed
     from phalanx.cluster.update import Proposal
-    from phalanx.errors import CloudError, ClusterError, JobError, LocalCloudError, PhalanxError, SpecError, StackFailed
+    from phalanx.errors import (
+        CloudError,
+        ClusterError,
+        JobError,
+        LocalCloudError,
+        NewerFormat,
+        PhalanxError,
+        SpecError,
+        StackFailed,
+    )
     from phalanx.jobs.future import JobFailed, JobFuture, Result
     from phalanx.jobs.job_model import JobState, JobStatus, NodeVerdict
     from phalanx.jobs.transfer import Copied, TransferError
@@ -65,6 +74,7 @@ _PUBLIC = {
     "LocalCloudError": "phalanx.errors",
     "ClusterError": "phalanx.errors",
     "JobError": "phalanx.errors",
+    "NewerFormat": "phalanx.errors",
 }
 
 # Listed here and imported above for type checkers and editors, which read this file without running it.
@@ -83,6 +93,7 @@ __all__ = [
     "Leftovers",
     "LocalCloudError",
     "Missing",
+    "NewerFormat",
     "Node",
     "NodeAnswered",
     "NodeMissing",

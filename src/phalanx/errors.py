@@ -7,7 +7,8 @@ PhalanxError            1   the request was valid and failed
 │   └── StackFailed     4   the stack did not come up, and was rolled back
 ├── LocalCloudError     5   this machine can't run the local cloud
 ├── ClusterError        6   no such cluster, or it can't be reached
-└── JobError            7   the job can't be started or followed
+├── JobError            7   the job can't be started or followed
+└── NewerFormat         8   a newer phalanx made this
 """
 
 from __future__ import annotations
@@ -120,3 +121,9 @@ class JobError(PhalanxError):
 
 class SharedSilent(JobError):  # noqa: N818 (names the state)
     """The shared directory, where jobs are, does not answer."""
+
+
+class NewerFormat(PhalanxError):  # noqa: N818 (names the state)
+    """A newer phalanx wrote a cluster's record or roster, which this one neither reads nor changes."""
+
+    exit_code = 8

@@ -58,6 +58,7 @@ STATES = {
     "empty": text(""),
     "binary": lambda job: (job / "state.json").write_bytes(os.urandom(4096)),
     "half of it": lambda job: os.truncate(job / "state.json", 100),
+    "no format": changed(format=None),
     "a few fields": text('{"id": "x"}'),
     "another job's": changed(id="260101-000000-000000"),
     "no object": text('["state"]'),
@@ -76,6 +77,8 @@ STATES = {
     "unreadable": lambda job: (job / "state.json").chmod(0),
     "gone": lambda job: (job / "state.json").unlink(),
 }
+# A job that claims that a newer phalanx has started it.
+NEWER = "of a newer phalanx"
 OUTPUTS = {
     "output: index is a fifo": replaced("output/index", fifo),
     "output: processes is a fifo": replaced("output/processes", fifo),
@@ -100,7 +103,7 @@ ORPHANS = {
 
 def main() -> None:
     jobs, source, *ways = Path(sys.argv[1]), *sys.argv[2:]
-    known = {**STATES, **OUTPUTS, **ORPHANS}
+    known = {**STATES, **OUTPUTS, **ORPHANS, NEWER: changed(state="running", ended_at=None, format=2)}
     made = {}
     for way in ways or known:
         job_id = f"{source[:-6]}{os.urandom(3).hex()}"

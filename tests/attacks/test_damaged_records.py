@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from damage import ORPHANS, OUTPUTS, STATES
+from damage import NEWER, ORPHANS, OUTPUTS, STATES
 from local_clouds import api
 
 from conftest import Terminal, a_cluster
@@ -103,7 +103,7 @@ def test_a_damaged_record_is_one_jobs_line_and_hides_no_other(victim, sound, dam
 
 
 def test_status_counts_the_others(victim, damaged):
-    assert f"{len(STATES)} with a damaged record" in asked(victim, "status")
+    assert f"{len(STATES) + 1} with a record that can't be read" in asked(victim, "status")
 
 
 @pytest.mark.parametrize("way", [*KINDS, *OUTPUTS])
@@ -114,7 +114,13 @@ def test_logs_of_a_damaged_job_end_and_say_why(victim, damaged, way):
         asked(victim, "logs", damaged[way], "--rank", "0")
 
 
-@pytest.mark.parametrize("way", [*KINDS, *ORPHANS])
+def test_a_job_of_a_newer_phalanx_is_one_line_and_its_logs_say_what_to_do(victim, damaged):
+    todo = f"job {damaged[NEWER]} was made by a newer phalanx (format 2; this one reads 1): pip install -U phalanx"
+    assert listed(victim)[damaged[NEWER]]["message"] == todo
+    assert todo in asked(victim, "logs", damaged[NEWER])
+
+
+@pytest.mark.parametrize("way", [*KINDS, *ORPHANS, NEWER])
 def test_a_stop_ends_a_damaged_job_in_time(victim, doomed):
     asked(victim, "stop", doomed)
 

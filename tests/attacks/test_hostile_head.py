@@ -32,7 +32,7 @@ LENT = 'ssh -F "$1" hostile "echo \\$SSH_AUTH_SOCK"'
 ANSWERS = {
     "no object": b"{}\n[]\nnull\n",
     "other types": b'{"id": 1, "name": [], "state": {}, "command": 5, "tail": 5, "nodes": "x"}\n',
-    "an id that is a path": b'{"id": "../../../x", "name": "", "launcher": "exec", "command": ["x"], '
+    "an id that is a path": b'{"format": 1, "id": "../../../x", "name": "", "launcher": "exec", "command": ["x"], '
     b'"state": "running", "submitted_at": 1, "started_at": 1, "ended_at": null, "processes": 1, "exit_code": null, '
     b'"message": "", "tail": [], "nodes": []}\n',
     "deep": b'{"id": ' + b"[" * 100_000 + b"\n",

@@ -2,6 +2,7 @@
 
 PROCESS = {"number": 0, "label": "0", "node": "deeplearning-worker1", "file": "0"}
 STATE = {
+    "format": 1,
     "id": "261122-062655-a18e16",
     "name": "",
     "launcher": "mpi",
@@ -25,5 +26,6 @@ STATE = {
     "allocation": None,
     "stack": "arn:aws:cloudformation:us-east-1:123456789012:stack/demo/1",
     "ranks": {"deeplearning-worker1": 1},
+    "gpus": {},
     "waits": False,
 }

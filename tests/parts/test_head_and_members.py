@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+import zlib
 from types import SimpleNamespace
 
 import pytest
@@ -230,3 +231,15 @@ def test_a_head_that_may_live_is_left_alone(memory, two):
     memory.items["generation"]["number"] = 4  # it has written a roster meanwhile, perhaps without this node
     two(Silence())
     assert memory.terminated == []
+
+
+def test_a_head_that_finds_a_newer_roster_says_so_and_writes_nothing(memory, keys, tmp_path):
+    head_and_worker(memory, keys, tmp_path)
+    content = json.loads(validate.unpacked(memory.items["roster"]["roster"]))
+    memory.items["roster"]["roster"] = zlib.compress(json.dumps({**content, "format": 2}).encode())
+    before = json.dumps(memory.items, default=repr)
+    second = Head(an_agent(memory, keys, tmp_path, 3, nodes=2))
+    with pytest.raises(SystemExit, match=r"a newer phalanx \(format 2; this one reads 1\): pip install -U phalanx"):
+        second.restore()
+    assert json.dumps(memory.items, default=repr) == before and memory.signals == []
+    assert "the cluster's roster" in memory.logged[-1]

@@ -62,7 +62,7 @@ def test_what_talks_to_a_cluster_over_ssh_loads_nothing_heavy(arguments, tmp_pat
     record = tmp_path / "state/clusters/demo/cluster.json"
     record.parent.mkdir(parents=True)
     record.write_text(
-        json.dumps({"name": "demo", "cloud": "aws", "region": "r", "head_address": "a", "shared": "/efs"})
+        json.dumps({"format": 1, "name": "demo", "cloud": "aws", "region": "r", "head_address": "a", "shared": "/efs"})
     )
     (tmp_path / "phalanx.yaml").write_text("name: demo # the one\nnodes: 4\n")
     (tmp_path / "ssh").write_text("#!/bin/sh\necho 'Permission denied' >&2; exit 255\n")
@@ -74,7 +74,7 @@ def test_what_talks_to_a_cluster_over_ssh_loads_nothing_heavy(arguments, tmp_pat
 def test_what_only_asks_the_cloud_loads_no_spec_and_no_template(tmp_path):
     record = tmp_path / "state/clusters/demo/cluster.json"
     record.parent.mkdir(parents=True)
-    record.write_text(json.dumps({"name": "demo", "cloud": "aws", "region": "us-east-1", "stack_id": "s"}))
+    record.write_text(json.dumps({"format": 1, "name": "demo", "cloud": "aws", "region": "us-east-1", "stack_id": "s"}))
     nobody = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/nowhere", "HOME": str(tmp_path)}
     status, modules, stderr = loaded(["down", "-c", "demo", "--yes"], tmp_path, **nobody)
     assert "no AWS credentials were found" in stderr

@@ -22,6 +22,7 @@ from phalanx.template import userdata
 from phalanx.template.shorten import shorten, strip, tight
 
 CONFIG = {
+    "format": "1",
     "stack_id": "arn:aws:cloudformation:us-east-1:123456789012:stack/demo/1",
     "domain": "amazonaws.com",
     "role": "head",

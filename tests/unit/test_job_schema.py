@@ -34,7 +34,7 @@ def test_every_field_is_an_option_in_python():
 def test_everything_but_code_and_secrets_is_sent_as_json():
     spec = JobSpec(("true",), tags={"model": "resnet"}, hosts=("deeplearning-worker1",), secrets={"KEY": "s3cret"})
     sent = json.loads(json.dumps(spec.to_record("J1")))
-    assert set(sent) == FIELDS - {"directory", "secrets"} | {"id", "submitted_at"}
+    assert set(sent) == FIELDS - {"directory", "secrets"} | {"format", "id", "submitted_at"}
     assert (sent["tags"], sent["hosts"]) == ({"model": "resnet"}, ["deeplearning-worker1"])
     assert "s3cret" not in str(sent)
 

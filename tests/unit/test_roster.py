@@ -12,7 +12,7 @@ from phalanx.node.roster import worker_name, worker_number
 
 def test_the_json_has_the_documented_shape():
     data = json.loads(ROSTER.to_json())
-    assert data["version"] == 1
+    assert data["format"] == 1
     assert data["nodes"][0]["head"] is True
     assert data["missing"] == [{"name": "deeplearning-worker3", "reason": "no capacity"}]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
-from rosters import a_node
+from rosters import ROSTER, a_node
 
 from phalanx.node.validate import Invalid
 from phalanx.node.worker import Worker
@@ -78,3 +79,17 @@ def test_a_head_whose_address_is_none_of_the_cluster_s_network_is_not_followed(t
     with pytest.raises(Invalid):
         worker.turn()
     assert worker.beat.head == ""
+
+
+def test_a_worker_keeps_what_it_has_when_the_roster_is_newer_and_says_so_once(table):
+    worker, said = a_worker(table, "10.0.1.11"), []
+    worker.agent.log = SimpleNamespace(say=said.append)
+    worker.applied = 3
+    worker.beat.heard, worker.beat.announced = True, 4
+    newer = {"generation": 4, "roster": json.dumps({**json.loads(ROSTER.to_json()), "format": 2})}
+    table.get_together = lambda *items: [newer, {"generation": 4}]
+    for _ in range(3):
+        worker.turn()
+    assert worker.applied == 3
+    reason = "was made by a newer phalanx (format 2; this one reads 1): pip install -U phalanx"
+    assert said == [f"the cluster's roster {reason}; generation 3 stays"]

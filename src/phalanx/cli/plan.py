@@ -13,7 +13,7 @@ from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.options import debug_option, file_option, json_option
 from phalanx.cli.planning import offline_option, planned, unsuited_recipes, unsuited_text
 from phalanx.counts import counted
-from phalanx.errors import PhalanxError
+from phalanx.errors import NewerFormat, PhalanxError
 
 if TYPE_CHECKING:
     from phalanx.aws.model import StackState
@@ -116,6 +116,8 @@ def _standing(plan: Plan) -> _Standing | None:
         state, roster = read_state(cluster)
         running = cloud.running(cluster.name)
         changes = BringUp(cloud, plan.spec).changes(state)
+    except NewerFormat:
+        raise
     except PhalanxError:
         return None
     return _Standing(state, changes, roster.requested if roster else None, running is not None and running.stopped)

@@ -11,7 +11,7 @@ import click
 from phalanx.cli.console import note, print_json, print_table
 from phalanx.cli.environment import complete_recipes
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
-from phalanx.errors import ClusterError
+from phalanx.errors import ClusterError, NewerFormat
 from phalanx.jobs.environments import Recipe, recipe, recipe_names
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _made(name: str | None, file: Path | None, prune: bool) -> list[MadeEnvironm
     try:
         cluster = load_cluster(name, file)
         cluster.require_ready()
-    except ClusterError:
+    except (ClusterError, NewerFormat):
         if name or file or prune:
             raise
         return []

@@ -198,5 +198,5 @@ def _gpus(per_node: int | None, of_type: int) -> str:
 def _jobs(running: int | str | None, damaged: int | None) -> str:
     if isinstance(running, str):
         return running
-    beside = f", {damaged} with a damaged record" if damaged else ""
+    beside = f", {damaged} with a record that can't be read" if damaged else ""
     return f"{'-' if running is None else running} running{beside}"

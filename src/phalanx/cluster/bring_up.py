@@ -80,6 +80,7 @@ class BringUp:
             yield from self._log_in()
 
     def _bring_up(self) -> Iterator[Step]:
+        _recorded(self.spec.name)  # raises NewerFormat, before anything is removed or replaced
         yield from self._clear_the_name()
         found = self.cloud.describe_stack(self.spec.name)
         if found is None:
@@ -371,7 +372,7 @@ class BringUp:
 
 
 def _recorded(name: str) -> Mapping[str, object]:
-    """Return the settings in this machine's record of a cluster; none without a record."""
+    """Return the settings in this machine's record of a cluster; none without a record. Raises NewerFormat."""
     try:
         return Cluster.load(name).spec
     except ClusterError:

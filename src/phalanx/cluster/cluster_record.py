@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from phalanx.errors import ClusterError, PhalanxError
+from phalanx.errors import ClusterError, NewerFormat, PhalanxError
 from phalanx.ssh.remote import Remote, close_all
 from phalanx.state_files import cluster_directory, known, write_private
 
@@ -24,6 +24,8 @@ JOB_USER = "phalanx"
 BOOT_LOGS = "boot-logs"
 _ROSTER = "roster.json"
 _SETTLES_BY = "settles-by"
+FORMAT = 1
+"""The number of the record's format."""
 
 
 class Resizing(Protocol):
@@ -87,12 +89,18 @@ class Cluster:
 
     @classmethod
     def load(cls, name: str | None = None) -> Cluster:
-        """Load the named cluster, or the only one that this machine knows. Raises ClusterError."""
+        """Load the named cluster, or the only one that this machine knows. Raises ClusterError, NewerFormat."""
+        from phalanx.node import validate
+
         path = cluster_directory(name or _only_known()) / "cluster.json"
         try:
-            return cls(**json.loads(path.read_text()))
+            record = json.loads(path.read_text())
+            validate.require_format(record, FORMAT, f"cluster {path.parent.name}")
+            return cls(**{key: value for key, value in record.items() if key != "format"})
         except FileNotFoundError:
             raise _unknown(path.parent.name) from None
+        except validate.Newer as error:
+            raise NewerFormat(str(error)) from None
         except (ValueError, TypeError, AttributeError) as error:
             raise ClusterError(
                 f"{path} is damaged: {error}",
@@ -126,8 +134,9 @@ class Cluster:
 
     def save(self) -> Cluster:
         """Write the record atomically, and return the cluster."""
-        record = {key: value for key, value in asdict(replace(self, control=None)).items() if key != "control"}
-        write_private(self.directory / "cluster.json", json.dumps(record, indent=1, default=str) + "\n")
+        own = {key: value for key, value in asdict(replace(self, control=None)).items() if key != "control"}
+        record = json.dumps({"format": FORMAT, **own}, indent=1, default=str)
+        write_private(self.directory / "cluster.json", record + "\n")
         return self
 
     def forget(self, keep_logs: bool = False) -> None:

@@ -14,7 +14,7 @@ from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.head_watch import HeadWatch
 from phalanx.cluster.large_document import send
 from phalanx.cluster.note import Note
-from phalanx.errors import CloudError
+from phalanx.errors import CloudError, NewerFormat
 from phalanx.node import validate
 from phalanx.node.roster import Roster
 from phalanx.objects.sent_document import InBucket
@@ -300,9 +300,11 @@ def are_proven(cloud: Cloud, table: str, roster: Roster) -> bool:
 
 
 def roster_of(content: str | bytes) -> Roster:
-    """Parse the roster that the table contains. Raises CloudError if it is invalid."""
+    """Parse the roster that the table contains. Raises CloudError if it is invalid, NewerFormat."""
     try:
         return validate.roster(content, validate.NETWORKS)
+    except validate.Newer as error:
+        raise NewerFormat(str(error)) from None
     except validate.Invalid as error:
         raise CloudError(f"the roster table contains an invalid roster: {error}", _FORGED) from error
 

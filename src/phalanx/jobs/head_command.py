@@ -117,16 +117,17 @@ class HeadCommand:
     def refusal(self, what: str, reason: str) -> JobError:
         """Return why the job was not accepted: the head's refusal, else the end of its stderr, else `reason`."""
         stderr = self._stderr()
-        if REFUSED_PREFIX in stderr:
-            return JobError(*stderr.partition(REFUSED_PREFIX)[2].strip().split("\n", 1))
-        return JobError(
+        return _refused(stderr) or JobError(
             f"{what}: {error_tail(stderr) or reason}",
             "Check with `phalanx jobs` whether it was accepted after all, and the cluster with `phalanx status`.",
         )
 
     def error_tail(self) -> str:
-        """Return the last lines of its stderr."""
-        return error_tail(self._stderr())
+        """Return the last lines of its stderr. Raises JobError if these are the head's refusal."""
+        stderr = self._stderr()
+        if refusal := _refused(stderr):
+            raise refusal
+        return error_tail(stderr)
 
     def _stderr(self) -> str:
         self._errors.seek(0)
@@ -140,6 +141,11 @@ class HeadCommand:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
         self._errors.close()
+
+
+def _refused(stderr: str) -> JobError | None:
+    _, refused, reason = stderr.partition(REFUSED_PREFIX)
+    return JobError(*reason.strip().split("\n", 1)) if refused else None
 
 
 def error_tail(stderr: str) -> str:

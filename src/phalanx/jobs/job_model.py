@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from phalanx.errors import JobError
 from phalanx.node.validate import Invalid, parse
-from phalanx.runner.files.schema import job_state
+from phalanx.runner.files.schema import FORMAT, job_state
 
 if TYPE_CHECKING:
     from phalanx.jobs.environments import Environment
@@ -143,6 +143,7 @@ class JobSpec:
         sent = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_SENT}
         environment = self.environment.to_record() if self.environment else None
         return {
+            "format": FORMAT,
             **sent,
             "id": job_id,
             "name": self.name or "",

@@ -82,13 +82,21 @@ class Head:
         item = table.get("roster")
         self._read_wish()
         if item:
-            self.state.roster = validate.roster(item["roster"], self.agent.settings.networks)
+            self.state.roster = self._read(item["roster"])
             self.state.signalled = bool(known.get("ready"))
             self._known.update(n.address for n in self.state.roster.members)
             self._has_old_jobs = True
         else:
             raise_workers(self.agent)
         self._put_generation()
+
+    def _read(self, packed: bytes) -> Roster:
+        """Return the roster of an earlier head. Raises SystemExit for that of a newer phalanx, which stays as it is."""
+        try:
+            return validate.roster(packed, self.agent.settings.networks)
+        except validate.Newer as error:
+            self.agent.log.say(str(error))
+            raise SystemExit(f"phalanx: {error}") from error
 
     def work(self) -> None:
         """Carry out decisions until there is nothing more to do."""

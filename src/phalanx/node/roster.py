@@ -6,7 +6,8 @@ import json
 import zlib
 from typing import NamedTuple, Optional
 
-VERSION = 1
+FORMAT = 1
+"""The number of the roster's format."""
 MASTER = "deeplearning-master"
 COMING = "it is being launched"
 """The reason for a node that has only just been requested."""
@@ -80,7 +81,7 @@ class Roster(NamedTuple):
 
     def to_json(self) -> str:
         """Return compact JSON, the same text for the same roster; node.validate parses it."""
-        content = {"version": VERSION, **self._asdict()}
+        content = {"format": FORMAT, **self._asdict()}
         for key in ("nodes", "missing", "silent", "leaving"):
             content[key] = [one._asdict() for one in content[key]]
         return json.dumps(content, separators=(",", ":"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+FORMAT = 1
+"""The number of the settings' format."""
 _NUMBERS = ("workers", "min", "node_timeout_s", "slots")
 
 
@@ -60,6 +62,13 @@ class Settings(NamedTuple):
 
     @staticmethod
     def of(given: dict[str, str]) -> Settings:
+        """Build them from texts. Raises OSError if a newer phalanx wrote these; ValueError, KeyError or TypeError."""
+        number = int(given["format"])
+        if number > FORMAT:
+            made = f"made by a newer phalanx (format {number}; this one reads {FORMAT})"
+            raise OSError(f"the configuration of this node was {made}: pip install -U phalanx")
+        if number != FORMAT:
+            raise ValueError(f"{number} is not the number of a format")
         values: dict[str, Any] = {name: given[name] for name in Settings._fields if name in given}
         return Settings(**{**values, **{name: int(given[name]) for name in _NUMBERS}})
 

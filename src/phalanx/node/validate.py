@@ -12,7 +12,7 @@ import re
 import zlib
 from typing import Any, Callable, Mapping
 
-from phalanx.node.roster import Missing, Node, Roster
+from phalanx.node.roster import FORMAT, Missing, Node, Roster
 
 # Ten times what 1,000 nodes need.
 ROSTER_BYTES = 4 << 20
@@ -23,6 +23,9 @@ _DIGITS_MOST = 20
 _REASON_CHARACTERS = 8000
 _COUNT_MOST = 2**31
 _SHOWN_CHARACTERS = 60
+
+UPGRADE = "pip install -U phalanx"
+"""What to do about a newer format."""
 
 NETWORKS = "10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,100.64.0.0/10"
 """The private addresses that a cluster's network may have (RFC 1918 and 6598), as a list of CIDR blocks."""
@@ -36,6 +39,10 @@ _LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 
 class Invalid(ValueError):  # noqa: N818 (what it says of a value)
     """An invalid value; the message names the field and shows the beginning of the value."""
+
+
+class Newer(Invalid):
+    """Something that a newer phalanx made; the message says what to do."""
 
 
 def _no(what: str, value: Any) -> Invalid:
@@ -109,13 +116,27 @@ def node(item: Any) -> Node:
     return found
 
 
+def require_format(content: Any, known: int, what: str) -> None:
+    """Raise Newer if the format's number of `what` is above the `known` one, and Invalid if it is none of phalanx's."""
+    number = fields({"format": count}, content)["format"]
+    if number > known:
+        raise Newer(f"{what} was made by a newer phalanx (format {number}; this one reads {known}): {UPGRADE}")
+    if number != known:
+        raise Invalid(f"format: {number} is not one that phalanx writes")
+
+
 def roster(text: str | bytes, networks: str = _ANYWHERE) -> Roster:
-    """Return the roster that `Roster.to_json` or `packed` wrote, with nodes inside `networks`; skip later keys."""
+    """Return the roster that `Roster.to_json` or `packed` wrote, with nodes inside `networks`; skip unknown keys.
+
+    Raises Invalid, and Newer for the roster of a newer phalanx.
+    """
     if isinstance(text, bytes):
         text = unpacked(text)
     if len(text) > ROSTER_BYTES:
         raise _no("a roster: it is too long", text)
-    found = Roster(**fields(_ROSTER, parse(text)))
+    content = parse(text)
+    require_format(content, FORMAT, "the cluster's roster")
+    found = Roster(**fields(_ROSTER, content))
     for member in found.members:
         address(member.address, networks)
     for values in zip(*((n.name, n.instance_id, n.address) for n in found.members)):  # noqa: B905 (Python 3.9)

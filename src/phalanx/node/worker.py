@@ -64,6 +64,7 @@ class Worker:
         self.me = agent.describe()
         self.applied = 0
         self._notice = ""
+        self._has_refused = False  # the roster of a newer phalanx
         self._began = self._hello_at = time.monotonic()
         hello(agent, self.me)
         beat.aim(agent.head_address)
@@ -105,7 +106,13 @@ class Worker:
 
     def _follow(self) -> None:
         """Follow the newest roster; one that the table does not show yet is read again after the next beat."""
-        generation = follow(self.agent, self.me, self.applied)
+        try:
+            generation = follow(self.agent, self.me, self.applied)
+        except validate.Newer as error:
+            if not self._has_refused:
+                self.agent.log.say(f"{error}; generation {self.applied} stays")
+            self._has_refused = True
+            return
         if generation:
             self.beat.generation = self.applied = generation
 

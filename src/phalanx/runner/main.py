@@ -14,28 +14,44 @@ if TYPE_CHECKING:
 
 
 def entry(load: Callable[[str], Launcher], scheduler: Callable[[str], Scheduler]) -> NoReturn:
-    """Run the verb on the command line. The zipapp's __main__ passes the launchers and the schedulers in."""
+    """Run the verb on the command line, and refuse what a newer phalanx made.
+
+    The zipapp's __main__ passes the launchers and the schedulers in.
+    """
+    try:
+        sys.exit(_run(load, scheduler))
+    except ValueError as error:
+        from phalanx.node.validate import Newer
+        from phalanx.runner.names import REFUSED_PREFIX, REFUSED_STATUS
+
+        if not isinstance(error, Newer):
+            raise
+        print(f"{REFUSED_PREFIX}{error}", file=sys.stderr)
+        sys.exit(REFUSED_STATUS)
+
+
+def _run(load: Callable[[str], Launcher], scheduler: Callable[[str], Scheduler]) -> int:
     verb, *arguments = sys.argv[1:]
     if verb == "submit":
         os.write(1, b'{"here": true}\n')
         from phalanx.runner.plugins import Plugins
         from phalanx.runner.verbs.submit import submit
 
-        sys.exit(submit(arguments[0], Plugins(load, scheduler), "--detach" in arguments))
+        return submit(arguments[0], Plugins(load, scheduler), "--detach" in arguments)
     if verb == "resume":
         from phalanx.runner.head.begin import resume
         from phalanx.runner.plugins import Plugins
 
-        sys.exit(resume(arguments[0], Plugins(load, scheduler)))
+        return resume(arguments[0], Plugins(load, scheduler))
     if verb == "attend":
         from phalanx.runner.starter.attend import attend
 
-        sys.exit(attend(scheduler(arguments[0]), arguments[1], arguments[2], int(arguments[3]), arguments[4]))
+        return attend(scheduler(arguments[0]), arguments[1], arguments[2], int(arguments[3]), arguments[4])
     if verb == "release":
         from phalanx.runner.batch.scheduling import release
 
-        sys.exit(release(arguments[0], scheduler))
-    sys.exit(_VERBS[verb](arguments))
+        return release(arguments[0], scheduler)
+    return _VERBS[verb](arguments)
 
 
 def _follow(arguments: List[str]) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from troposphere import Output, Parameter, Ref, Template, cloudformation, iam
 
 from phalanx import __version__
+from phalanx.node.settings import FORMAT
 from phalanx.plan.emr_cluster import EmrCluster, Instance
 from phalanx.template import access, emr_bootstrap, rendezvous, storage, userdata
 from phalanx.template.naming import arn
@@ -111,6 +112,7 @@ def boot(terms: Terms, instance: Instance, stack_id: str, domain: str, made: dic
     found = terms.cluster
     trains = found.head_trains or not instance.is_master
     settings = {
+        "format": str(FORMAT),
         "stack_id": stack_id,
         "domain": domain,
         "role": "head",

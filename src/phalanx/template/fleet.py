@@ -8,6 +8,7 @@ from typing import Any
 from troposphere import GetAtt, If, NoValue, Ref, Template, autoscaling, ec2
 from troposphere.policies import AutoScalingScheduledAction, UpdatePolicy
 
+from phalanx.node.settings import FORMAT
 from phalanx.plan.capacity import RESERVED, SPOT, bought
 from phalanx.plan.network_cards import PLAIN
 from phalanx.plan.plan import Plan
@@ -205,6 +206,7 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
     The stack's id contains its name, from which the workers' group is named, and the region.
     """
     return {
+        "format": str(FORMAT),
         "stack_id": Ref("AWS::StackId"),
         "domain": Ref("AWS::URLSuffix"),
         "role": role,

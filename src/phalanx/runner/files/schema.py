@@ -9,13 +9,15 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from phalanx.node.validate import Invalid, count, fields, truth
+from phalanx.node.validate import Invalid, count, fields, require_format, truth
 
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional
 
     Check = Callable[[Any], Any]
 
+FORMAT = 1
+"""The number of the format of a job's records: its description and its state."""
 FINAL = ("succeeded", "failed", "stopped", "lost")
 DAMAGED = "damaged"
 """The state of a job whose record is invalid; no record contains it."""
@@ -30,7 +32,8 @@ def is_job_id(name: str) -> bool:
 
 
 def job_state(value: Any, job_id: Optional[str] = None) -> Dict[str, Any]:
-    """Return the known fields of this job's state, ignoring others. Raises Invalid."""
+    """Return the known fields of this job's state, ignoring others. Raises Invalid, and Newer for a newer phalanx's."""
+    require_format(value, FORMAT, f"job {job_id}" if job_id else "the job")
     state = fields(_STATE, value)
     if job_id not in (None, state["id"]):
         raise Invalid("it belongs to another job")
@@ -144,6 +147,7 @@ _RUNNER = {"pid": count, "start": _text, "boot_id": _text, "head": _text}
 _REPORT = {"ended": _TEXTS, "left": _TEXTS, "boot_id": _text}
 _PROCESS = {"number": count, "label": _text, "node": _text, "file": _file_name}
 _STATE: Dict[str, Check] = {
+    "format": count,
     "id": _id,
     "name": _text,
     "launcher": _text,

@@ -7,9 +7,9 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from phalanx.node.validate import Invalid
+from phalanx.node.validate import Invalid, Newer
 from phalanx.runner.files import record
-from phalanx.runner.files.schema import DAMAGED, FINAL, job_state, runner
+from phalanx.runner.files.schema import DAMAGED, FINAL, FORMAT, job_state, runner
 from phalanx.runner.names import OUTPUT, SUBMITTER
 from phalanx.runner.system import boot_id, process_stat
 
@@ -35,6 +35,7 @@ _COMES_WITHIN_S = 86400.0
 def initial(job: Dict[str, Any], has_secrets: bool) -> State:
     """Return the state of a job that was just accepted."""
     return {
+        "format": FORMAT,
         **{key: job[key] for key in ("id", "name", "launcher", "command", "submitted_at")},
         "tags": job.get("tags", {}),
         # The id of the cluster's stack (settle.is_foreign).
@@ -93,7 +94,7 @@ def _give_room(directory: str) -> None:
 
 
 def read(directory: str) -> State:
-    """Return the present state. Raises FileNotFoundError, NotADirectoryError where there is no job, Invalid."""
+    """Return the present state. Raises FileNotFoundError, NotADirectoryError where there is no job, Invalid, Newer."""
     try:
         state = record.read_json(os.path.join(directory, _FILE))
     except FileNotFoundError:
@@ -102,6 +103,8 @@ def read(directory: str) -> State:
         raise
     try:
         state = job_state(state, job_id_of(directory))
+    except Newer:
+        raise
     except Invalid as error:
         raise Invalid(f"{_FILE}: {error}") from error
     if state["state"] == DAMAGED:
@@ -123,10 +126,11 @@ def job_id_of(directory: str) -> str:
     return os.path.basename(os.path.abspath(directory))
 
 
-def damaged(directory: str, reason: object) -> State:
-    """Return the state that is shown of a job with an invalid record."""
+def damaged(directory: str, reason: Invalid) -> State:
+    """Return the state that is shown of a job whose record is invalid or a newer phalanx's."""
     job = {"id": job_id_of(directory), "name": "", "launcher": "", "command": [], "submitted_at": 0.0}
-    return {**initial(job, has_secrets=False), "state": DAMAGED, "message": f"damaged record: {reason}"}
+    message = str(reason) if isinstance(reason, Newer) else f"damaged record: {reason}"
+    return {**initial(job, has_secrets=False), "state": DAMAGED, "message": message}
 
 
 def set_aside(directory: str, name: str = _FILE) -> None:

@@ -6,8 +6,9 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from phalanx.node.validate import Invalid
+from phalanx.node.validate import Invalid, Newer, require_format
 from phalanx.runner.files import state as states
+from phalanx.runner.files.schema import FORMAT
 from phalanx.runner.names import RECORD
 from phalanx.runner.process import RefusedError
 
@@ -106,12 +107,15 @@ def _record(directory: str) -> Dict[str, Any]:
     try:
         with open(os.path.join(directory, RECORD)) as file:
             record = json.load(file)
+        require_format(record, FORMAT, f"job {os.path.basename(directory)}")
         command, env = record["command"], record["env"]
         is_sound = bool(command) and isinstance(command, list) and isinstance(env, dict) and bool(record["launcher"])
         if not is_sound or not all(isinstance(word, str) for word in (*command, *env, *env.values())):
             raise ValueError
     except FileNotFoundError:
         raise RefusedError(f"there is no job {os.path.basename(directory)}\n`phalanx jobs` lists the jobs.") from None
+    except Newer as error:
+        raise RefusedError(str(error)) from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise RefusedError(
             f"the record of job {os.path.basename(directory)} is damaged\nStart a new job with the same --checkpoint."

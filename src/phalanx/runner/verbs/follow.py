@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from phalanx.node.validate import Invalid
+from phalanx.node.validate import Invalid, Newer
 from phalanx.runner.files import state as states
 from phalanx.runner.files.output import ENDED, OutputReader
 from phalanx.runner.head.doorway import connect_follower
@@ -64,6 +64,8 @@ def follow(
 def _attempts(directory: str) -> Sequence[Dict[str, Any]]:
     try:
         return states.read(directory)["attempts"]
+    except Newer:
+        raise
     except Invalid:
         return ()
 

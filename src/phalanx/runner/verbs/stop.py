@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from phalanx.node.validate import Invalid
+from phalanx.node.validate import Invalid, Newer
 from phalanx.runner.files import state as states
 from phalanx.runner.head.doorway import request_stop, socket_name
 from phalanx.runner.head.settle import is_foreign, left_alone, settle, verify
@@ -55,17 +55,21 @@ def _stop(directory: str, deadline: float) -> states.State:
 
 
 def _stop_damaged(directory: str, deadline: float) -> states.State:
-    """Stop a job with a damaged record: its runner writes a valid record; without a runner, this process does."""
+    """Stop a job with a damaged record: its runner writes a valid record; without a runner, this process does.
+
+    The record of a newer phalanx stays as it is.
+    """
     for _ in request_stop(states.job_id_of(directory), deadline - time.monotonic()):
         pass
     try:
         return _stop(directory, deadline)
     except Invalid as error:
-        over = states.damaged(directory, error)
+        over, is_kept = states.damaged(directory, error), isinstance(error, Newer)
     message = f"stopped on request; {over['message']}"
     over.update(state=states.STOPPED, message=message, nodes=verify(directory), ended_at=time.time())
-    states.set_aside(directory)
-    states.write(directory, over)
+    if not is_kept:
+        states.set_aside(directory)
+        states.write(directory, over)
     return over
 
 
