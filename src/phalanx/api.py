@@ -204,8 +204,8 @@ def _resized(up: Up, progress: Callable[[Step], object] | None) -> Up:
     from phalanx.cluster import scaling
     from phalanx.cluster.bring_up import Note
 
-    up = replace(up, cluster=connection.attached(up.cluster))
-    return scaling.resized(up, up.resize, lambda text: progress(Note(text)) if progress else None)
+    there = replace(up, cluster=connection.attached(up.cluster))
+    return scaling.resized(there, up.resize, lambda text: progress(Note(text)) if progress else None)
 
 
 def _fewest_and_most(nodes: tuple[int, int]) -> tuple[int, int]:
