@@ -27,7 +27,7 @@ from benchmarks.options import Choice, complaints, planned
 from benchmarks.pairs_account import Account
 from phalanx.drill.life import Life, outcome
 from phalanx.drill.local_cluster import LocalCluster, local_cluster
-from phalanx.local.local import LocalCloud
+from phalanx.local.local_aws import LocalAws
 
 _DEADLINE_S = 600.0
 _LEFT = re.compile(r"\b(?:cr|i|vpc)-[0-9a-f]+|pairs")
@@ -113,7 +113,7 @@ class _Trial:
         self._step("leave nothing", lambda: self._leave(account))
 
     def _account(self) -> Account:
-        api = LocalCloud(self._region)
+        api = LocalAws(self._region)
         found = self._cluster.endpoint()
         assert found is not None
         api.endpoint = found

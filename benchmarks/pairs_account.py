@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.options import BLOCK, BUCKETS, FAST, FILE_SYSTEM, HEAD_SUBNET, IMAGE, MINE, RESERVATION, WORKER_SUBNET
-from phalanx.local.local import LocalCloud
+from phalanx.local.local_aws import LocalAws
 
 _ANY = "0.0.0.0/0"
 _ALLOWED = {"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}}
@@ -19,7 +19,7 @@ class Account:
     `ends_with_it`: whether the cluster's end deletes the file system (`keep: no`).
     """
 
-    def __init__(self, api: LocalCloud, zone: str, ends_with_it: bool) -> None:
+    def __init__(self, api: LocalAws, zone: str, ends_with_it: bool) -> None:
         self._api, self._zone, self._ends_with_it = api, zone, ends_with_it
         self.ids: dict[str, str] = {}
         self.block = ""

@@ -21,7 +21,6 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from benchmarks import smoke_cost
 from benchmarks.__main__ import machine
@@ -29,7 +28,8 @@ from benchmarks.measure import PHALANX, ROOT
 from benchmarks.smoke_cost import NODES, TYPE
 from benchmarks.smoke_report import Report, Step
 from phalanx import connection
-from phalanx.aws import transcript
+from phalanx.aws import log_groups, remains, stacks, transcript
+from phalanx.aws.aws import Aws
 from phalanx.aws.model import Resource
 from phalanx.cluster.cluster_record import BOOT_LOGS
 from phalanx.errors import PhalanxError
@@ -74,7 +74,7 @@ class Smoke:
         values = {"name": self.name, "cloud": cloud, "region": region, "ssh_from": ssh_from}
         (project / "phalanx.yaml").write_text(SPEC.format(**values))
 
-    def api(self) -> Any:
+    def api(self) -> Aws:
         """Return the cloud's API with its current address, because a local cloud ends with its last cluster."""
         return connection.connect(self.cloud, self.region)
 
@@ -193,8 +193,8 @@ class Smoke:
     def _resources(self) -> list[Resource]:
         """Return what the stack consists of, to check later that it is gone; nothing without a stack."""
         try:
-            found = self.api().describe_stack(self.name)
-            return self.api().resources(found.stack_id) if found else []
+            found = stacks.describe(self.api(), self.name)
+            return stacks.resources(self.api(), found.stack_id) if found else []
         except PhalanxError as error:
             self.report.say(f"the stack's resources can't be listed: {error}")
             return []
@@ -203,7 +203,7 @@ class Smoke:
         """Save the nodes' logs or, after a failed `up`, those that it saved before it deleted the stack."""
         for resource in resources:
             if resource.resource_type == "AWS::Logs::LogGroup":
-                self.report.add_boot_logs(self.api().boot_logs(resource.physical_id))
+                self.report.add_boot_logs(log_groups.read(self.api(), resource.physical_id))
         saved = cluster_directory(self.name) / BOOT_LOGS
         self.report.add_boot_logs({path.stem: path.read_text() for path in saved.glob("*.log")})
 
@@ -221,7 +221,7 @@ class Smoke:
     def _sweep(self, resources: list[Resource]) -> None:
         """Look for remains by the cluster's tag and by the ids of its resources; FailedError names them."""
         try:
-            left = self.api().leftovers(self.name, resources)
+            left = remains.find(self.api(), self.name, resources)
         except NotRunning:
             return  # the local cloud ended with its last cluster
         _require(not left, f"delete by hand, because it costs money: {', '.join(left)}")
@@ -330,7 +330,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="phx-") as project:
         smoke = Smoke(arguments.endpoint, arguments.region, ssh_from, Path(project), report)
         if not agrees(smoke, arguments.yes):
-            smoke.api().stop_if_idle()
+            smoke.api().site.stop_if_idle()
             raise SystemExit("Nothing was created.")
         carry_out(smoke)
     facts = {"started": started.isoformat(), "machine": machine(), "endpoint": smoke.cloud, "region": smoke.region}

@@ -9,33 +9,44 @@ from phalanx.errors import SpecError
 from phalanx.spec.cloud_names import CLOUDS, is_emr, is_local
 
 if TYPE_CHECKING:
-    from phalanx.aws.aws_api import ApiCloud
-    from phalanx.aws.protocol import Cloud
+    from phalanx.aws.aws import Aws
     from phalanx.cluster.cluster_record import Cluster
     from phalanx.emr.emr_resizing import CoreGroup
     from phalanx.errors import ClusterError
     from phalanx.node.roster import Roster
 
 
-def connect(name: str, region: str) -> Cloud:
+def connect(name: str, region: str) -> Aws:
     """Return the cloud of this name. Connects to nothing yet and starts nothing."""
-    cloud = _connect(name, region)
+    _require_known(name)
+    aws = _here(name, region) if is_local(name) else _account(name, region)
     if is_emr(name):
         from phalanx.emr.instance_groups import InstanceGroups
 
-        cloud.machines = InstanceGroups(cloud)
-    return cloud
+        aws.machines = InstanceGroups(aws)
+    else:
+        from phalanx.aws.auto_scaling import AutoScaling
+
+        aws.machines = AutoScaling(aws)
+    return aws
 
 
-def _connect(name: str, region: str) -> ApiCloud:
-    _require_known(name)
-    if is_local(name):
-        from phalanx.local.local import LocalCloud
+def _account(name: str, region: str) -> Aws:
+    from phalanx.aws.aws import Aws
+    from phalanx.aws.aws_account import Account
 
-        return LocalCloud(region, name)
-    from phalanx.aws.aws import AwsCloud
+    aws = Aws(region, name)
+    aws.site = Account(aws)
+    return aws
 
-    return AwsCloud(region, name)
+
+def _here(name: str, region: str) -> Aws:
+    from phalanx.local.local_aws import LocalAws
+    from phalanx.local.this_machine import ThisMachine
+
+    aws = LocalAws(region, name)
+    aws.site = ThisMachine(aws)
+    return aws
 
 
 def begin(name: str) -> None:
@@ -55,7 +66,7 @@ def attached(cluster: Cluster) -> Cluster:
 class ControlPlane:
     """See `phalanx.cluster.cluster_record.ControlPlane`."""
 
-    def aws(self, cluster: Cluster) -> Cloud:
+    def aws(self, cluster: Cluster) -> Aws:
         return connect(cluster.cloud, cluster.region)
 
     def roster(self, cluster: Cluster) -> Roster:

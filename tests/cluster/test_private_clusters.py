@@ -20,7 +20,7 @@ from own_vpc import ClosedVpc
 
 from conftest import PHALANX, Terminal, a_cluster
 from localcloud.network import dial
-from phalanx.aws.aws import AwsCloud
+from phalanx.connection import connect
 from phalanx.plan.private_access import NEEDED
 from phalanx.ssh.remote import close_all
 
@@ -134,7 +134,7 @@ def aws(private: Terminal, tmp_path: Path) -> Iterator[dict[str, str]]:
     before = config.read_text()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", env["PATH"])
-        (option,) = AwsCloud("us-east-1", "aws").ssh_route(by_session=True).options
+        (option,) = connect("aws", "us-east-1").site.ssh_route(by_session=True).options
     lines = [line for line in before.splitlines() if "ProxyUseFdpass" not in line]
     config.write_text("\n".join(f"    {option}" if "ProxyCommand" in line else line for line in lines) + "\n")
     close_all(config)

@@ -1,4 +1,4 @@
-"""The AWS cloud of phalanx, connected to the local cloud of a test instead of an account."""
+"""AWS's API of phalanx, connected to the local cloud of a test instead of an account."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import Any
 
 from fleet_fakes import REGION
 
-from phalanx.aws.aws import AwsCloud
+from phalanx.aws.auto_scaling import AutoScaling
+from phalanx.aws.aws import Aws
+from phalanx.aws.aws_account import Account
 
 
-class AwsHere(AwsCloud):
+class AwsHere(Aws):
     """`clients(service)` returns the boto3 clients to use."""
 
     def __init__(self, clients: Callable[[str], Any]) -> None:
         super().__init__(REGION)
+        self.machines, self.site = AutoScaling(self), Account(self)
         self._clients_here = clients
 
     def client(self, service: str) -> Any:

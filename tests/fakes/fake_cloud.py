@@ -1,16 +1,18 @@
-"""A cloud in memory: stacks go through events that a test defines, one at each query."""
+"""An AWS in memory: stacks go through events that a test defines, one at each query."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 
+from botocore.exceptions import ClientError
 from rosters import a_node
 
+from phalanx.aws import remains, stacks
+from phalanx.aws.aws import Aws
 from phalanx.aws.model import (
     CLUSTER_TAG,
-    ChangeSet,
     Heads,
-    Resource,
     Running,
     ScalingActivity,
     SshRoute,
@@ -101,8 +103,12 @@ class FakeStack:
 
 
 @dataclass
-class FakeCloud:
-    """A cloud whose new stacks go through `script`; each query shows one more event."""
+class FakeAws(Aws):
+    """An AWS whose new stacks go through `script`; each query shows one more event.
+
+    It answers a call with the method of the operation's name, and with nothing where it has none. It is also the
+    service that makes the machines, and the site.
+    """
 
     script: list[StackEvent] = field(default_factory=lambda: list(READY))
     roster: Roster | None = field(default_factory=roster)
@@ -132,8 +138,9 @@ class FakeCloud:
     stopped: int = 0
     made: int = 0
     sent: list[str] = field(default_factory=list)  # templates
-    guard_duty: list[list[str]] = field(default_factory=list)  # what is left of it, at one query after another
-    others: list[str] = field(default_factory=list)
+    guard_duty: list[list[str]] = field(default_factory=list)  # its endpoints, at one query after another
+    others: dict[str, str] = field(default_factory=dict)  # network interfaces
+    groups: dict[str, str] = field(default_factory=dict)  # security groups
     sharers_now: list[str] = field(default_factory=list)
     changes: list[StackChange] = field(default_factory=list)
     update_script: list[StackEvent] = field(default_factory=lambda: list(UPDATED))
@@ -143,29 +150,38 @@ class FakeCloud:
     objects: dict[str, str] = field(default_factory=dict)  # those that are there
     uploads: dict[str, str] = field(default_factory=dict)  # all that were
 
-    def facts(self, spec, ssh_public_key):
-        return Facts(spec.cloud, spec.region, ("us-east-1a",), 2, ssh_public_key=ssh_public_key)
+    def __post_init__(self):
+        super().__init__(self.region, self.name)
+        self.machines = self.site = self
 
-    def limit_attempts(self, most):
-        pass
+    def call(self, service, operation, **arguments):
+        if operation in PROOFS:
+            raise gone(operation)
+        answer = getattr(self, operation, None)
+        return (answer(**arguments) if answer else None) or {}
 
-    def image(self, parameter):
-        return None
+    def prepare(self, services):
+        """Make no clients."""
 
-    def require_private_bucket(self, bucket):
-        return PrivateBucket("123456789012")
+    def endpoint_url(self):
+        return "https://s3"
 
-    def put_object(self, url, text, bucket=None):
-        self.objects[url] = self.uploads[url] = text
+    def state(self, name_or_id):
+        return stacks.describe(self, name_or_id)
 
-    def delete_object(self, url, owner=""):
-        self.objects.pop(url, None)
+    # -- CloudFormation --
 
-    def create_stack(self, name, template, parameters, tags=None):
+    def create_stack(self, StackName, Parameters, **template):
         if self.refuse_create:
             raise self.refuse_create
-        self.sent.append(template)
-        return self.put(name, "CREATE_IN_PROGRESS", self.script, parameters=dict(parameters))
+        self._read(**template)
+        return {"StackId": self.put(StackName, "CREATE_IN_PROGRESS", self.script, parameters=given(Parameters))}
+
+    def _read(self, TemplateBody="", TemplateURL="", **_):
+        self.sent.append(TemplateBody or self.objects[TemplateURL.replace("https://s3/", "s3://")])
+
+    def get_template(self, **_):
+        return {"TemplateBody": self.sent[-1]}
 
     def put(self, name, status, script=(), parameters=None, ours=True):
         """Add a stack; return its id."""
@@ -191,68 +207,119 @@ class FakeCloud:
         alive = [s for s in self.stacks.values() if s.state.name == name_or_id and s.state.status != "DELETE_COMPLETE"]
         return alive[-1] if alive else None
 
-    def review_changes(self, stack, template, parameters, kept, tags=None):
-        self.sent.append(template)
-        self.reviewed.append((dict(parameters), list(kept)))
-        return ChangeSet("changes", tuple(self.changes)) if self.changes else None
-
-    def execute_changes(self, change_set_id):
-        (stack,) = [one for one in self.stacks.values() if one.state.ready]
-        stack.state = replace(stack.state, status="UPDATE_IN_PROGRESS")
-        stack.script = [*stack.script[: stack.shown], *self.update_script]
-
-    def forget_changes(self, change_set_id):
-        self.forgotten.append(change_set_id)
-
-    def outdated(self, cluster):
-        return self.outdated_now
-
-    def describe_stack(self, name_or_id):
-        stack = self._find(name_or_id)
+    def describe_stacks(self, StackName):
+        stack = self._find(StackName)
         if stack is None:
-            return None
+            raise gone("DescribeStacks")
         if stack.state.in_progress and stack.shown < len(stack.script):
             stack.shown += 1
             latest = stack.script[stack.shown - 1]
             if latest.resource_type == STACK:
                 stack.state = replace(stack.state, status=latest.status)
-        return stack.state
+        return {"Stacks": [described(stack.state)]}
 
-    def events(self, stack_id, after):
-        stack = self.stacks[stack_id]
+    def describe_stack_events(self, StackName):
+        stack = self.stacks[StackName]
         shown = [
-            replace(entry, physical_id=stack_id) if entry.resource_type == STACK else entry
+            replace(entry, physical_id=StackName) if entry.resource_type == STACK else entry
             for entry in stack.script[: stack.shown]
         ]
-        known = [number for number, entry in enumerate(shown, 1) if entry.event_id == after]
-        return shown[known[0] if known else 0 :]
+        return {"StackEvents": [noted(entry) for entry in shown[::-1]]}
 
-    def resources(self, stack_id):
-        made = {e.logical_id: e for e in self.stacks[stack_id].script if e.resource_type != STACK}
-        return [Resource(e.logical_id, e.physical_id, e.resource_type) for e in made.values()]
+    def list_stack_resources(self, StackName):
+        made = {e.logical_id: e for e in self.stacks[StackName].script if e.resource_type != STACK}
+        return {"StackResourceSummaries": [noted(entry) for entry in made.values()]}
 
-    def drift(self, resources):
-        return []
-
-    def delete_stack(self, stack_id):
-        stack = self.stacks[stack_id]
+    def delete_stack(self, StackName):
+        stack = self.stacks[StackName]
         stack.state = replace(stack.state, status="DELETE_IN_PROGRESS")
         number = len(stack.script) + 1
         gone = [event(number, "Vpc", "DELETE_COMPLETE"), event(number + 1, stack.state.name, "DELETE_COMPLETE", STACK)]
         stack.script = [*stack.script[: stack.shown], *gone]
 
-    def leftovers(self, cluster, resources):
-        return self.left.pop(0) if self.left else []
+    def create_change_set(self, Parameters, **template):
+        self._read(**template)
+        kept = [one["ParameterKey"] for one in Parameters if "UsePreviousValue" in one]
+        self.reviewed.append((given(Parameters), kept))
+        return {"Id": "changes"}
 
-    def item(self, table, key):
-        known = {"authority": {"public_key": AUTHORITY}}
-        if self.roster is None:
-            return {**known, "progress": self.progress}.get(key)
-        proven = {"number": str(self.roster.generation), "proven": str(len(self.roster.nodes))}
-        return {**known, "roster": {"roster": self.roster.to_json()}, "generation": proven}.get(key)
+    def describe_change_set(self, ChangeSetName):
+        if not self.changes:
+            return {"Status": "FAILED", "StatusReason": "The submitted information didn't contain changes."}
+        return {"Status": "CREATE_COMPLETE", "Changes": [{"ResourceChange": changed(one)} for one in self.changes]}
+
+    def execute_change_set(self, ChangeSetName):
+        (stack,) = [one for one in self.stacks.values() if one.state.ready]
+        stack.state = replace(stack.state, status="UPDATE_IN_PROGRESS")
+        stack.script = [*stack.script[: stack.shown], *self.update_script]
+
+    def delete_change_set(self, ChangeSetName):
+        self.forgotten.append(ChangeSetName)
+
+    def list_change_sets(self, StackName):
+        self.reviews_forgotten.append(StackName)
+
+    # -- other services --
+
+    def get_item(self, Key, **_):
+        known = {"authority": {"public_key": AUTHORITY}, "progress": self.progress}
+        if self.roster:
+            proven = {"number": str(self.roster.generation), "proven": str(len(self.roster.nodes))}
+            known |= {"roster": {"roster": self.roster.to_json()}, "generation": proven, "progress": {}}
+        found = known.get(Key["item"]["S"])
+        return {"Item": {name: {"S": value} for name, value in found.items()}} if found else {}
+
+    def describe_log_streams(self, **_):
+        return {"logStreams": [{"logStreamName": name} for name in self.logs]}
+
+    def get_log_events(self, logStreamName, **_):
+        return {"events": [{"message": self.logs[logStreamName]}]}
+
+    def delete_log_group(self, logGroupName):
+        self.deleted_groups.append(logGroupName)
+
+    def delete_file_system(self, FileSystemId):
+        self.deleted_file_systems.append(FileSystemId)
+
+    def delete_role(self, RoleName):
+        self.deleted_roles.append(RoleName)
+
+    def put_object(self, Bucket, Key, Body, **_):
+        url = f"s3://{Bucket}/{Key}"
+        self.objects[url] = self.uploads[url] = Body.decode()
+
+    def delete_object(self, Bucket, Key, **_):
+        self.objects.pop(f"s3://{Bucket}/{Key}", None)
+
+    def describe_instances(self, **_):
+        """Return what is left: `instance ID (STATE)`."""
+        lines = [line.split() for line in (self.left.pop(0) if self.left else [])]
+        left = [{"InstanceId": name, "State": {"Name": state.strip("()")}} for _, name, state in lines]
+        return {"Reservations": [{"Instances": left}]}
+
+    def describe_vpc_endpoints(self, **_):
+        there = self.guard_duty.pop(0) if self.guard_duty else []
+        common = {"ServiceName": "aws.guardduty-data", "State": "deleting"}
+        return {"VpcEndpoints": [{"VpcEndpointId": one, **common} for one in there]}
+
+    def describe_network_interfaces(self, **_):
+        found = [{"NetworkInterfaceId": one, "Description": text} for one, text in self.others.items()]
+        return {"NetworkInterfaces": found}
+
+    def describe_security_groups(self, Filters):
+        found = [{"GroupId": one, "GroupName": text} for one, text in self.groups.items()]
+        if any(one["Name"] == "tag-key" for one in Filters):
+            tags = [[{"Key": CLUSTER_TAG, "Value": name}] for name in self.sharers_now]
+            found = [{"GroupId": "sg", "GroupName": "g", "IpPermissions": [], "Tags": one} for one in tags]
+        return {"SecurityGroups": found}
+
+    # -- phalanx.aws.model.Machines --
 
     def running(self, cluster):
         return self.running_now
+
+    def outdated(self, cluster):
+        return self.outdated_now
 
     def use(self, cluster, file_system, now_s):
         return self.use_now
@@ -262,12 +329,6 @@ class FakeCloud:
 
     def end_at(self, cluster, at_s):
         self.ends.append(at_s)
-
-    def forget_reviews(self, stack_id):
-        self.reviews_forgotten.append(stack_id)
-
-    def prices(self, types, spot_in=""):
-        return self.prices_now
 
     def keep_until(self, cluster, at_s):
         self.kept_until.append(at_s)
@@ -279,38 +340,28 @@ class FakeCloud:
     def heads(self, group):
         return self.heads_now
 
-    def boot_logs(self, log_group):
-        return self.logs
-
-    def delete_file_system(self, file_system):
-        self.deleted_file_systems.append(file_system)
-
-    def file_system_place(self, file_system, is_lustre=False):
-        return "EFS in us-east-1", f"aws efs delete-file-system {file_system}"
-
-    def remove_policies(self, role):
-        return ()
-
-    def delete_guard_duty(self, vpc):
-        return self.guard_duty.pop(0) if self.guard_duty else []
-
-    def foreign(self, cluster, vpc):
-        return self.others
-
-    def sharers(self, cluster, resources):
-        return self.sharers_now
-
-    def delete_role(self, role):
-        self.deleted_roles.append(role)
-
-    def endpoints(self, _vpc, _subnets=()):
+    def leftovers(self, cluster, resources):
         return []
 
-    def delete_log_group(self, log_group):
-        self.deleted_groups.append(log_group)
+    # -- phalanx.aws.model.Site --
+
+    def facts(self, spec, ssh_public_key):
+        return Facts(spec.cloud, spec.region, ("us-east-1a",), 2, ssh_public_key=ssh_public_key)
+
+    def image(self, parameter):
+        return None
+
+    def prices(self, types, spot_in=""):
+        return self.prices_now
+
+    def require_private_bucket(self, bucket):
+        return PrivateBucket("123456789012")
 
     def ssh_route(self, by_session=False):
         return SshRoute(("ProxyCommand dial %h %p",))
+
+    def file_system_place(self, file_system, is_lustre=False):
+        return "EFS in us-east-1", f"aws efs delete-file-system {file_system}"
 
     def open_networks(self):
         return self.networks
@@ -320,6 +371,70 @@ class FakeCloud:
 
     def stop_if_idle(self):
         self.stopped += 1
+
+
+PROOFS = frozenset(operation for _, operation, _ in remains.BY_ID.values())
+"""They say of a single resource whether it is there."""
+
+
+def gone(operation):
+    """Return the error of a call about what does not exist."""
+    refused = ClientError({"Error": {"Code": "ValidationError", "Message": "it does not exist"}}, operation)
+    error = CloudError("it does not exist")
+    error.__cause__ = refused
+    return error
+
+
+def given(parameters):
+    return {one["ParameterKey"]: one["ParameterValue"] for one in parameters if "ParameterValue" in one}
+
+
+def moment(at_s):
+    return datetime.fromtimestamp(at_s, timezone.utc)
+
+
+def described(state):
+    """Return a stack as DescribeStacks does."""
+    parameters = [
+        {"ParameterKey": key, "ParameterValue": value}
+        | ({"ResolvedValue": state.resolved[key]} if key in state.resolved else {})
+        for key, value in state.parameters.items()
+    ]
+    return {
+        "StackName": state.name,
+        "StackId": state.stack_id,
+        "StackStatus": state.status,
+        "StackStatusReason": state.reason,
+        "CreationTime": moment(state.created_s),
+        "LastUpdatedTime": moment(state.updated_s) if state.updated_s else None,
+        "Outputs": [{"OutputKey": key, "OutputValue": value} for key, value in state.outputs.items()],
+        "Parameters": parameters,
+        "Tags": [{"Key": key, "Value": value} for key, value in state.tags.items()],
+    }
+
+
+def noted(entry):
+    """Return an event, or the resource that it is about, as CloudFormation does."""
+    return {
+        "EventId": entry.event_id,
+        "Timestamp": moment(entry.time_s),
+        "LogicalResourceId": entry.logical_id,
+        "PhysicalResourceId": entry.physical_id,
+        "ResourceType": entry.resource_type,
+        "ResourceStatus": entry.status,
+        "ResourceStatusReason": entry.reason,
+    }
+
+
+def changed(one):
+    """Return a change as DescribeChangeSet does."""
+    return {
+        "Action": one.action,
+        "LogicalResourceId": one.logical_id,
+        "ResourceType": one.resource_type,
+        "Replacement": one.replacement,
+        "Scope": list(one.scope),
+    }
 
 
 MISSING = Missing("deeplearning-worker3", "InsufficientInstanceCapacity")

@@ -32,7 +32,7 @@ class OfAccount:
 
     blocked: tuple[str, ...] = ()
 
-    def get_public_access_block(self, AccountId: str) -> dict[str, Any]:  # noqa: N803 - AWS's name
+    def get_public_access_block(self, AccountId: str) -> dict[str, Any]:
         assert AccountId == "123456789012"
         if not self.blocked:
             raise ClientError({"Error": {"Code": "NoSuchPublicAccessBlockConfiguration"}}, "GetPublicAccessBlock")
@@ -43,7 +43,7 @@ class Aws(AwsHere):
     """AWS, of which a user who waits for the stack's events has enough."""
 
     poll_interval_s = 0.0
-    interrupted = "events"
+    interrupted = "describe_stack_events"
     # Called before an operation of that name.
     before: Mapping[str, Callable[[], object]] = MappingProxyType({})
 
@@ -59,11 +59,6 @@ class Aws(AwsHere):
             raise KeyboardInterrupt
         self.before.get(operation, lambda: None)()
         return super().call(service, operation, **arguments)
-
-    def events(self, stack_id: str, after: str | None) -> list[Any]:
-        if self.interrupted == "events":
-            raise KeyboardInterrupt
-        return super().events(stack_id, after)
 
 
 @pytest.fixture(scope="module")

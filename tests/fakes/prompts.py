@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_cloud import FakeCloud, write_key
+from fake_cloud import FakeAws, write_key
 
 from phalanx import cli, connection, template
 from phalanx.cluster import keys
@@ -37,7 +37,7 @@ def phalanx(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def in_memory(tmp_path, monkeypatch):
-    """The directory of records, for a `FakeCloud`: no ssh connects, and no keys and no documents are generated."""
+    """The directory of records, for a `FakeAws`: no ssh connects, and no keys and no documents are generated."""
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr(Remote, "connect", lambda remote: None)
     monkeypatch.setattr(keys, "_generate", write_key)
@@ -48,7 +48,7 @@ def in_memory(tmp_path, monkeypatch):
 @pytest.fixture
 def cloud(in_memory, monkeypatch, tmp_path):
     """The cloud of the file phalanx.yaml in that directory."""
-    fake = FakeCloud()
+    fake = FakeAws()
     monkeypatch.setattr(connection, "connect", lambda name, region: fake)
     monkeypatch.setattr(connection, "begin", lambda name: None)
     monkeypatch.setattr(endpoint, "find", lambda: "it runs")

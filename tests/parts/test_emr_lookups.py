@@ -13,6 +13,7 @@ from stack_fakes import stacks
 
 from phalanx.aws import lookups, orphans, remains
 from phalanx.emr import emr_checks
+from phalanx.emr.instance_groups import InstanceGroups
 from phalanx.errors import SpecError
 from phalanx.spec.spec import ClusterSpec
 
@@ -31,7 +32,7 @@ def emr(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emr]:
 @pytest.fixture
 def aws(emr: Emr) -> AwsHere:
     made = AwsHere(emr.cloud.client)
-    made.name = "emr"
+    made.name, made.machines = "emr", InstanceGroups(made)
     return made
 
 

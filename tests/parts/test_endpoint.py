@@ -20,10 +20,10 @@ import pytest
 import localcloud
 from localcloud.__main__ import main
 from localcloud.daemon import endpoint_file
-from phalanx.aws.aws_api import ApiCloud
+from phalanx.aws.aws import Aws
 from phalanx.errors import CloudError, LocalCloudError
 from phalanx.local import endpoint
-from phalanx.local.local import LocalCloud
+from phalanx.local.local_aws import LocalAws
 
 STATUS = {"mode": "range", "stacks": [{"name": "demo", "status": "CREATE_COMPLETE"}], "nodes": [], "pids": []}
 
@@ -238,9 +238,9 @@ def refused(monkeypatch, hint=""):
     def refuse(self, service, operation, **arguments):
         raise CloudError(f"{service}:{operation} was refused (UnsupportedOperation)", hint)
 
-    monkeypatch.setattr(ApiCloud, "call", refuse)
+    monkeypatch.setattr(Aws, "call", refuse)
     with pytest.raises(CloudError) as caught:
-        LocalCloud("us-east-1", "local").call("fsx", "describe_file_systems")
+        LocalAws("us-east-1", "local").call("fsx", "describe_file_systems")
     return caught.value
 
 

@@ -65,7 +65,7 @@ class Function:
         assert service == "autoscaling"
         return self
 
-    def describe_scaling_activities(self, AutoScalingGroupName: str) -> dict[str, Any]:  # noqa: N803 (boto3's name)
+    def describe_scaling_activities(self, AutoScalingGroupName: str) -> dict[str, Any]:
         assert AutoScalingGroupName == "demo-head"
         return {"Activities": [{"StatusCode": code} for code in self.history]}
 

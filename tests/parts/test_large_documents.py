@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import pytest
-from aws_here import AwsHere
 from botocore.exceptions import ClientError
 from fleet_fakes import REGION, name
 from large_documents import (
@@ -25,6 +24,7 @@ from needed_rights import not_needed
 
 from localcloud.iam import usage
 from localcloud.iam.policy import Ask, statements_of
+from phalanx.aws import s3_objects
 from phalanx.errors import CloudUnreachable, SpecError
 from phalanx.template import request_limits
 
@@ -119,12 +119,14 @@ def test_a_put_that_is_refused_leaves_nothing_to_warn_of(phalanx, local, use, wr
 
 
 def test_a_put_whose_answer_is_lost_is_cleaned_up(phalanx, aws, write, bucket, s3, monkeypatch):
-    def lose_the_answer(url: str, text: str, to: Any) -> None:
-        AwsHere.put_object(aws, url, text, to)
+    put = s3_objects.put
+
+    def lose_the_answer(*given: Any) -> None:
+        put(*given)
         assert len(keys(s3, bucket)) == 1
         raise CloudUnreachable("S3 does not answer")
 
-    monkeypatch.setattr(aws, "put_object", lose_the_answer)
+    monkeypatch.setattr(s3_objects, "put", lose_the_answer)
     write(bucket)
     assert phalanx("up") != 0
     assert "S3 does not answer" in phalanx.err

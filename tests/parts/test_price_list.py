@@ -14,7 +14,7 @@ from clusters import aws_spec
 from stack_fakes import Stacks, stacks
 
 from phalanx.aws import lookups, price_list
-from phalanx.aws.aws import AwsCloud
+from phalanx.aws.aws import Aws
 from phalanx.data import location, table
 from phalanx.errors import CloudError
 from phalanx.plan.money import Prices, usd_per_hour
@@ -230,7 +230,7 @@ def test_spot_workers_show_what_they_cost_now_in_the_zone_that_is_tried_first():
 def test_the_nearest_endpoint_is_asked_once_and_briefly(region, endpoint, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
-    client = AwsCloud(region).client("pricing")
+    client = Aws(region).client("pricing")
     assert client.meta.endpoint_url == f"https://api.pricing.{endpoint}.amazonaws.com"
     config = client.meta.config
     assert config.connect_timeout + config.read_timeout <= 6 and config.retries["total_max_attempts"] == 1

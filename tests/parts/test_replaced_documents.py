@@ -19,6 +19,7 @@ from large_documents import (
 from stack_fakes import TOPIC
 
 from localcloud.iam.policy import statements_of
+from phalanx.aws import change_sets, s3_objects, stacks
 from phalanx.errors import CloudError, StackFailed
 from phalanx.objects.sent_document import InBucket
 
@@ -99,14 +100,14 @@ def test_ctrl_c_before_a_stack_is_compared_deletes_it(phalanx, local, aws, write
 @pytest.mark.parametrize("change", [with_a_role, lambda document: document.update(TOPICS)])
 def test_an_update_to_a_replaced_document_is_forgotten(local, aws, bucket, s3, change):
     stack = local.made(TOPICS["Resources"])
-    state = aws.describe_stack(stack)
+    state = stacks.describe(aws, stack)
     url = f"s3://{bucket}/phalanx/document.json"
     wanted = json.dumps({"Resources": {**TOPICS["Resources"], "Other": TOPIC}})
     sent = InBucket(url, wanted)
-    aws.put_object(url, wanted)
+    s3_objects.put(aws, url, wanted)
     replace(s3, bucket, change)()
     with pytest.raises(StackFailed, match=rf"{bucket} replaced the document .*Nothing was changed"):
-        aws.review_changes(state, sent, {}, ())
+        change_sets.review(aws, state, sent, {}, ())
     assert local.cloudformation.list_change_sets(StackName=stack)["Summaries"] == []
-    aws.put_object(url, f" {wanted}")
-    assert aws.review_changes(state, sent, {}, ()) is not None
+    s3_objects.put(aws, url, f" {wanted}")
+    assert change_sets.review(aws, state, sent, {}, ()) is not None

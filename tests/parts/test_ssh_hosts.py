@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from clusters import spec
-from fake_cloud import FakeCloud
+from fake_cloud import FakeAws
 
 from phalanx import cli
 from phalanx.aws.model import SshRoute
@@ -103,7 +103,7 @@ def test_the_command_prints_or_installs_and_says_how_to_undo(home, capsys):
 
 def test_a_cluster_that_comes_up_again_is_known_to_plain_ssh_at_once(home, monkeypatch):
     monkeypatch.setattr(Remote, "connect", lambda _: None)
-    assert list(BringUp(FakeCloud(), spec()).steps())
+    assert list(BringUp(FakeAws(), spec()).steps())
     (home / ".ssh").mkdir()
     config = home / ".ssh" / "config"
     config.write_text(f'Include "{Cluster.load("demo").directory.parent}/*/ssh_hosts"\n')

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fake_cloud import FakeCloud
+from fake_cloud import FakeAws
 
 from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.plan.machine_images import Image
@@ -31,7 +31,7 @@ TORCH = Image("ami-0123456789abcdef0", "phalanx-torch", "x86_64", "/dev/sda1", 3
     ],
 )
 def test_up_says_what_a_boot_installs_and_nothing_on_an_image_of_a_recipe(in_memory, image, installed):
-    cloud = FakeCloud()
+    cloud = FakeAws()
     known = cloud.facts
     cloud.name = "aws"
     cloud.facts = lambda *given: replace(known(*given), cloud="aws", image=image)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from fake_cloud import HEAD_FAILED, STACK, FakeCloud, demo, event, roster, up
+from fake_cloud import HEAD_FAILED, STACK, FakeAws, demo, event, roster, up
 
 from phalanx import state_files
 from phalanx.aws.model import Running
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("in_memory")
 
 
 def test_up_leaves_a_record_that_ssh_can_use():
-    result, _ = up(FakeCloud())
+    result, _ = up(FakeAws())
     assert not result.already
     cluster = Cluster.load("demo")
     assert (cluster.head_address, cluster.shared, cluster.slots) == ("54.0.0.1", "/efs", 2)
@@ -32,14 +32,14 @@ def test_a_head_that_ssh_does_not_reach_is_reported_and_the_cluster_kept(monkeyp
         raise ConnectionLost("can't log in to deeplearning-master: timeout", "Does `ssh_from` allow your address?")
 
     monkeypatch.setattr(Remote, "connect", refuse)
-    result, notes = up(FakeCloud())
+    result, notes = up(FakeAws())
     assert notes == ["warning: can't log in to deeplearning-master: timeout. Does `ssh_from` allow your address?"]
     assert result.cluster.ready
 
 
 @pytest.mark.parametrize(("name", "user"), [("debian-12-amd64-20261101", "admin"), ("al2023-ami-2023.12", "ec2-user")])
 def test_the_administrator_is_the_image_s_own(monkeypatch, name, user):
-    cloud = FakeCloud()
+    cloud = FakeAws()
     monkeypatch.setattr(cloud, "image", lambda _: Image("ami-1", name, "x86_64", "/dev/xvda", 8))
     assert up(cloud)[0].cluster.admin_user == user
 
@@ -57,19 +57,19 @@ def test_a_head_that_is_ready_before_its_address_is_awaited(monkeypatch):
 
     monkeypatch.setattr(Remote, "connect", refuse_twice)
     monkeypatch.setattr(bring_up, "_LOGIN_RETRIES_S", (0.0, 0.0, 0.0))
-    _, notes = up(FakeCloud())
+    _, notes = up(FakeAws())
     assert len(tries) == 3
     assert notes == [f"waiting for the head to accept ssh: {NOBODY}"]
 
 
 def test_the_key_that_was_made_is_the_key_that_is_sent():
-    cloud = FakeCloud()
+    cloud = FakeAws()
     up(cloud)
-    assert cloud.describe_stack("demo").parameters["SshPublicKey"] == keys.public("demo")
+    assert cloud.state("demo").parameters["SshPublicKey"] == keys.public("demo")
 
 
 def test_a_second_up_changes_nothing():
-    cloud = FakeCloud()
+    cloud = FakeAws()
     up(cloud)
     result, _ = up(cloud)
     assert result.already
@@ -77,14 +77,14 @@ def test_a_second_up_changes_nothing():
 
 
 def test_up_with_other_settings_says_which():
-    cloud = FakeCloud()
+    cloud = FakeAws()
     up(cloud)
     with pytest.raises(ClusterError, match=r"other settings: nodes: 2 → 3"):
         up(cloud, nodes=3)
 
 
 def test_up_after_scale_agrees_with_the_old_number_and_with_the_new_one():
-    cloud = FakeCloud()
+    cloud = FakeAws()
     up(cloud)
     cloud.roster = roster(5)
     for nodes in (2, 5):
@@ -96,7 +96,7 @@ def test_up_after_scale_agrees_with_the_old_number_and_with_the_new_one():
 
 
 def test_a_killed_up_is_picked_up_by_the_next():
-    cloud = FakeCloud()
+    cloud = FakeAws()
     killed = BringUp(cloud, demo()).steps()
     next(killed)
     killed.close()
@@ -108,9 +108,9 @@ def test_a_killed_up_is_picked_up_by_the_next():
 
 
 def test_of_two_ups_at_once_the_refused_one_follows_the_other():
-    class Overtaken(FakeCloud):
-        def create_stack(self, name, template, parameters, tags=None):
-            super().create_stack(name, template, parameters, tags)
+    class Overtaken(FakeAws):
+        def create_stack(self, **given):
+            super().create_stack(**given)
             raise CloudError("AlreadyExistsException")
 
     result, _ = up(Overtaken())
@@ -118,15 +118,15 @@ def test_of_two_ups_at_once_the_refused_one_follows_the_other():
 
 
 def test_a_stack_of_somebody_else_is_not_touched():
-    cloud = FakeCloud()
+    cloud = FakeAws()
     cloud.put("demo", "CREATE_COMPLETE", ours=False)
     with pytest.raises(CloudError, match=r"in use by a stack that phalanx did not make"):
         up(cloud)
-    assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
+    assert cloud.state("demo").status == "CREATE_COMPLETE"
 
 
 def test_a_cluster_of_another_machine_can_t_be_entered():
-    cloud = FakeCloud()
+    cloud = FakeAws()
     cloud.put("demo", "CREATE_COMPLETE", parameters={"SshPublicKey": "ssh-ed25519 AAAA other"})
     with pytest.raises(ClusterError, match="another machine's key"):
         up(cloud)
@@ -134,7 +134,7 @@ def test_a_cluster_of_another_machine_can_t_be_entered():
 
 @pytest.mark.parametrize("status", ["ROLLBACK_COMPLETE", "CREATE_FAILED", "DELETE_FAILED", "ROLLBACK_IN_PROGRESS"])
 def test_remains_of_a_failed_attempt_are_removed_first(status):
-    cloud = FakeCloud()
+    cloud = FakeAws()
     cloud.put("demo", status, [event(1, "demo", "ROLLBACK_COMPLETE", STACK)])
     result, notes = up(cloud)
     assert result.cluster.ready
@@ -142,7 +142,7 @@ def test_remains_of_a_failed_attempt_are_removed_first(status):
 
 
 def test_a_stack_whose_update_could_not_be_undone_is_left_alone():
-    cloud = FakeCloud()
+    cloud = FakeAws()
     cloud.put("demo", "UPDATE_ROLLBACK_FAILED")
     with pytest.raises(CloudError, match=r"UPDATE_ROLLBACK_FAILED, and `up` can't continue") as refused:
         up(cloud)
@@ -151,7 +151,7 @@ def test_a_stack_whose_update_could_not_be_undone_is_left_alone():
 
 def test_a_failure_shows_the_reason_keeps_the_logs_and_frees_the_name(in_memory):
     logs = {"10.0.0.5": "line 1\nfalse: exit 1", "10.0.0.6": "fine", "2026/11/[$LATEST]1": "START"}
-    cloud = FakeCloud(script=list(HEAD_FAILED), logs=logs)
+    cloud = FakeAws(script=list(HEAD_FAILED), logs=logs)
     with pytest.raises(StackFailed) as failure:
         up(cloud)
     assert "boot script failed: `false` ended with 1" in failure.value.message
@@ -160,20 +160,20 @@ def test_a_failure_shows_the_reason_keeps_the_logs_and_frees_the_name(in_memory)
     assert "START" not in failure.value.message
     assert (in_memory / "clusters/demo/boot-logs/10.0.0.5.log").read_text() == "line 1\nfalse: exit 1\n"
     assert len(list((in_memory / "clusters/demo/boot-logs").glob("*.log"))) == 3
-    assert cloud.describe_stack("demo") is None
+    assert cloud.state("demo") is None
     assert state_files.known() == []
 
 
 def test_a_refused_creation_leaves_no_record():
     with pytest.raises(CloudError, match="not authorized"):
-        up(FakeCloud(refuse_create=CloudError("not authorized")))
+        up(FakeAws(refuse_create=CloudError("not authorized")))
     assert state_files.known() == []
 
 
 def test_the_reason_of_a_failure_is_shown_even_when_its_remains_can_t_be_deleted(monkeypatch):
-    cloud = FakeCloud(script=list(HEAD_FAILED))
+    cloud = FakeAws(script=list(HEAD_FAILED))
 
-    def refuse(stack_id):
+    def refuse(**_):
         raise CloudError("DeleteStack was refused", "Request a policy.")
 
     monkeypatch.setattr(cloud, "delete_stack", refuse)
@@ -183,7 +183,7 @@ def test_the_reason_of_a_failure_is_shown_even_when_its_remains_can_t_be_deleted
 
 
 def test_a_changed_lease_of_a_running_cluster_counts_from_now():
-    cloud = FakeCloud()
+    cloud = FakeAws()
     up(cloud)
     cloud.running_now = Running(nodes=2, stopped=False, end_s=None)
     result, notes = up(cloud, lease_s=7200)

@@ -8,7 +8,7 @@ import pytest
 from clusters import spec
 
 from phalanx.aws import s3_objects
-from phalanx.aws.aws import AwsCloud
+from phalanx.aws.aws import Aws
 from phalanx.errors import SpecError
 
 
@@ -58,6 +58,6 @@ def test_a_bucket_in_which_jobs_write_elsewhere_suits(entry):
 def test_a_document_in_s3_is_named_at_the_region_s_own_endpoint(region, host):
     """docs/aws-behaviour.md 1.26"""
     sent = s3_objects.InBucket("s3://my.bucket/phalanx/demo.json", "{}")
-    named = s3_objects.as_template(AwsCloud(region), sent)
+    named = s3_objects.as_template(Aws(region), sent)
     assert named == {"TemplateURL": f"https://{host}/my.bucket/phalanx/demo.json"}
-    assert s3_objects.as_template(AwsCloud(region), "{}") == {"TemplateBody": "{}"}
+    assert s3_objects.as_template(Aws(region), "{}") == {"TemplateBody": "{}"}

@@ -158,7 +158,7 @@ def test_a_cluster_that_nobody_knows_is_reported_with_the_way_out(phalanx, comma
 
 
 def test_an_unexpected_error_is_one_line_and_a_traceback_with_debug(phalanx, cloud, monkeypatch):
-    monkeypatch.setattr(cloud, "describe_stack", lambda name: 1 / 0)
+    monkeypatch.setattr(cloud, "describe_stacks", lambda **_: 1 / 0)
     assert phalanx("up") == 1
     assert "ZeroDivisionError" in phalanx.err
     assert "Traceback" not in phalanx.err

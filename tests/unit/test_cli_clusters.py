@@ -92,19 +92,19 @@ def test_a_failed_up_shows_the_reason_the_log_and_its_exit_code(phalanx, cloud):
 
 
 def test_ctrl_c_during_up_shows_how_to_go_on(phalanx, cloud, monkeypatch):
-    def interrupt(stack_id, after):
+    def interrupt(**_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cloud, "events", interrupt)
+    monkeypatch.setattr(cloud, "describe_stack_events", interrupt)
     assert phalanx("up") == 130
     assert "`phalanx up` follows it again, `phalanx down` removes it" in phalanx.err
     monkeypatch.undo()
-    assert cloud.describe_stack("demo") is not None
+    assert cloud.state("demo") is not None
 
 
-@pytest.mark.parametrize("moment", ["phalanx.connection.connect", "fake_cloud.FakeCloud.describe_stack"])
+@pytest.mark.parametrize("moment", ["phalanx.connection.connect", "fake_cloud.FakeAws.describe_stacks"])
 def test_ctrl_c_before_anything_was_requested_says_so(phalanx, cloud, monkeypatch, moment):
-    def interrupt(*_):
+    def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(moment, interrupt)
@@ -116,8 +116,8 @@ def test_ctrl_c_before_anything_was_requested_says_so(phalanx, cloud, monkeypatc
 def test_ctrl_c_while_the_stack_is_requested_says_that_it_may_be_there(phalanx, cloud, monkeypatch):
     request = cloud.create_stack
 
-    def interrupt(*given):
-        request(*given)
+    def interrupt(**given):
+        request(**given)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -134,7 +134,7 @@ def test_a_no_to_a_question_says_that_nothing_was_changed(phalanx, cloud, monkey
     typed(monkeypatch, "n")
     assert phalanx("down") == 130
     assert phalanx.err.endswith("cancelled; nothing was changed\n")
-    assert cloud.describe_stack("demo").ready
+    assert cloud.state("demo").ready
 
 
 @pytest.mark.parametrize("separated", [True, False])
@@ -228,7 +228,7 @@ def test_without_a_terminal_nothing_goes_but_by_yes(phalanx, cloud, monkeypatch)
     for arguments in (["down"], ["down", "--json"], ["scale", "1"]):
         assert phalanx(*arguments) == 2
         assert "there is no terminal to confirm this on: add --yes" in phalanx.err
-    assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
+    assert cloud.state("demo").status == "CREATE_COMPLETE"
 
 
 @pytest.mark.parametrize(("answer", "status"), [("n", 130), ("y", 0)])

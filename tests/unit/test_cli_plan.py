@@ -79,7 +79,7 @@ def test_the_template_is_on_screen_and_in_a_file_what_up_sends(phalanx, cloud, t
     monkeypatch.setattr(template, "request", request)
     assert phalanx("up") == 0
     (sent,) = map(json.loads, cloud.sent)
-    values = cloud.describe_stack("demo").parameters
+    values = cloud.state("demo").parameters
     for name in sent["Parameters"]:
         if name.startswith("Agent"):
             sent["Parameters"][name]["Default"] = values[name]

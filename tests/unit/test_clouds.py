@@ -10,8 +10,9 @@ from botocore.loaders import JSONFileLoader
 from clusters import aws_spec
 
 from phalanx import connection
-from phalanx.aws import lookups, remains, reservations, sessions
-from phalanx.aws.aws import AwsCloud
+from phalanx.aws import log_groups, lookups, remains, reservations, sessions, ssh_rules, stacks
+from phalanx.aws.auto_scaling import AutoScaling
+from phalanx.aws.aws import Aws
 from phalanx.aws.model import Resource
 from phalanx.aws.policies import require_policies
 from phalanx.aws.refusals import is_gone, translate
@@ -66,11 +67,12 @@ def test_gone_is_distinguished_from_refused(code, message, gone):
     assert is_gone(refused(code, message)) is gone
 
 
-class Scripted(AwsCloud):
+class Scripted(Aws):
     """Answers calls from a table: (service, operation) → an answer, an error, or a list of them."""
 
     def __init__(self, answers):
         super().__init__("us-east-1")
+        self.machines = AutoScaling(self)
         self.answers = {key: list(value) if isinstance(value, list) else value for key, value in answers.items()}
         self.asked = []
 
@@ -94,7 +96,7 @@ def test_events_come_oldest_first_and_only_new_pages_are_read():
         {"StackEvents": [entry(2), entry(1)], "NextToken": "m"},
     ]
     cloud = Scripted({("cloudformation", "describe_stack_events"): pages})
-    assert [event.event_id for event in cloud.events("arn", "e1")] == ["e2", "e3", "e4"]
+    assert [event.event_id for event in stacks.events(cloud, "arn", "e1")] == ["e2", "e3", "e4"]
     assert len(cloud.asked) == 2
 
 
@@ -105,17 +107,17 @@ def test_the_boot_logs_of_more_nodes_than_a_page_holds_are_read():
     lines = [{"events": [{"message": f"boot of {name}\n"}]} for name in "ab"]
     answers = {("logs", "describe_log_streams"): [{}, *streams], ("logs", "get_log_events"): lines}
     cloud = Scripted(answers)
-    assert cloud.boot_logs("group") == {"a": "boot of a", "b": "boot of b"}
+    assert log_groups.read(cloud, "group") == {"a": "boot of a", "b": "boot of b"}
 
 
 def test_a_stack_that_is_not_there_is_none():
     gone = refused("ValidationError", "Stack with id demo does not exist")
-    assert Scripted({("cloudformation", "describe_stacks"): gone}).describe_stack("demo") is None
+    assert stacks.describe(Scripted({("cloudformation", "describe_stacks"): gone}), "demo") is None
 
 
 def test_a_stack_that_can_t_be_asked_about_is_an_error():
     with pytest.raises(CloudError, match="may not call"):
-        Scripted({("cloudformation", "describe_stacks"): refused("AccessDenied")}).describe_stack("demo")
+        stacks.describe(Scripted({("cloudformation", "describe_stacks"): refused("AccessDenied")}), "demo")
 
 
 def test_remains_are_named_and_what_is_ending_does_not_count():
@@ -336,10 +338,13 @@ def test_a_placement_group_that_is_not_there_is_the_user_s_mistake():
 
 def test_a_network_is_allowed_once():
     there = {("ec2", "authorize_security_group_ingress"): refused("InvalidPermission.Duplicate")}
-    assert Scripted({("ec2", "authorize_security_group_ingress"): {}}).allow_ssh("sg-1", "203.0.113.7/32") is True
-    assert Scripted(there).allow_ssh("sg-1", "203.0.113.7/32") is False
+    allowed = Scripted({("ec2", "authorize_security_group_ingress"): {}})
+    assert ssh_rules.allow(allowed, "sg-1", "203.0.113.7/32") is True
+    assert ssh_rules.allow(Scripted(there), "sg-1", "203.0.113.7/32") is False
     with pytest.raises(CloudError, match="may not call"):
-        Scripted({("ec2", "authorize_security_group_ingress"): refused("UnauthorizedOperation")}).allow_ssh("sg-1", "x")
+        ssh_rules.allow(
+            Scripted({("ec2", "authorize_security_group_ingress"): refused("UnauthorizedOperation")}), "sg-1", "x"
+        )
 
 
 def test_an_unknown_type_is_the_user_s_mistake():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from fake_cloud import AUTHORITY
+from fake_cloud import AUTHORITY, described
 
 from phalanx import state_files
 from phalanx.aws.model import CLUSTER_TAG, SshRoute, StackState
@@ -108,7 +108,9 @@ def a_cloud(**parameters: str) -> SimpleNamespace:
     found = StackState(
         "demo", "arn:two", "CREATE_COMPLETE", tags={CLUSTER_TAG: "demo"}, parameters={**ADOPTED, **parameters}
     )
-    return SimpleNamespace(name="local", region="eu-central-1", describe_stack=lambda _name: found)
+    return SimpleNamespace(
+        name="local", region="eu-central-1", exists=lambda *_, **__: {"Stacks": [described(found)]}, found=found
+    )
 
 
 def test_an_adoption_replaces_no_record_and_no_key_of_another_cluster():
@@ -120,10 +122,10 @@ def test_an_adoption_replaces_no_record_and_no_key_of_another_cluster():
 
 def test_an_adopted_cluster_keeps_the_users_own_file_system():
     cloud = a_cloud(FileSystemId="fs-mine")
-    assert adopt._settings(cloud, cloud.describe_stack("demo"))["file_system"] == "fs-mine"
-    assert "file_system" not in adopt._settings(a_cloud(), a_cloud().describe_stack("demo"))
+    assert adopt._settings(cloud, cloud.found)["file_system"] == "fs-mine"
+    assert "file_system" not in adopt._settings(a_cloud(), a_cloud().found)
 
 
 def test_an_adopted_cluster_has_the_nodes_of_its_stack_and_the_head():
     cloud = a_cloud(Workers="3")
-    assert adopt._settings(cloud, cloud.describe_stack("demo"))["nodes"] == 4
+    assert adopt._settings(cloud, cloud.found)["nodes"] == 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fake_cloud import AUTHORITY, FakeCloud
+from fake_cloud import AUTHORITY, FakeAws
 
 from phalanx import connection
 from phalanx.aws.model import SshRoute
@@ -17,13 +17,13 @@ from phalanx.ssh.remote import ConnectionLost, HostRefused
 
 def test_trust_is_renewed_from_the_table(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
-    cloud = FakeCloud()
+    cloud = FakeAws()
     monkeypatch.setattr(connection, "connect", lambda name, region: cloud)
     cluster = attached(Cluster("demo", "aws", "us-east-1", table="table", head_address="54.0.0.1"))
     ssh_config.write(cluster, AUTHORITY, SshRoute())
     refused = HostRefused("its host key is not certified")
     assert not repair(cluster, refused)
-    cloud.item = lambda table, key: {"public_key": "ssh-ed25519 AAAAnewhead"}
+    cloud.get_item = lambda **_: {"Item": {"public_key": {"S": "ssh-ed25519 AAAAnewhead"}}}
     assert repair(cluster, refused)
     assert "newhead" in (cluster.directory / "known_hosts").read_text()
 
@@ -31,7 +31,7 @@ def test_trust_is_renewed_from_the_table(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("address", "reached"), [("54.0.0.1", "54.0.0.1"), ("i-0old", "i-1")])
 def test_how_ssh_reaches_the_head_is_written_again_as_this_version_does(tmp_path, monkeypatch, address, reached):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
-    cloud = FakeCloud()
+    cloud = FakeAws()
     monkeypatch.setattr(connection, "connect", lambda name, region: cloud)
     stack_id = cloud.put("demo", "CREATE_COMPLETE")
     cluster = Cluster("demo", "aws", "us-east-1", stack_id, table="table", head_address=address).save()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from clusters import FACTS, aws_spec, spec
-from fake_cloud import FakeCloud
+from fake_cloud import FakeAws
 
 from phalanx.cluster import shortage
 from phalanx.errors import CloudError, Mistakes, SpecError
@@ -101,7 +101,7 @@ def test_a_type_that_is_missing_is_named_with_what_is_wrong_with_the_others():
     ]
 
 
-class Choosy(FakeCloud):
+class Choosy(FakeAws):
     """A cloud that no zone of which offers the second type."""
 
     def facts(self, spec, ssh_public_key):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from click.testing import CliRunner
-from fake_cloud import STACK, FakeCloud, event
+from fake_cloud import STACK, FakeAws, event
 from plans import ADOPTED, FOUND
 from rosters import a_node
 
@@ -132,7 +132,7 @@ def judged(monkeypatch: pytest.MonkeyPatch, *marks: str) -> adopt_emr.EmrAdoptio
     """Look at nodes that have these marks besides those of every node."""
     monkeypatch.setattr(adopt_emr, "Nodes", FakeNodes)
     monkeypatch.setattr(FakeNodes, "agent", frozenset(marks))
-    return adopt_emr.EmrAdoption(FakeCloud(), "amazonaws.com", FOUND, adopt_emr.Wanted("mine"))
+    return adopt_emr.EmrAdoption(FakeAws(), "amazonaws.com", FOUND, adopt_emr.Wanted("mine"))
 
 
 @pytest.mark.parametrize(
@@ -152,20 +152,20 @@ def test_what_fails_before_the_agent_is_sent_undoes_the_adoption_at_once(tmp_pat
     monkeypatch.setattr(adopt_emr.emr_release, "release_node", lambda *_: None)
     adoption = judged(monkeypatch)
     cloud = adoption.cloud
-    assert isinstance(cloud, FakeCloud)
+    assert isinstance(cloud, FakeAws)
     cloud.script = [
         event(1, "mine", "CREATE_IN_PROGRESS", STACK),
         event(2, emr_adopted.CONDITION, "CREATE_IN_PROGRESS", "AWS::CloudFormation::WaitCondition"),
     ]
 
-    def refuse(_: str) -> None:
-        cloud.resources = lambda _: []  # type: ignore[method-assign]
+    def refuse(**_: str) -> None:
+        cloud.list_stack_resources = lambda **_: {}  # type: ignore[method-assign]
         raise CloudError("throttled")
 
-    cloud.resources = refuse  # type: ignore[method-assign]
+    cloud.list_stack_resources = refuse  # type: ignore[method-assign]
     with pytest.raises(CloudError, match="throttled"):
         list(adoption.steps())
-    assert cloud.describe_stack("mine") is None
+    assert cloud.state("mine") is None
 
 
 class FakeNodes:
@@ -185,7 +185,7 @@ class FakeNodes:
 
 def test_an_adoption_that_is_interrupted_is_undone(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
-    cloud, released = FakeCloud(), []
+    cloud, released = FakeAws(), []
     monkeypatch.setattr(connection, "connect", lambda *_: cloud)
     monkeypatch.setattr(emr_found, "find", lambda *_: FOUND)
     monkeypatch.setattr(adopt_emr, "Nodes", FakeNodes)
@@ -200,12 +200,12 @@ def test_an_adoption_that_is_interrupted_is_undone(tmp_path, monkeypatch):
     monkeypatch.setattr(Watch, "_show", show)
     ended = CliRunner().invoke(command, ["mine", "--emr", "j-1", "--yes"])
     assert "interrupted; what was added is removed again" in ended.output
-    assert released == ["i-2", "i-1"] and cloud.describe_stack("mine") is None
+    assert released == ["i-2", "i-1"] and cloud.state("mine") is None
 
 
 def test_an_agent_that_no_stack_has_any_more_is_removed_first_and_any_other_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
-    cloud, released = FakeCloud(), []
+    cloud, released = FakeAws(), []
     monkeypatch.setattr(adopt_emr, "Nodes", FakeNodes)
     monkeypatch.setattr(FakeNodes, "agent", frozenset({"stack/earlier/0123"}))
     monkeypatch.setattr(adopt_emr.emr_release, "release_node", lambda _, name: released.append(name) or name)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from clusters import FACTS, spec
+from fake_cloud import described, event, noted
 
-from phalanx.aws.model import Resource, StackState
+from phalanx.aws.model import StackState
 from phalanx.cluster.resume import require_living
 from phalanx.cluster.why import Evidence, diagnose
 from phalanx.emr.instance_groups import InstanceGroups
@@ -303,17 +304,15 @@ class FakeApi:
     def __init__(self, status: dict[str, Any]) -> None:
         self.status = status
 
-    def describe_stack(self, name: str) -> StackState:
-        return StackState(name, f"arn:{name}", "CREATE_IN_PROGRESS", "", 0.0)
-
-    def resources(self, _name: str) -> list[Resource]:
-        return [Resource("EmrCluster", "j-1", "AWS::EMR::Cluster")]
+    def exists(self, *_: str, StackName: str) -> dict[str, Any]:
+        return {"Stacks": [described(StackState(StackName, f"arn:{StackName}", "CREATE_IN_PROGRESS"))]}
 
     def call(self, *_: str, **__: str) -> dict[str, Any]:
         return {"Cluster": {"Id": "j-1", "Status": self.status}}
 
-    def pages(self, *_: str, **__: str) -> list[dict[str, Any]]:
-        return []
+    def pages(self, _service: str, operation: str, *_: str, **__: str) -> list[dict[str, Any]]:
+        made = event(1, "EmrCluster", "CREATE_COMPLETE", "AWS::EMR::Cluster")
+        return [noted(made)] if operation == "list_stack_resources" else []
 
 
 def test_what_emr_has_ended_is_said_in_the_words_of_emr_s_machines():

@@ -44,7 +44,7 @@ class Aws:
         end = self.ended[given["AutoScalingGroupName"]]
         return {"Activities": [{"StatusCode": "Successful", **({"EndTime": end} if end else {})}]}
 
-    def describe_security_groups(self, Filters: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803 (EC2's name)
+    def describe_security_groups(self, Filters: list[dict[str, Any]]) -> dict[str, Any]:
         assert Filters == [{"Name": "tag-key", "Values": ["phalanx:cluster"]}]
         pairs = [{"GroupId": f"sg-{one}"} for one in ("demo", *self.let_in)]
         rules = [{"UserIdGroupPairs": []}, {"UserIdGroupPairs": pairs}]

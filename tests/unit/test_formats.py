@@ -80,8 +80,13 @@ class TestRoster:
         """What the table contains from now on, by item."""
         assert phalanx("up", "--yes") == 0
         items = {"roster": {"roster": cloud.roster.to_json()}}
-        read = cloud.item
-        monkeypatch.setattr(cloud, "item", lambda table, key: items.get(key) or read(table, key))
+        read = cloud.get_item
+
+        def get_item(Key, **more):
+            found = items.get(Key["item"]["S"])
+            return {"Item": {name: {"S": text} for name, text in found.items()}} if found else read(Key=Key, **more)
+
+        monkeypatch.setattr(cloud, "get_item", get_item)
         return items
 
     @pytest.mark.parametrize("command", [["status", "--json"], ["scale", "2"]], ids=lambda command: command[0])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from fake_cloud import READY, FakeCloud
+from fake_cloud import READY, FakeAws
 
+from phalanx.aws import drift, stacks
 from phalanx.aws.model import Heads
 from phalanx.cluster import head_watch
 from phalanx.cluster.head_watch import HeadWatch
@@ -33,7 +34,7 @@ def clock(monkeypatch):
 
 def verdict_after(clock, heads, silent_s, progress=None, node_timeout_s=600.0, every_s=1):
     """Return the verdict after the same progress was read again and again for so long."""
-    watch = HeadWatch(FakeCloud(heads_now=heads))
+    watch = HeadWatch(FakeAws(heads_now=heads))
     watch.hear(progress or {})
     for _ in range(0, silent_s, every_s):
         clock.now += every_s
@@ -44,7 +45,7 @@ def verdict_after(clock, heads, silent_s, progress=None, node_timeout_s=600.0, e
 @pytest.mark.parametrize(("running", "step"), [(True, "boot script"), (False, "workers")])
 def test_a_third_head_in_a_row_is_reported(clock, running, step):
     """The step is the one where heads ended, not where the newest has started, and is known after their end."""
-    watch = HeadWatch(FakeCloud(heads_now=Heads(("i-1", "i-2", "i-3"), CAUSE, running)))
+    watch = HeadWatch(FakeAws(heads_now=Heads(("i-1", "i-2", "i-3"), CAUSE, running)))
     watch.hear({"head": "i-1", "i-1": "workers", "at": "7"})
     clock.now += 6
     assert watch.verdict(GROUP, 600) == ""
@@ -92,26 +93,26 @@ def test_it_polls_rarely(clock):
 
 def test_a_creation_ends_with_the_verdict(monkeypatch):
     monkeypatch.setattr(head_watch, "LOOK_S", 0.0)
-    cloud = FakeCloud(script=READY[:5], roster=None, heads_now=Heads(("i-1", "i-2", "i-3"), CAUSE, True))
-    creation = Creation(Stack(cloud, "demo", cloud.create_stack("demo", "{}", {})))
+    cloud = FakeAws(script=READY[:5], roster=None, heads_now=Heads(("i-1", "i-2", "i-3"), CAUSE, True))
+    creation = Creation(Stack(cloud, "demo", stacks.create(cloud, "demo", "{}", {})))
     list(creation.steps())
     assert "3 heads were launched one after another" in creation.failure()
 
 
 def test_workers_are_reported_as_they_say_hello():
     answered = '[["i-2","10.0.16.5"],["i-3","10.0.16.6"]]'
-    cloud = FakeCloud(script=READY[:5], roster=None, progress={**SAID, "answered": answered})
-    steps = Creation(Stack(cloud, "demo", cloud.create_stack("demo", "{}", {"Workers": "3"}))).steps()
+    cloud = FakeAws(script=READY[:5], roster=None, progress={**SAID, "answered": answered})
+    steps = Creation(Stack(cloud, "demo", stacks.create(cloud, "demo", "{}", {"Workers": "3"}))).steps()
     reported = [next(step for step in steps if isinstance(step, NodeAnswered)) for _ in range(2)]
     assert reported == [NodeAnswered("i-2", "10.0.16.5", 2, 4), NodeAnswered("i-3", "10.0.16.6", 3, 4)]
 
 
-def test_what_somebody_removed_is_reported_when_two_looks_have_missed_it(clock):
-    cloud = FakeCloud()
+def test_what_somebody_removed_is_reported_when_two_looks_have_missed_it(clock, monkeypatch):
+    cloud = FakeAws()
     stack = cloud.put("demo", "CREATE_IN_PROGRESS")
     lost = "PublicRouteTable (rtb-1) has lost its route to 0.0.0.0/0"
     looks = iter([[], [lost], [lost]])
-    cloud.drift = lambda _resources: next(looks)
+    monkeypatch.setattr(drift, "find", lambda *_: next(looks))
     watch, shown = HeadWatch(cloud), []
     for _ in range(3):
         clock.now += head_watch.COMPARE_S
@@ -120,14 +121,14 @@ def test_what_somebody_removed_is_reported_when_two_looks_have_missed_it(clock):
     assert watch.lost(stack) == "", "and not at each poll"
 
 
-def test_a_look_that_aws_refuses_ends_no_creation(clock):
-    cloud = FakeCloud()
+def test_a_look_that_aws_refuses_ends_no_creation(clock, monkeypatch):
+    cloud = FakeAws()
     stack = cloud.put("demo", "CREATE_IN_PROGRESS")
 
-    def refused(_resources):
+    def refused(*_):
         raise CloudError("not allowed: iam:ListRolePolicies")
 
-    cloud.drift = refused
+    monkeypatch.setattr(drift, "find", refused)
     watch = HeadWatch(cloud)
     clock.now += head_watch.COMPARE_S
     assert watch.lost(stack) == ""

@@ -29,6 +29,7 @@ class Account:
         self.stacks, self.amis, self.log = stacks or [], amis or [], log
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.kept: dict[str, dict[str, Any]] = {}
+        self.site = self
 
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         self.calls.append((operation, arguments))

@@ -232,6 +232,9 @@ class Idle:
 
     name = "local"
 
+    def __init__(self) -> None:
+        self.site = self
+
     def stop_if_idle(self) -> None:
         pass
 

@@ -7,16 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from clusters import FACTS, aws_spec, plan, spec
-from fake_cloud import READY, FakeCloud, event
+from fake_cloud import READY, FakeAws, event
 from test_storage_choices import OWN, VPC, ZONE
 
 from phalanx.aws import usage
+from phalanx.aws.model import CLUSTER_TAG
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.spending import cost
 from phalanx.cluster.take_down import TakeDown
 from phalanx.cluster.update import refuse_fixed
-from phalanx.errors import ClusterError, SpecError
+from phalanx.errors import CloudError, ClusterError, SpecError
 from phalanx.plan.lustre_storage import LustreFileSystem
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.plan_text import explain
@@ -240,8 +242,8 @@ def test_the_user_s_policy_has_fsx_s_calls_and_its_roles_and_the_linked_buckets_
     ],
 )
 def test_a_file_system_grows_and_gets_another_speed_and_is_what_it_was_otherwise(before, now, reason):
-    state = FakeCloud()
-    found = state.describe_stack(state.put("demo", "CREATE_COMPLETE"))
+    state = FakeAws()
+    found = state.state(state.put("demo", "CREATE_COMPLETE"))
     if not reason:
         refuse_fixed(found, {"lustre": (before, now)})
         return
@@ -249,7 +251,7 @@ def test_a_file_system_grows_and_gets_another_speed_and_is_what_it_was_otherwise
         refuse_fixed(found, {"lustre": (before, now)})
 
 
-class LustreCloud(FakeCloud):
+class LustreCloud(FakeAws):
     """A cloud whose stack has a Lustre file system, that FSx refuses to delete at first, and then takes a while."""
 
     def __init__(self, listing: bytes, monkeypatch: Any, state: Any, busy: int = 0) -> None:
@@ -264,17 +266,29 @@ class LustreCloud(FakeCloud):
         record.ssh_config.touch()
         monkeypatch.setattr(Remote, "run", lambda *_, **__: Completed(0, listing, b""))
 
-    def delete_lustre(self, file_system):
-        self.calls.append(f"delete {file_system}")
+    def call(self, service, operation, **arguments):
+        if service != "fsx":
+            return super().call(service, operation, **arguments)
+        return self.describe_lustre() if operation == "describe_file_systems" else self.delete_lustre(**arguments)
+
+    def describe_lustre(self):
+        tags = [{"Key": CLUSTER_TAG, "Value": "demo"}]
+        made = {"DeploymentType": "SCRATCH_2"}
+        one = {"FileSystemId": "physical-FileSystem", "Lifecycle": "AVAILABLE", "StorageCapacity": 1200}
+        gone = self.calls[-1:] == ["delete stack"]
+        return {"FileSystems": [] if gone else [{**one, "LustreConfiguration": made, "Tags": tags}]}
+
+    def delete_lustre(self, FileSystemId):
+        self.calls.append(f"delete {FileSystemId}")
         self.busy -= 1
-        return "a task runs" if self.busy >= 0 else ""
+        if self.busy >= 0:
+            refused = ClientError({"Error": {"Code": "BadRequest", "Message": "a task runs"}}, "DeleteFileSystem")
+            raise CloudError("a task runs") from refused
+        return {}
 
-    def delete_stack(self, stack_id):
+    def delete_stack(self, StackName):
         self.calls.append("delete stack")
-        super().delete_stack(stack_id)
-
-    def lustre_usd_per_hour(self, cluster, file_system):
-        return 0.25
+        super().delete_stack(StackName)
 
 
 def test_down_has_fsx_delete_it_before_the_network_that_it_is_in(monkeypatch, tmp_path):
@@ -305,5 +319,7 @@ def test_down_deletes_nothing_if_the_data_shall_stay(monkeypatch, tmp_path, keep
 
 def test_its_price_is_part_of_what_a_stopped_cluster_costs(monkeypatch, tmp_path):
     cloud = LustreCloud(b"", monkeypatch, tmp_path)
-    found = cost(cloud, cloud.describe_stack("demo"), None)
-    assert (found.lustre_usd_per_hour, found.idle_usd_per_hour) == (0.25, pytest.approx(0.25 + 0.045 + 2 * 0.005))
+    found = cost(cloud, cloud.state("demo"), None)
+    hourly = 0.14 * 1200 / 730
+    assert found.lustre_usd_per_hour == pytest.approx(hourly)
+    assert found.idle_usd_per_hour == pytest.approx(hourly + 0.045 + 2 * 0.005, abs=1e-4)

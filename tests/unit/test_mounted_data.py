@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from clusters import FACTS, aws_spec, plan, spec
-from fake_cloud import FakeCloud
+from fake_cloud import FakeAws
 
 from phalanx.aws import buckets
 from phalanx.cli.mounted import scattered
@@ -93,7 +93,7 @@ def test_the_plan_says_that_a_bind_plays_mountpoint_here():
     assert not any("plays Mountpoint" in one for one in warnings(on_aws(data=DATA)))
 
 
-class Listed(FakeCloud):
+class Listed(FakeAws):
     """Lists objects of `sizes`, one after another, and notes how many were taken."""
 
     def __init__(self, *sizes: int) -> None:

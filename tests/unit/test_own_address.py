@@ -85,15 +85,13 @@ class Group:
     def __init__(self, *networks: str) -> None:
         self.networks = list(networks)
 
-    def call(self, service, operation, **arguments):
-        assert (service, operation) == ("ec2", "describe_security_groups")
+    def describe_security_groups(self, **_):
         ranges = [{"CidrIp": network} for network in self.networks]
         rule = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": ranges}
         return {"SecurityGroups": [{"IpPermissions": [rule]}]}
 
-    def allow_ssh(self, _group, network):
-        self.networks.append(network)
-        return True
+    def authorize_security_group_ingress(self, IpPermissions, **_):
+        self.networks += [block["CidrIp"] for rule in IpPermissions for block in rule["IpRanges"]]
 
 
 @pytest.fixture
@@ -102,7 +100,7 @@ def group(phalanx, cloud, monkeypatch) -> Group:
     stack = next(iter(cloud.stacks.values()))
     stack.state = replace(stack.state, outputs={**stack.state.outputs, "HeadSecurityGroup": "sg-1"})
     made = Group("0.0.0.0/1")
-    for name in ("call", "allow_ssh"):
+    for name in ("describe_security_groups", "authorize_security_group_ingress"):
         monkeypatch.setattr(cloud, name, getattr(made, name), raising=False)
     return made
 

@@ -12,9 +12,9 @@ from botocore.regions import EndpointResolver
 from plans import default_document
 
 from localcloud.api import partitions
+from phalanx.connection import connect
 from phalanx.data import table
 from phalanx.errors import LocalCloudError
-from phalanx.local.local import LocalCloud
 from phalanx.node import aws_client, mount
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import Aws
@@ -42,10 +42,10 @@ def test_all_four_partitions_are_tried():
 def test_the_local_cloud_refuses_regions_of_other_partitions(region):
     spec = ClusterSpec(name="demo", nodes=1, region=region)
     if RESOLVER.get_partition_for_region(region) == "aws":
-        assert LocalCloud(region).facts(spec, "").kept_file_system == ""
+        assert connect("local", region).site.facts(spec, "").kept_file_system == ""
         return
     with pytest.raises(LocalCloudError, match=f"{region} is in another partition"):
-        LocalCloud(region).facts(spec, "")
+        connect("local", region).site.facts(spec, "")
 
 
 @pytest.mark.parametrize(("region", "domain"), [*regions()])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fake_cloud import FakeCloud, demo, up
+from fake_cloud import FakeAws, demo, up
 
 from phalanx.aws.model import Running
 from phalanx.cluster.bring_up import BringUp
@@ -26,7 +26,7 @@ def deleted_at(step, cloud):
 
 
 def test_a_creation_that_another_command_deletes_is_reported_in_a_sentence_and_can_be_repeated():
-    cloud = FakeCloud()
+    cloud = FakeAws()
     with pytest.raises(
         ClusterError, match=r"^another command has deleted cluster demo, such as `phalanx down`"
     ) as failed:
@@ -38,7 +38,7 @@ def test_a_creation_that_another_command_deletes_is_reported_in_a_sentence_and_c
 
 def test_a_cluster_that_another_command_deletes_is_not_reported_as_ready(monkeypatch):
     """The other command has removed the record that ssh reads, too."""
-    cloud = FakeCloud()
+    cloud = FakeAws()
 
     def connect(remote):
         cloud.stacks.clear()
@@ -50,7 +50,7 @@ def test_a_cluster_that_another_command_deletes_is_not_reported_as_ready(monkeyp
 
 
 def test_a_cluster_that_is_being_deleted_while_up_starts_its_nodes_is_that(monkeypatch):
-    cloud = FakeCloud()
+    cloud = FakeAws()
     up(cloud)
     cloud.running_now = Running(2, True, None)
 
@@ -66,13 +66,13 @@ def test_a_cluster_that_is_being_deleted_while_up_starts_its_nodes_is_that(monke
 
 
 def test_an_up_whose_local_cloud_another_command_stops_says_so(monkeypatch):
-    cloud = FakeCloud()
+    cloud = FakeAws()
 
-    def gone(*_):
+    def gone(**_):
         raise NotRunning("the local cloud is not running", "")
 
-    def stopped(*_):
-        cloud.describe_stack = gone
+    def stopped(**_):
+        cloud.describe_stacks = gone
         gone()
 
     monkeypatch.setattr(cloud, "create_stack", stopped)

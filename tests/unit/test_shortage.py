@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from clusters import FACTS, plan
-from fake_cloud import HEAD_FAILED, READY, FakeCloud
+from fake_cloud import HEAD_FAILED, READY, FakeAws
 
 from phalanx import state_files, template
 from phalanx.cluster.bring_up import BringUp, Note
@@ -25,7 +25,7 @@ QUOTA = "You have requested more vCPU capacity than your current vCPU limit of 8
 DENIED = "You are not authorized to perform this operation. with an explicit deny in a service control policy"
 
 
-class Scarce(FakeCloud):
+class Scarce(FakeAws):
     """A cloud whose first stacks fail for these reasons, and the next ones do not."""
 
     def __init__(self, *reasons: str) -> None:
@@ -37,16 +37,20 @@ class Scarce(FakeCloud):
         zones = ("us-east-1a", "us-east-1b") if spec.type == "c5.large" else ("us-east-1b",)
         return replace(FACTS, zones=zones, ssh_public_key=ssh_public_key)
 
-    def create_stack(self, name, template, parameters, tags=None):
-        kind, zone = template.split()
+    def create_stack(self, StackName, TemplateBody, Parameters, **_):
+        kind, zone = TemplateBody.split()
         self.tried.append((kind, zone))
-        parameters = {**parameters, "InstanceType": kind, "Zone": zone}
+        chosen = {"InstanceType": kind, "Zone": zone}
+        parameters = [
+            *Parameters,
+            *({"ParameterKey": key, "ParameterValue": value} for key, value in chosen.items()),
+        ]
         self.script = READY
         if self.reasons:
             first, second, failed, *rest = HEAD_FAILED
             said = f"WaitCondition received failed message: '{self.reasons.pop(0)}' for uniqueId: phalanx"
             self.script = [first, second, replace(failed, reason=said), *rest]
-        return super().create_stack(name, template, parameters, tags)
+        return super().create_stack(StackName, parameters, TemplateBody=TemplateBody)
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from fake_cloud import HEAD_FAILED, MISSING, READY, STACK, FakeCloud, event, roster
+from fake_cloud import HEAD_FAILED, MISSING, READY, STACK, FakeAws, event, noted, roster
 
+from phalanx.aws import stacks
 from phalanx.aws.model import Resource, StackEvent
 from phalanx.cluster.deletion import Deletion
 from phalanx.cluster.foreign_resources import ForeignDeleted, named
@@ -13,17 +14,17 @@ from phalanx.errors import CloudError
 
 
 def asked_for(cloud):
-    return Stack(cloud, "demo", cloud.create_stack("demo", "{}", {}))
+    return Stack(cloud, "demo", stacks.create(cloud, "demo", "{}", {}))
 
 
 def test_each_event_is_reported_once_and_in_order():
-    steps = list(Creation(asked_for(FakeCloud())).steps())
+    steps = list(Creation(asked_for(FakeAws())).steps())
     shown = [step.event_id for step in steps if isinstance(step, StackEvent)]
     assert shown == [event.event_id for event in READY]
 
 
 def test_nodes_are_reported_as_they_answer_and_missing_ones_with_their_reason():
-    cloud = FakeCloud(roster=roster(2, missing=[MISSING]))
+    cloud = FakeAws(roster=roster(2, missing=[MISSING]))
     steps = list(Creation(asked_for(cloud)).steps())
     answered = [step for step in steps if isinstance(step, NodeAnswered)]
     assert [(step.name, step.answered, step.requested) for step in answered] == [
@@ -34,7 +35,7 @@ def test_nodes_are_reported_as_they_answer_and_missing_ones_with_their_reason():
 
 
 def failure_of(script):
-    creation = Creation(asked_for(FakeCloud(script=script)))
+    creation = Creation(asked_for(FakeAws(script=script)))
     assert list(creation.steps())
     assert not creation.ready
     return creation.failure()
@@ -54,36 +55,36 @@ def test_the_first_failure_counts_and_not_what_was_cancelled_for_it():
 
 
 def test_a_wait_ends_and_says_what_it_waited_for():
-    stack = asked_for(FakeCloud(script=READY[:2]))
+    stack = asked_for(FakeAws(script=READY[:2]))
     with pytest.raises(CloudError, match=r"waiting for stack demo to be created.*CREATE_IN_PROGRESS") as caught:
         list(Creation(stack, deadline_s=0).steps())
     assert "Run the same command again to continue waiting" in caught.value.hint
 
 
 def test_a_deletion_waits_until_nothing_is_left_and_removes_the_retained_log_group():
-    cloud = FakeCloud(script=[*HEAD_FAILED], left=[["instance i-1 (shutting-down)"], []])
+    cloud = FakeAws(script=[*HEAD_FAILED], left=[["instance i-1 (shutting-down)"], []])
     stack = asked_for(cloud)
     steps = list(Deletion(stack).steps())
     assert steps[-1] == Leftovers(("instance i-1 (shutting-down)",))
-    assert cloud.describe_stack(stack.stack_id).status == "DELETE_COMPLETE"
+    assert cloud.state(stack.stack_id).status == "DELETE_COMPLETE"
     assert cloud.left == []
     assert cloud.deleted_groups == ["physical-LogGroup"]
 
 
 def test_what_is_left_is_named():
-    cloud = FakeCloud(poll_interval_s=0.01, left=[["Volume vol-1"]] * 1000)
-    with pytest.raises(CloudError, match=r"all resources of demo to be deleted.*Volume vol-1"):
+    cloud = FakeAws(poll_interval_s=0.01, left=[["instance i-1 (running)"]] * 1000)
+    with pytest.raises(CloudError, match=r"all resources of demo to be deleted.*instance i-1"):
         list(Deletion(asked_for(cloud), proof_s=0.2).steps())
 
 
 def test_a_stack_that_can_t_be_deleted_is_tried_twice_and_its_resources_named():
-    class Stubborn(FakeCloud):
+    class Stubborn(FakeAws):
         tries = 0
 
-        def delete_stack(self, stack_id):
-            super().delete_stack(stack_id)
+        def delete_stack(self, StackName):
+            super().delete_stack(StackName)
             self.tries += 1
-            stack = self.stacks[stack_id]
+            stack = self.stacks[StackName]
             number = len(stack.script)
             failed = event(number + 10, "Subnet", "DELETE_FAILED", "AWS::EC2::Subnet", "has dependencies")
             stack.script[-2:] = [failed, event(number + 11, "demo", "DELETE_FAILED", STACK)]
@@ -94,37 +95,37 @@ def test_a_stack_that_can_t_be_deleted_is_tried_twice_and_its_resources_named():
     assert cloud.tries == 2
 
 
-class BlockedOnce(FakeCloud):
+class BlockedOnce(FakeAws):
     """Its stacks can't be deleted before what GuardDuty made in their VPC is gone."""
 
-    def resources(self, stack_id):
-        return [Resource("Vpc", "vpc-1", "AWS::EC2::VPC")]
+    def list_stack_resources(self, StackName):
+        return {"StackResourceSummaries": [noted(event(1, "Vpc", "CREATE_COMPLETE"))]}
 
-    def delete_stack(self, stack_id):
-        super().delete_stack(stack_id)
+    def delete_stack(self, StackName):
+        super().delete_stack(StackName)
         if self.guard_duty or self.others:
-            stack = self.stacks[stack_id]
+            stack = self.stacks[StackName]
             number = len(stack.script)
             failed = event(number + 10, "Vpc", "DELETE_FAILED", "AWS::EC2::VPC", "has dependencies")
             stack.script[-2:] = [failed, event(number + 11, "demo", "DELETE_FAILED", STACK)]
 
 
 def test_what_guard_duty_made_in_the_vpc_is_deleted_before_the_second_try():
-    endpoint, group = "VPC endpoint vpce-1", "security group sg-1"
-    cloud = BlockedOnce(guard_duty=[[endpoint, group], [group]])
+    cloud = BlockedOnce(guard_duty=[["vpce-1"], ["vpce-1"]])
     steps = list(Deletion(asked_for(cloud)).steps())
-    assert [step for step in steps if isinstance(step, ForeignDeleted)] == [ForeignDeleted((endpoint, group))]
+    assert [step for step in steps if isinstance(step, ForeignDeleted)] == [
+        ForeignDeleted(("VPC endpoint vpce-1 (aws.guardduty-data)",))
+    ]
     assert cloud.guard_duty == []
 
 
 def test_what_others_made_in_the_vpc_is_named():
-    cloud = BlockedOnce(others=["network interface eni-1 (made by hand)"])
+    cloud = BlockedOnce(others={"eni-1": "made by hand"})
     with pytest.raises(CloudError, match=r"phalanx did not make:\n  network interface eni-1 \(made by hand\)"):
         list(Deletion(asked_for(cloud)).steps())
 
 
 def test_a_stack_from_the_console_has_no_tag_and_does_not_call_its_own_resources_foreign():
-    own, other = "security group sg-1 (console-NodeSecurityGroup)", "network interface eni-1 (by hand)"
-    cloud = FakeCloud(others=[own, other])
+    cloud = FakeAws(others={"eni-1": "by hand"}, groups={"sg-1": "console-NodeSecurityGroup"})
     made = [Resource("Vpc", "vpc-1", "AWS::EC2::VPC"), Resource("Nodes", "sg-1", "AWS::EC2::SecurityGroup")]
-    assert named(cloud, "console", made) == [other]
+    assert named(cloud, "console", made) == ["network interface eni-1 (by hand)"]

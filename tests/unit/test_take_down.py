@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fake_cloud import HEAD_FAILED, READY, FakeCloud, event
+from fake_cloud import HEAD_FAILED, READY, FakeAws, described, event
 
 from phalanx.aws.model import Running
 from phalanx.cluster.cluster_record import Cluster
@@ -23,7 +23,7 @@ def state(tmp_path, monkeypatch):
 @pytest.fixture
 def cloud():
     """A cloud with one cluster, of which this machine has a record."""
-    cloud = FakeCloud()
+    cloud = FakeAws()
     Cluster("demo", "local", "us-east-1", cloud.put("demo", "CREATE_COMPLETE")).save()
     return cloud
 
@@ -32,22 +32,22 @@ def test_down_deletes_and_forgets(cloud, state):
     take_down = TakeDown(cloud, "demo")
     list(take_down.steps())
     assert take_down.found
-    assert cloud.describe_stack("demo") is None
+    assert cloud.state("demo") is None
     assert not (state / "clusters/demo").exists()
     assert cloud.stopped == 1
 
 
 def test_what_an_interrupted_review_has_left_goes_first(cloud):
-    stack_id = cloud.describe_stack("demo").stack_id
+    stack_id = cloud.state("demo").stack_id
     list(TakeDown(cloud, "demo").steps())
     assert cloud.reviews_forgotten == [stack_id]
 
 
 def test_an_update_in_progress_is_awaited_before_the_deletion(cloud):
-    cloud.execute_changes("changes")
+    cloud.execute_change_set("changes")
     statuses = [step.status for step in TakeDown(cloud, "demo").steps()]
     assert statuses.index("UPDATE_COMPLETE") < statuses.index("DELETE_COMPLETE")
-    assert cloud.describe_stack("demo") is None
+    assert cloud.state("demo") is None
 
 
 def test_a_second_down_finds_nothing(cloud):
@@ -58,7 +58,7 @@ def test_a_second_down_finds_nothing(cloud):
 
 
 def test_an_interrupted_deletion_is_completed(state):
-    cloud = FakeCloud(left=[["instance i-1 (shutting-down)"]])
+    cloud = FakeAws(left=[["instance i-1 (shutting-down)"]])
     stack_id = cloud.put("demo", "DELETE_COMPLETE", script=HEAD_FAILED)
     Cluster("demo", "local", "us-east-1", stack_id).save()
     take_down = TakeDown(cloud, "demo")
@@ -69,27 +69,34 @@ def test_an_interrupted_deletion_is_completed(state):
     assert not (state / "clusters/demo").exists()
 
 
+def shared(cloud: FakeAws, *clusters: str) -> None:
+    """Give the cluster a VPC in which these clusters' nodes are."""
+    cloud.sharers_now = [*clusters]
+    cloud.stacks[cloud.state("demo").stack_id].script = [READY[1]]
+
+
 def test_what_another_cluster_uses_is_left_until_that_is_down(cloud, state):
-    cloud.sharers_now = ["other", "gone"]
+    shared(cloud, "other", "gone")
     other = cloud.put("other", "CREATE_COMPLETE")
     with pytest.raises(ClusterError, match="nothing was deleted: other uses the network or the shared directory") as e:
         list(TakeDown(cloud, "demo").steps())
     assert "`phalanx down -c other`" in e.value.hint
-    assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
+    assert cloud.state("demo").status == "CREATE_COMPLETE"
     cloud.stacks[other].state = replace(cloud.stacks[other].state, status="DELETE_COMPLETE")
     list(TakeDown(cloud, "demo").steps())
-    assert cloud.describe_stack("demo") is None
+    assert cloud.state("demo") is None
 
 
 def test_another_cluster_that_may_not_be_looked_at_counts_as_there(cloud, monkeypatch):
-    cloud.sharers_now, look = ["other"], cloud.describe_stack
+    shared(cloud, "other")
+    look = cloud.describe_stacks
 
-    def described(name):
-        if name == "other":
+    def described(StackName):
+        if StackName == "other":
             raise CloudError("these AWS credentials may not call cloudformation:DescribeStacks")
-        return look(name)
+        return look(StackName)
 
-    monkeypatch.setattr(cloud, "describe_stack", described)
+    monkeypatch.setattr(cloud, "describe_stacks", described)
     with pytest.raises(ClusterError, match="nothing was deleted: other uses the network"):
         list(TakeDown(cloud, "demo").steps())
 
@@ -97,7 +104,7 @@ def test_another_cluster_that_may_not_be_looked_at_counts_as_there(cloud, monkey
 def test_a_file_system_with_mount_targets_of_others_is_not_deleted(with_data):
     cloud = with_data(b"", file_system="fs-1", keep="no")
     rule = event(8, "NfsFromNodes", "CREATE_COMPLETE", "AWS::EC2::SecurityGroupIngress")
-    cloud.stacks[cloud.describe_stack("demo").stack_id].script.insert(5, rule)
+    cloud.stacks[cloud.state("demo").stack_id].script.insert(5, rule)
     with pytest.raises(ClusterError, match="has mount targets that are not demo's"):
         TakeDown(cloud, "demo")
     assert TakeDown(cloud, "demo", "yes").kept
@@ -110,8 +117,8 @@ FILES = [*READY[:5], event(7, "FileSystem", "CREATE_COMPLETE", "AWS::EFS::FileSy
 def with_data(monkeypatch):
     """Make a cluster whose shared directory is listed, with a given listing and `keep` in the file."""
 
-    def make(listing: bytes, **spec: str | None) -> FakeCloud:
-        cloud = FakeCloud()
+    def make(listing: bytes, **spec: str | None) -> FakeAws:
+        cloud = FakeAws()
         stack_id = cloud.put("demo", "CREATE_COMPLETE", script=FILES)
         record = Cluster("demo", "local", "us-east-1", stack_id, "54.0.0.1", "/efs", spec=spec).save()
         record.ssh_config.touch()
@@ -175,8 +182,8 @@ def test_records_of_jobs_are_not_counted_among_the_user_s_files(with_data, listi
 def on_the_head(monkeypatch):
     """Make a cluster whose head serves the shared directory, with a given listing and `keep` in the file."""
 
-    def make(listing: bytes = b"phalanx\t./a\n", **spec: str) -> FakeCloud:
-        cloud = FakeCloud()
+    def make(listing: bytes = b"phalanx\t./a\n", **spec: str) -> FakeAws:
+        cloud = FakeAws()
         record = Cluster(
             "demo", "local", "us-east-1", cloud.put("demo", "CREATE_COMPLETE", script=READY), "54.0.0.1", "/efs"
         )
@@ -194,10 +201,10 @@ def test_data_on_the_head_s_disk_go_only_with_consent(on_the_head):
     assert asked == ["1 file in /efs, such as a"] and "phalanx get" in refused.value.hint
     with pytest.raises(ClusterError, match="nothing was deleted"):
         TakeDown(cloud, "demo", keep="yes")
-    assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
+    assert cloud.state("demo").status == "CREATE_COMPLETE"
     take_down = TakeDown(cloud, "demo", loses=lambda contents: True)
     list(take_down.steps())
-    assert take_down.lost == "1 file in /efs, such as a" and cloud.describe_stack("demo") is None
+    assert take_down.lost == "1 file in /efs, such as a" and cloud.state("demo") is None
 
 
 @pytest.mark.parametrize(
@@ -208,15 +215,15 @@ def test_an_empty_directory_an_order_and_a_stopped_head_need_no_question(on_the_
     cloud.running_now = Running(nodes=0 if stopped else 1, stopped=stopped, end_s=None)
     asked: list[str] = []
     list(TakeDown(cloud, "demo", loses=lambda contents: bool(asked.append(contents))).steps())
-    assert asked == [] and cloud.describe_stack("demo") is None
+    assert asked == [] and cloud.state("demo") is None
 
 
 @pytest.mark.parametrize("status", ["DELETE_FAILED", "DELETE_COMPLETE"])
 def test_a_deletion_that_was_interrupted_is_not_asked_about_again(on_the_head, monkeypatch, status):
     cloud = on_the_head()
-    found = replace(cloud.describe_stack("demo"), status=status)
+    found = {"Stacks": [described(replace(cloud.state("demo"), status=status))]}
     monkeypatch.setattr(Remote, "run", lambda *_, **__: (_ for _ in ()).throw(ConnectionLost("no way", "")))
-    monkeypatch.setattr(cloud, "describe_stack", lambda _: found)
+    monkeypatch.setattr(cloud, "describe_stacks", lambda **_: found)
     assert TakeDown(cloud, "demo", keep="ask", loses=lambda contents: False).lost == ""
 
 
@@ -228,18 +235,18 @@ def test_data_that_nobody_can_look_at_is_kept(with_data, monkeypatch):
 
 
 def test_a_creation_that_never_ended_leaves_nothing():
-    cloud = FakeCloud()
+    cloud = FakeAws()
     cloud.put("demo", "CREATE_IN_PROGRESS", script=FILES[:6])
     list(TakeDown(cloud, "demo").steps())
     assert cloud.deleted_file_systems == ["physical-FileSystem"]
 
 
 def test_a_stack_of_somebody_else_is_not_touched():
-    cloud = FakeCloud()
+    cloud = FakeAws()
     cloud.put("demo", "CREATE_COMPLETE", ours=False)
     with pytest.raises(CloudError, match=r"in use by a stack that phalanx did not make"):
         list(TakeDown(cloud, "demo").steps())
-    assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
+    assert cloud.state("demo").status == "CREATE_COMPLETE"
 
 
 def test_a_cluster_that_another_command_creates_again_meanwhile_ends_the_wait_and_stays(cloud):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from dataclasses import replace
 
 import pytest
-from fake_cloud import READY, STACK, FakeCloud, demo, event, up
+from fake_cloud import READY, STACK, FakeAws, demo, event, up
 
 from phalanx import template
 from phalanx.aws.model import Running, StackChange
@@ -15,7 +16,6 @@ from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.update import Proposal
 from phalanx.errors import CloudError, ClusterError, StackFailed
-from phalanx.objects.sent_document import InBucket
 
 pytestmark = pytest.mark.usefixtures("in_memory")
 
@@ -33,7 +33,7 @@ def changed(cloud, approve=lambda proposal: None, **values):
 
 
 def test_a_changed_file_is_shown_and_then_executed():
-    cloud, shown = FakeCloud(changes=[GROUP, MAIL]), []
+    cloud, shown = FakeAws(changes=[GROUP, MAIL]), []
     up(cloud)
     cloud.outdated_now = [cloud.roster.nodes[1].instance_id]
     result = changed(cloud, shown.append, type="c5.xlarge", idle_s=1800)
@@ -49,34 +49,34 @@ def test_a_changed_file_is_shown_and_then_executed():
 
 
 def test_a_document_that_no_request_takes_is_compared_from_the_bucket(monkeypatch):
-    cloud = FakeCloud(changes=[GROUP])
+    cloud = FakeAws(changes=[GROUP])
     up(cloud)
-    document = "x" * 60_000
+    document = json.dumps("x" * 60_000)
     monkeypatch.setattr(template, "request", lambda plan: (document, plan.parameters()))
     making = BringUp(cloud, demo(type="c5.xlarge", bucket="documents"), lambda proposal: None)
     notes = [step.text for step in making.steps() if isinstance(step, Note)]
     ((url, text),) = cloud.uploads.items()
     assert re.fullmatch(r"s3://documents/phalanx/demo-[0-9a-f]{32}\.json", url)
-    assert (cloud.sent[-1], text, cloud.objects) == (InBucket(url, document), document, {})
+    assert (cloud.sent[-1], text, cloud.objects) == (document, document, {})
     assert any(f"it goes through {url}, which is deleted afterwards" in note for note in notes)
     assert making.result and [*making.result.changed] == ["type"]
 
 
 def test_another_bucket_is_no_change_of_the_cluster():
-    cloud = FakeCloud(changes=[GROUP])
+    cloud = FakeAws(changes=[GROUP])
     up(cloud)
     assert changed(cloud, pytest.fail, bucket="documents").changed == {}
 
 
 def test_an_update_that_cloudformation_refuses_leaves_nothing_in_the_bucket(monkeypatch):
-    def refuse(*_arguments):
+    def refuse(**_arguments):
         assert cloud.objects
         raise CloudError("cloudformation:CreateChangeSet was refused")
 
-    cloud = FakeCloud(changes=[GROUP])
+    cloud = FakeAws(changes=[GROUP])
     up(cloud)
     monkeypatch.setattr(template, "request", lambda plan: ("x" * 60_000, plan.parameters()))
-    monkeypatch.setattr(cloud, "review_changes", refuse)
+    monkeypatch.setattr(cloud, "create_change_set", refuse)
     with pytest.raises(CloudError, match="was refused"):
         changed(cloud, type="c5.xlarge", bucket="documents")
     assert cloud.uploads
@@ -85,7 +85,7 @@ def test_an_update_that_cloudformation_refuses_leaves_nothing_in_the_bucket(monk
 
 def test_a_role_that_would_outlive_an_update_which_no_longer_wants_it_is_deleted():
     gone = StackChange("Remove", "RemovalRole", "AWS::IAM::Role")
-    cloud = FakeCloud(changes=[gone], script=[event(0, "RemovalRole", "CREATE_COMPLETE", "AWS::IAM::Role"), *READY])
+    cloud = FakeAws(changes=[gone], script=[event(0, "RemovalRole", "CREATE_COMPLETE", "AWS::IAM::Role"), *READY])
     up(cloud, down_after_s=7200)
     changed(cloud, lambda proposal: None, down_after_s=None)
     assert cloud.deleted_roles == ["physical-RemovalRole"]
@@ -103,7 +103,7 @@ def test_a_role_that_would_outlive_an_update_which_no_longer_wants_it_is_deleted
 )
 def test_an_update_keeps_the_image_of_the_nodes_unless_the_file_wants_another(monkeypatch, values, kept):
     """A path of Systems Manager may name a newer image by now: nodes of both would be in one cluster."""
-    cloud, plans = FakeCloud(changes=[GROUP]), []
+    cloud, plans = FakeAws(changes=[GROUP]), []
     up(cloud)
     (stack,) = cloud.stacks.values()
     parameters = {**stack.state.parameters, "Image": "/aws/service/x", "RootDevice": "/dev/xvdz"}
@@ -119,23 +119,23 @@ def test_an_update_keeps_the_image_of_the_nodes_unless_the_file_wants_another(mo
 
 
 def test_an_up_deletes_what_an_interrupted_review_has_left():
-    cloud = FakeCloud()
+    cloud = FakeAws()
     up(cloud)
     assert cloud.reviews_forgotten == []
     up(cloud)
-    assert cloud.reviews_forgotten == [cloud.describe_stack("demo").stack_id]
+    assert cloud.reviews_forgotten == [cloud.state("demo").stack_id]
 
 
 def test_what_is_not_approved_is_not_done():
     def refuse(proposal):
         raise KeyboardInterrupt
 
-    cloud = FakeCloud(changes=[GROUP])
+    cloud = FakeAws(changes=[GROUP])
     up(cloud)
     with pytest.raises(KeyboardInterrupt):
         changed(cloud, refuse, type="c5.xlarge")
     assert cloud.forgotten == ["changes"]
-    assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
+    assert cloud.state("demo").status == "CREATE_COMPLETE"
     assert Cluster.load("demo").spec["type"] == "c5.large"
 
 
@@ -151,16 +151,16 @@ def test_what_is_not_approved_is_not_done():
     ],
 )
 def test_what_can_not_change_in_place_is_refused_before_anybody_is_asked(changes, values, reason):
-    cloud, shown = FakeCloud(changes=changes), []
+    cloud, shown = FakeAws(changes=changes), []
     up(cloud)
     with pytest.raises(ClusterError, match=reason) as caught:
         changed(cloud, shown.append, **values)
     assert shown == [] and "`phalanx down`, then `phalanx up`" in caught.value.hint
-    assert cloud.describe_stack("demo").status == "CREATE_COMPLETE"
+    assert cloud.state("demo").status == "CREATE_COMPLETE"
 
 
 def test_only_the_number_of_nodes_takes_no_update_of_the_stack():
-    cloud, shown = FakeCloud(changes=[GROUP]), []
+    cloud, shown = FakeAws(changes=[GROUP]), []
     up(cloud)
     result = changed(cloud, shown.append, nodes=3)
     assert shown == [Proposal("demo", {"nodes": (2, 3)})]
@@ -169,7 +169,7 @@ def test_only_the_number_of_nodes_takes_no_update_of_the_stack():
 
 
 def test_a_type_with_gpus_brings_the_lease_that_it_has_by_default():
-    cloud = FakeCloud(changes=[GROUP], name="aws")
+    cloud = FakeAws(changes=[GROUP], name="aws")
     for kind in ("c5.large", "c5.xlarge", "g5.xlarge"):
         assert cloud.ends == []
         wanted = demo(cloud="aws", ssh_from="203.0.113.0/24", type=kind)
@@ -180,14 +180,14 @@ def test_a_type_with_gpus_brings_the_lease_that_it_has_by_default():
 
 
 def test_settings_of_the_next_creation_are_taken_as_they_are():
-    cloud = FakeCloud(changes=[GROUP])
+    cloud = FakeAws(changes=[GROUP])
     up(cloud)
     assert changed(cloud, None, min=2, keep="no").changed == {}
     assert Cluster.load("demo").spec["min"] == 2
 
 
 def test_an_agent_of_another_version_is_not_mixed_with_the_head_s():
-    cloud = FakeCloud(changes=[GROUP])
+    cloud = FakeAws(changes=[GROUP])
     up(cloud)
     (stack,) = cloud.stacks.values()
     stack.state = replace(stack.state, outputs={**stack.state.outputs, "AgentVersion": "0.1+1234"})
@@ -197,7 +197,7 @@ def test_an_agent_of_another_version_is_not_mixed_with_the_head_s():
 
 
 def test_what_the_parameters_of_an_adopted_stack_do_not_show_is_not_compared():
-    cloud = FakeCloud(changes=[GROUP])
+    cloud = FakeAws(changes=[GROUP])
     up(cloud)
     cluster = Cluster.load("demo")
     replace(cluster, spec={key: cluster.spec[key] for key in ("name", "cloud", "region", "type", "nodes")}).save()
@@ -205,12 +205,12 @@ def test_what_the_parameters_of_an_adopted_stack_do_not_show_is_not_compared():
 
 
 def test_an_interrupted_update_is_followed_by_the_next_up():
-    cloud = FakeCloud(changes=[GROUP])
+    cloud = FakeAws(changes=[GROUP])
     up(cloud)
     steps = BringUp(cloud, demo(type="c5.xlarge"), lambda proposal: None).steps()
     next(steps)
     steps.close()
-    assert cloud.describe_stack("demo").updating
+    assert cloud.state("demo").updating
     cloud.changes = []
     result = changed(cloud, type="c5.xlarge")
     assert list(result.changed) == ["type"]
@@ -218,7 +218,7 @@ def test_an_interrupted_update_is_followed_by_the_next_up():
 
 
 def test_a_failed_update_says_why_and_that_everything_is_as_before():
-    cloud = FakeCloud(changes=[GROUP])
+    cloud = FakeAws(changes=[GROUP])
     up(cloud)
     cloud.update_script = [
         event(11, "demo", "UPDATE_IN_PROGRESS", STACK),

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws.model import ScalingActivity
 from phalanx.aws.refusals import is_gone
 from phalanx.errors import CloudError
 
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
-class Api(Protocol):
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
 
-
-def of(api: Api, group: str, deleted: bool = False) -> list[ScalingActivity]:
+def of(api: Aws, group: str, deleted: bool = False) -> list[ScalingActivity]:
     """Return the group's activities; none if there is no such group (yet).
 
     With `deleted`, also those of groups of this name that were deleted (docs/aws-behaviour.md 3.8).
@@ -24,7 +22,7 @@ def of(api: Api, group: str, deleted: bool = False) -> list[ScalingActivity]:
         found = api.pages("autoscaling", "describe_scaling_activities", "Activities", **which)
         return [_activity(one) for one in found]
     except CloudError as error:
-        if isinstance(error.__cause__, Exception) and is_gone(error.__cause__):
+        if is_gone(error.__cause__):
             return []
         raise
 

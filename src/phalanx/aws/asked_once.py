@@ -5,31 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import copy
 from itertools import tee
-from typing import Any, Protocol
+from typing import Any, cast
 
+from phalanx.aws.aws import Aws
 from phalanx.errors import CloudError, CloudUnreachable
 
 
-class Api(Protocol):
-    name: str
-    region: str
-    machines: Any
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]: ...
-    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
-
-
-class AskedOnce:
+class AskedOnce(Aws):
     """Answers a read-only call from memory if it was made before; a refusal is no answer.
 
     A service that does not answer is not asked again: everybody would wait for it as often as there are types.
     """
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Aws) -> None:
+        super().__init__(api.region, api.name)
         self._api = api
-        self.name, self.region = api.name, api.region
-        self.machines = type(api.machines)(self)
+        self.machines = cast("Any", type(api.machines))(self)
         self._answers: dict[str, Any] = {}
         self._silent: dict[str, CloudUnreachable] = {}
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from phalanx.aws import activities, heads, leases
-from phalanx.aws.model import Heads, Running, ScalingActivity
+from phalanx.aws.model import Heads, Resource, Running, ScalingActivity
 
 if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
     from phalanx.plan.money import Use
     from phalanx.spec.spec import ClusterSpec
 
@@ -17,7 +19,7 @@ class AutoScaling:
 
     admin_user = ""
 
-    def __init__(self, api: Any) -> None:
+    def __init__(self, api: Aws) -> None:
         self._api = api
 
     def require(self, spec: ClusterSpec) -> tuple[str, str]:  # noqa: ARG002 - of the protocol
@@ -48,6 +50,14 @@ class AutoScaling:
 
     def activities(self, group: str) -> list[ScalingActivity]:
         return activities.of(self._api, group, deleted=True)
+
+    def leftovers(self, cluster: str, resources: Sequence[Resource]) -> Iterator[str]:  # noqa: ARG002 - of the protocol
+        """Yield nothing: groups are resources of the stack."""
+        yield from ()
+
+    def clusters(self) -> Iterator[str]:
+        """Yield nothing: the tags of groups are found with those of all resources."""
+        yield from ()
 
     def heads(self, group: str) -> Heads:
         return heads.of(self._api, group)

@@ -1,52 +1,135 @@
-"""The user's AWS account, with the credentials that every AWS tool uses."""
+"""AWS's API in a region. All calls go through `call`, which retries them and translates errors."""
 
 from __future__ import annotations
 
-import shlex
-import sys
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
-from phalanx.aws import sessions
-from phalanx.aws.aws_api import ApiCloud
-from phalanx.aws.model import SshRoute
-from phalanx.aws.refusals import translate
-from phalanx.ssh import session_manager
+from phalanx.aws import pages, sessions, transcript
+from phalanx.aws.refusals import is_gone, translate
+from phalanx.errors import CloudError
+from phalanx.node.sigv4 import Credentials
+from phalanx.waits import waiting
+
+if TYPE_CHECKING:
+    from phalanx.aws.model import Machines, Site
+
+# A plan is not worth a long wait for the price list: it is asked once and briefly, and a dated table is there.
+_PRICING = "pricing"
+_SHORTLY = Config(connect_timeout=2, read_timeout=4, retries={"total_max_attempts": 1, "mode": "standard"})
+# The price list is served in three regions, with the prices of all.
+_PRICING_REGIONS = {"eu": "eu-central-1", "me": "eu-central-1", "af": "eu-central-1", "ap": "ap-south-1"}
 
 
-class AwsCloud(ApiCloud):
-    """AWS, with credentials from the environment, ~/.aws, SSO or an instance's role."""
+class Aws:
+    """AWS's API, with credentials from the environment, ~/.aws, SSO or an instance's role.
 
-    name = "aws"
+    `name` is the cloud's in phalanx.yaml. `machines` is the service that makes its clusters' machines, and `site` where
+    they are. Every method raises CloudError when AWS refuses or does not answer.
+    """
+
+    machines: Machines
+    site: Site
+    poll_interval_s = 2.0
+    retry_mode: Literal["standard", "adaptive"] = "adaptive"
+
+    def __init__(self, region: str, name: str = "aws") -> None:
+        self.region, self.name = region, name
+        self._clients: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._most_attempts = 10
+
+    def attempts(self) -> int:
+        """How often a call is tried that is throttled, or gets no answer."""
+        return self._most_attempts
+
+    def limit_attempts(self, most: int) -> None:
+        """Try each call at most that often before its failure is reported, if no call was made yet."""
+        self._most_attempts = most
 
     def session(self) -> Session:
+        """Return a botocore session with the credentials to use."""
         try:
             return sessions.make(self.region)
         except Exception as error:  # the constructor raises ProfileNotFound and the like
             raise translate(error, "sts:GetCallerIdentity", f"AWS in {self.region}") from error
 
     def endpoint_url(self) -> str | None:
+        """Return where to send the calls; None means AWS's own endpoints."""
         return None
 
-    def ssh_route(self, by_session: bool = False) -> SshRoute:
-        """Return no options for a head with a public address, and a ProxyCommand for one without."""
-        if not by_session:
-            return SshRoute()
-        session_manager.require_programs()
-        argv = (sys.executable, "-IS", session_manager.__file__, self.region)
-        command = " ".join(shlex.quote(word).replace("%", "%%") for word in argv)
-        return SshRoute((f"ProxyCommand {command} %h %p",))
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        """Make an API call by botocore's names. Raises CloudError, with its error as the cause."""
+        action = f"{service}:{''.join(word.title() for word in operation.split('_'))}"
+        try:
+            with waiting(f"the answer to {action}"):
+                return getattr(self.client(service), operation)(**arguments)
+        except (BotoCoreError, ClientError, ResponseParserError) as error:
+            raise translate(error, action, self.endpoint_url() or f"AWS in {self.region}") from error
 
-    def file_system_place(self, file_system: str, is_lustre: bool = False) -> tuple[str, str]:
-        service = "fsx" if is_lustre else "efs"
-        command = f"aws {service} delete-file-system --region {self.region} --file-system-id {file_system}"
-        return f"{'FSx' if is_lustre else 'EFS'} in {self.region}", command
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
+        """Yield the entries under `key` of all pages. Raises CloudError, also if they repeat themselves."""
+        token: dict[str, Any] = {}
+        while True:
+            page = self.call(service, operation, **arguments, **token)
+            yield from page.get(key, [])
+            token = pages.token(service, page, token)
+            if not token:
+                return
 
-    def accounts_separated(self) -> bool:
-        return True
+    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
+        """Return the answer, or None when the resource does not exist."""
+        try:
+            return self.call(service, operation, **arguments)
+        except CloudError as error:
+            if is_gone(error.__cause__):
+                return None
+            raise
 
-    def require_full_system(self, image: str) -> None:
-        """Raise nothing: machines of AWS run every image."""
+    def client(self, service: str) -> Any:
+        """Return the service's client, created once. (Creating one is not thread-safe; using it is.)"""
+        if service not in self._clients:
+            with self._lock:
+                if service not in self._clients:
+                    self._clients[service] = self._make_client(service)
+        return self._clients[service]
 
-    def stop_if_idle(self) -> None:
-        """Do nothing: on AWS nothing runs beside the clusters."""
+    def prepare(self, services: Iterable[str]) -> None:
+        """Create clients ahead, in a thread: the eight that a clean-up needs take half a second."""
+        threading.Thread(target=lambda: [self.client(service) for service in services], daemon=True).start()
+
+    def s3_endpoint(self) -> str:
+        """Return the URL of S3 in this region, as this machine reaches it."""
+        return self.client("s3").meta.endpoint_url
+
+    def user_keys(self) -> Credentials:
+        """Return the present credentials of the user who runs phalanx."""
+        found = (self._session or self.session()).get_credentials()
+        if found is None:
+            raise translate(NoCredentialsError(), "s3:GetObject", self.endpoint_url() or "S3")
+        frozen = found.get_frozen_credentials()
+        return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
+
+    def _make_client(self, service: str) -> Any:
+        if self._session is None:
+            self._session = self.session()
+        retries = {"mode": self.retry_mode, "max_attempts": self.attempts()}
+        config = Config(retries=cast("Any", retries), connect_timeout=10, read_timeout=60)
+        where: dict[str, Any] = {"config": config, "region_name": self.region}
+        if service == _PRICING:
+            where = {"config": _SHORTLY, "region_name": pricing_region(self.region)}
+        client = cast("Any", self._session).create_client(service, endpoint_url=self.endpoint_url(), **where)
+        transcript.attach(client)
+        return client
+
+
+def pricing_region(region: str) -> str:
+    """Return the region whose endpoint of the price list is the nearest."""
+    return _PRICING_REGIONS.get(region.partition("-")[0], "us-east-1")

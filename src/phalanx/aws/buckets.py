@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
@@ -14,24 +14,20 @@ from phalanx.plan.mounted_data import MOST_COUNTED, Contents
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_data import mounted, places
 
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
+
 _REGION = "x-amz-bucket-region"
 
 
-class Api(Protocol):
-    region: str
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]: ...
-
-
-def require_buckets(api: Api, spec: ClusterSpec) -> None:
+def require_buckets(api: Aws, spec: ClusterSpec) -> None:
     """Raise SpecError with every bucket of `data` that is missing, forbidden to this user, or in another region."""
     wrong = [reason for place in places(spec.data) for reason in refusals(api, place.bucket, f" ({place.name})")]
     if wrong:
         raise SpecError(f"data: {'; '.join(wrong)}", "`aws s3 ls` lists your buckets.")
 
 
-def refusals(api: Api, bucket: str, entry: str = "") -> Iterator[str]:
+def refusals(api: Aws, bucket: str, entry: str = "") -> Iterator[str]:
     """Yield what is wrong."""
     status, region = look(api, bucket)
     if status == 404:
@@ -42,21 +38,22 @@ def refusals(api: Api, bucket: str, entry: str = "") -> Iterator[str]:
         yield f"the bucket {bucket}{entry} is in {region}, and the cluster in {api.region}"
 
 
-def look(api: Api, bucket: str, **more: str) -> tuple[int, str]:
+def look(api: Aws, bucket: str, **more: str) -> tuple[int, str]:
     """Return the bucket's region, and HeadBucket's status: its refusals have no text (docs/aws-behaviour.md 12.2)."""
     try:
         return 200, api.call("s3", "head_bucket", Bucket=bucket, **more).get("BucketRegion", api.region)
     except CloudError as error:
-        if not isinstance(error.__cause__, ClientError):
+        refused = error.__cause__
+        if not isinstance(refused, ClientError):
             raise
-        answer = error.__cause__.response.get("ResponseMetadata", {})
+        answer = refused.response.get("ResponseMetadata", {})
         status, region = answer.get("HTTPStatusCode"), answer.get("HTTPHeaders", {}).get(_REGION, api.region)
         if status not in (403, 404) and region == api.region:
             raise
         return status, region
 
 
-def count(api: Api, data: Mapping[str, str] | None) -> dict[str, Contents]:
+def count(api: Aws, data: Mapping[str, str] | None) -> dict[str, Contents]:
     """Count the objects of each prefix that is mounted and that this user may list, up to MOST_COUNTED of them."""
     found = {}
     for place in mounted(data):
@@ -65,7 +62,7 @@ def count(api: Api, data: Mapping[str, str] | None) -> dict[str, Contents]:
     return found
 
 
-def _contents(api: Api, bucket: str, prefix: str) -> Contents:
+def _contents(api: Aws, bucket: str, prefix: str) -> Contents:
     found = api.pages("s3", "list_objects_v2", "Contents", Bucket=bucket, Prefix=prefix)
     files = (one["Size"] for one in found if not one["Key"].endswith("/"))
     sizes = list(itertools.islice(files, MOST_COUNTED + 1))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import s3_objects, sent_templates
-from phalanx.aws.model import ChangeSet, StackChange
+from phalanx.aws.model import CLUSTER_TAG, ChangeSet, StackChange, StackState
 from phalanx.errors import CloudError
 from phalanx.objects.sent_document import InBucket
 from phalanx.waits import waiting
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 # Of the names of change sets that phalanx makes.
 _OURS = "phalanx-"
@@ -20,35 +23,24 @@ _DEADLINE_S = 5 * 60.0
 _UNCHANGED = ("didn't contain changes", "No updates are to be performed")
 
 
-class Api(Protocol):
-    poll_interval_s: float
-    region: str
-
-    def endpoint_url(self) -> str | None: ...
-
-    def delete_stack(self, stack_id: str) -> None: ...
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
-
-
 def review(
-    api: Api,
-    stack_id: str,
+    api: Aws,
+    stack: StackState,
     template: str | InBucket,
     parameters: Mapping[str, str],
     kept: Collection[str],
-    tags: Mapping[str, str],
+    tags: Mapping[str, str] | None = None,
 ) -> ChangeSet | None:
     """Have CloudFormation compare the stack with this request; return what would change, None for nothing.
 
-    Raises StackFailed if CloudFormation has read another document in the bucket.
+    Parameters in `kept` have the value that they have now. Raises StackFailed if CloudFormation has read another
+    document in the bucket.
     """
+    wanted = {**(tags or {}), CLUSTER_TAG: stack.name}
     made = api.call(
         "cloudformation",
         "create_change_set",
-        StackName=stack_id,
+        StackName=stack.stack_id,
         ChangeSetName=f"{_OURS}{uuid.uuid4().hex}",
         ChangeSetType="UPDATE",
         **s3_objects.as_template(api, template),
@@ -57,11 +49,11 @@ def review(
             *({"ParameterKey": key, "UsePreviousValue": True} for key in kept),
         ],
         Capabilities=["CAPABILITY_IAM"],
-        Tags=[{"Key": key, "Value": value} for key, value in tags.items()],
+        Tags=[{"Key": key, "Value": value} for key, value in wanted.items()],
     )
     is_complete = _is_complete(api, made["Id"])
     try:
-        named = {"StackName": stack_id, "ChangeSetName": made["Id"]}
+        named = {"StackName": stack.stack_id, "ChangeSetName": made["Id"]}
         sent_templates.require_change_set(api, named, template)
     except BaseException:
         forget(api, made["Id"])
@@ -73,17 +65,17 @@ def review(
     return ChangeSet(made["Id"], tuple(_changes(changes)))
 
 
-def execute(api: Api, change_set_id: str) -> None:
+def execute(api: Aws, change_set_id: str) -> None:
     """Start the update."""
     api.call("cloudformation", "execute_change_set", ChangeSetName=change_set_id)
 
 
-def forget(api: Api, change_set_id: str) -> None:
+def forget(api: Aws, change_set_id: str) -> None:
     """Delete a change set that is not wanted."""
     api.call("cloudformation", "delete_change_set", ChangeSetName=change_set_id)
 
 
-def forget_all(api: Api, stack_id: str) -> None:
+def forget_all(api: Aws, stack_id: str) -> None:
     """Delete the change sets that phalanx made of a stack and never executed: their review was interrupted."""
     found = api.pages("cloudformation", "list_change_sets", "Summaries", StackName=stack_id)
     for one in [one for one in found if one["ChangeSetName"].startswith(_OURS)]:
@@ -91,7 +83,7 @@ def forget_all(api: Api, stack_id: str) -> None:
             forget(api, one["ChangeSetId"])
 
 
-def _is_complete(api: Api, change_set_id: str) -> bool:
+def _is_complete(api: Aws, change_set_id: str) -> bool:
     """Wait for the comparison; return False if nothing differs. Raises CloudError for any other failure."""
     end = time.monotonic() + _DEADLINE_S
     with waiting("CloudFormation to compare the stack with the file"):

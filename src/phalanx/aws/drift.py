@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from phalanx.aws.model import Resource
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 _EVERYWHERE = "0.0.0.0/0"
 # The resource that gives it, and what must have it: the route's table, the rule's group, the policy's role.
@@ -15,17 +18,13 @@ _POLICIES = ("HeadRole", "WorkerRole")
 _POLICY = "NodePolicy"
 
 
-class Api(Protocol):
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-
-
-def find(cloud: Api, resources: Sequence[Resource]) -> list[str]:
+def find(cloud: Aws, resources: Sequence[Resource]) -> list[str]:
     """Return one sentence for each thing that is missing. Raises CloudError."""
     made = {one.logical_id: one.physical_id for one in resources}
     return [*_routes(cloud, made), *_rules(cloud, made), *_policies(cloud, made)]
 
 
-def _routes(cloud: Api, made: Mapping[str, str]) -> Iterator[str]:
+def _routes(cloud: Aws, made: Mapping[str, str]) -> Iterator[str]:
     tables = {made[table]: table for route, table in _ROUTES.items() if route in made and table in made}
     if not tables:
         return
@@ -35,7 +34,7 @@ def _routes(cloud: Api, made: Mapping[str, str]) -> Iterator[str]:
             yield f"{tables[one['RouteTableId']]} ({one['RouteTableId']}) has lost its route to {_EVERYWHERE}"
 
 
-def _rules(cloud: Api, made: Mapping[str, str]) -> Iterator[str]:
+def _rules(cloud: Aws, made: Mapping[str, str]) -> Iterator[str]:
     groups = {made[group]: group for rule, group in _RULES.items() if rule in made and group in made}
     if not groups:
         return
@@ -45,7 +44,7 @@ def _rules(cloud: Api, made: Mapping[str, str]) -> Iterator[str]:
             yield f"security group {groups[one['GroupId']]} ({one['GroupId']}) has lost its rules: it lets nothing in"
 
 
-def _policies(cloud: Api, made: Mapping[str, str]) -> Iterator[str]:
+def _policies(cloud: Aws, made: Mapping[str, str]) -> Iterator[str]:
     """A role has its own policy, and the one that nodes share."""
     if _POLICY not in made:
         return

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws.model import CLUSTER_TAG
 from phalanx.plan.existing_vpc import Endpoint
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 # Their names and routes lead nowhere, or soon will.
 _GONE = frozenset({"deleting", "deleted", "rejected", "expired", "failed"})
 _HTTPS = 443
 
 
-class Api(Protocol):
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
-
-
-def find(api: Api, vpc: str, cluster: str) -> tuple[tuple[Endpoint, ...], int]:
+def find(api: Aws, vpc: str, cluster: str) -> tuple[tuple[Endpoint, ...], int]:
     """Return the endpoints that are not the cluster's, and how many of the VPC count against the quota.
 
     Interface endpoints without private DNS serve nobody who calls a service by its name.
@@ -33,7 +32,7 @@ def find(api: Api, vpc: str, cluster: str) -> tuple[tuple[Endpoint, ...], int]:
     return tuple(found), sum(one["VpcEndpointType"] != "Gateway" for one in entries)
 
 
-def serving(api: Api, vpc: str, tables: Iterable[str]) -> list[str]:
+def serving(api: Aws, vpc: str, tables: Iterable[str]) -> list[str]:
     """Return the services that have an endpoint, whoever made it, for nodes in subnets with all these route tables."""
     entries, wanted = list(_described(api, vpc)), {*tables}
     interfaces = {_service(one) for one in entries if one["VpcEndpointType"] == "Interface" and _takes_over(one)}
@@ -43,7 +42,7 @@ def serving(api: Api, vpc: str, tables: Iterable[str]) -> list[str]:
     return sorted(interfaces | {service for service, there in routed.items() if wanted <= there})
 
 
-def _described(api: Api, vpc: str) -> Iterator[dict[str, Any]]:
+def _described(api: Aws, vpc: str) -> Iterator[dict[str, Any]]:
     there = api.pages("ec2", "describe_vpc_endpoints", "VpcEndpoints", Filters=_where("vpc-id", [vpc]))
     return (one for one in there if one["State"].lower() not in _GONE)
 
@@ -77,14 +76,14 @@ def _service(entry: Mapping[str, Any]) -> str:
     return entry["ServiceName"].rpartition(".")[2]
 
 
-def _zones(api: Api, entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def _zones(api: Aws, entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the zones of the endpoints' subnets."""
     names = sorted({subnet for one in entries for subnet in one["SubnetIds"]})
     found = api.pages("ec2", "describe_subnets", "Subnets", Filters=_where("subnet-id", names)) if names else ()
     return {one["SubnetId"]: one["AvailabilityZone"] for one in found}
 
 
-def _rules(api: Api, entries: Iterable[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _rules(api: Aws, entries: Iterable[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return the rules of the endpoints' security groups."""
     names = sorted({group["GroupId"] for one in entries for group in one["Groups"]})
     where = {"Filters": _where("group-id", names)}

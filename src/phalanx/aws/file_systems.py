@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws.model import CLUSTER_TAG
 from phalanx.errors import SpecError
 from phalanx.plan.mount_targets import MountTarget
 
-
-class Api(Protocol):
-    region: str
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 
-def kept(api: Api, cluster: str) -> str:
+def kept(api: Aws, cluster: str) -> str:
     """Return the newest unused file system with the cluster's tag, or "". Only called when there is no stack."""
     tag = {"Key": CLUSTER_TAG, "Value": cluster}
-    found = [f for f in _all(api) if tag in f.get("Tags", []) and f["LifeCycleState"] == "available"]
+    found = [
+        f
+        for f in api.pages("efs", "describe_file_systems", "FileSystems")
+        if tag in f.get("Tags", []) and f["LifeCycleState"] == "available"
+    ]
     free = [f for f in found if not f["NumberOfMountTargets"]]
     return max(free, key=lambda f: f["CreationTime"])["FileSystemId"] if free else ""
 
 
-def mount_targets(api: Api, file_system: str, cluster: str) -> tuple[MountTarget, ...]:
+def mount_targets(api: Aws, file_system: str, cluster: str) -> tuple[MountTarget, ...]:
     """Return a file system's mount targets, but not those of the cluster's stack. Raises SpecError.
 
     With its own as the user's, an update of the stack would remove it.
@@ -42,12 +41,17 @@ def mount_targets(api: Api, file_system: str, cluster: str) -> tuple[MountTarget
     return tuple(target for target in targets if not own.intersection(target.groups))
 
 
-def _groups(api: Api, target: dict[str, Any]) -> tuple[str, ...]:
+def delete(api: Aws, file_system: str) -> None:
+    """Delete the file system with all its data; no error when it is gone."""
+    api.exists("efs", "delete_file_system", FileSystemId=file_system)
+
+
+def _groups(api: Aws, target: dict[str, Any]) -> tuple[str, ...]:
     asked = {"MountTargetId": target["MountTargetId"]}
     return tuple(api.call("efs", "describe_mount_target_security_groups", **asked)["SecurityGroups"])
 
 
-def _of_cluster(api: Api, cluster: str, groups: list[str]) -> set[str]:
+def _of_cluster(api: Aws, cluster: str, groups: list[str]) -> set[str]:
     """Return which of these security groups are of the cluster's stack."""
     if not groups:
         return set()
@@ -55,13 +59,3 @@ def _of_cluster(api: Api, cluster: str, groups: list[str]) -> set[str]:
     filters = [{"Name": name, "Values": values} for name, values in wanted.items()]
     found = api.call("ec2", "describe_security_groups", Filters=filters)
     return {group["GroupId"] for group in found["SecurityGroups"]}
-
-
-def _all(api: Api) -> Iterator[dict[str, Any]]:
-    marker: dict[str, str] = {}
-    while True:
-        answer = api.call("efs", "describe_file_systems", **marker)
-        yield from answer["FileSystems"]
-        if not answer.get("NextMarker"):
-            return
-        marker = {"Marker": answer["NextMarker"]}

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws.model import CLUSTER_TAG, Resource
 from phalanx.aws.refusals import code
 from phalanx.errors import CloudError
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 _ENDED = ("deleting", "deleted")
 # In the name of the group of a head with a public address.
 _HEAD_GROUP = "-HeadSecurityGroup-"
 
 
-class Api(Protocol):
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
-
-
-def delete_guard_duty(api: Api, vpc: str) -> list[str]:
+def delete_guard_duty(api: Aws, vpc: str) -> list[str]:
     """Delete what GuardDuty's runtime monitoring made there; return what still exists. Call it until nothing does.
 
     An endpoint's interface is deleted some time after the endpoint, and only then the security group can be.
@@ -35,7 +33,7 @@ def delete_guard_duty(api: Api, vpc: str) -> list[str]:
     ]
 
 
-def find(api: Api, cluster: str, vpc: str) -> list[str]:
+def find(api: Aws, cluster: str, vpc: str) -> list[str]:
     """Return a readable line for each endpoint, interface and security group that is not the cluster's own."""
     in_vpc = [{"Name": "vpc-id", "Values": [vpc]}]
     interfaces = api.pages("ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=in_vpc)
@@ -54,7 +52,7 @@ def find(api: Api, cluster: str, vpc: str) -> list[str]:
     ]
 
 
-def sharers(api: Api, cluster: str, resources: Sequence[Resource]) -> list[str]:
+def sharers(api: Aws, cluster: str, resources: Sequence[Resource]) -> list[str]:
     """Return the names of other clusters whose nodes are in a VPC of these resources, or mount their file system."""
     groups = [*_tagged(api, "vpc-id", _ids(resources, "AWS::EC2::VPC")), *_behind_endpoints(api, resources)]
     own = _ids(resources, "AWS::EC2::SecurityGroup")
@@ -63,7 +61,7 @@ def sharers(api: Api, cluster: str, resources: Sequence[Resource]) -> list[str]:
     return sorted({tag["Value"] for group in groups for tag in _of_clusters(group)} - {cluster})
 
 
-def _behind_endpoints(api: Api, resources: Sequence[Resource]) -> list[dict[str, Any]]:
+def _behind_endpoints(api: Aws, resources: Sequence[Resource]) -> list[dict[str, Any]]:
     """Return the groups of clusters in the VPC of these endpoints whose heads have no public address.
 
     They may have no other way to AWS: an existing VPC has one endpoint of each service, of the cluster that came first.
@@ -88,39 +86,39 @@ def _pairs(group: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from rule.get("UserIdGroupPairs", [])
 
 
-def _tagged(api: Api, name: str, values: list[str]) -> Iterator[dict[str, Any]]:
+def _tagged(api: Aws, name: str, values: list[str]) -> Iterator[dict[str, Any]]:
     return _described(api, name, values, {"Name": "tag-key", "Values": [CLUSTER_TAG]})
 
 
-def _described(api: Api, name: str, values: list[str], *more: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _described(api: Aws, name: str, values: list[str], *more: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the security groups whose property is one of these values."""
     chosen = [{"Name": name, "Values": values}, *more]
     return api.pages("ec2", "describe_security_groups", "SecurityGroups", Filters=chosen) if values else iter(())
 
 
-def services(api: Api, vpc: str) -> list[str]:
+def services(api: Aws, vpc: str) -> list[str]:
     """Return the services of the VPC's endpoints, whoever made them."""
     return sorted(one["ServiceName"].rpartition(".")[2] for one in _endpoints(api, vpc))
 
 
-def _endpoints(api: Api, vpc: str) -> list[dict[str, Any]]:
+def _endpoints(api: Aws, vpc: str) -> list[dict[str, Any]]:
     """Return the endpoints that exist; an answer may also contain those that were deleted."""
     found = api.pages("ec2", "describe_vpc_endpoints", "VpcEndpoints", Filters=[{"Name": "vpc-id", "Values": [vpc]}])
     return [endpoint for endpoint in found if endpoint["State"].lower() != "deleted"]
 
 
-def _security_groups(api: Api, vpc: str) -> list[dict[str, Any]]:
+def _security_groups(api: Aws, vpc: str) -> list[dict[str, Any]]:
     in_vpc = [{"Name": "vpc-id", "Values": [vpc]}]
     found = api.pages("ec2", "describe_security_groups", "SecurityGroups", Filters=in_vpc)
     return [group for group in found if group["GroupName"] != "default"]
 
 
-def _deleted(api: Api, group: str) -> bool:
+def _deleted(api: Aws, group: str) -> bool:
     """Delete a security group; return False while an interface still has it."""
     try:
         api.call("ec2", "delete_security_group", GroupId=group)
     except CloudError as error:
-        if isinstance(error.__cause__, Exception) and code(error.__cause__) == "DependencyViolation":
+        if code(error.__cause__) == "DependencyViolation":
             return False
         raise
     return True

@@ -6,9 +6,12 @@ All of it goes with the user's own rights. No role of a node may schedule anythi
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws.model import Running
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 HEAD, WORKERS = "head", "workers"
 # Of an action that phalanx makes itself; one that the stack made keeps its name.
@@ -18,11 +21,7 @@ KEEP_TAG = "phalanx:keep-until"
 _NOTHING = {"MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}
 
 
-class Api(Protocol):
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-
-
-def running(api: Api, cluster: str) -> Running | None:
+def running(api: Aws, cluster: str) -> Running | None:
     """Return the state of the cluster's groups; None if it has none, or not yet."""
     groups, head = _groups(api, cluster), f"{cluster}-{HEAD}"
     if head not in groups:
@@ -38,7 +37,7 @@ def running(api: Api, cluster: str) -> Running | None:
     )
 
 
-def _idle_since_s(api: Api, groups: dict[str, dict[str, Any]]) -> float | None:
+def _idle_since_s(api: Aws, groups: dict[str, dict[str, Any]]) -> float | None:
     """Return when the last instance had ended, 0 if that was more than six weeks ago; None while there is one."""
     if any(group["DesiredCapacity"] or group["Instances"] for group in groups.values()):
         return None
@@ -58,13 +57,13 @@ def _kept_until_s(group: dict[str, Any]) -> float:
     return float(value) if value.isdecimal() else 0.0
 
 
-def keep_until(api: Api, cluster: str, at_s: float) -> None:
+def keep_until(api: Aws, cluster: str, at_s: float) -> None:
     """Have a stopped cluster not removed before this time, in seconds since the epoch."""
     of_group = {"ResourceId": f"{cluster}-{HEAD}", "ResourceType": "auto-scaling-group", "PropagateAtLaunch": False}
     api.call("autoscaling", "create_or_update_tags", Tags=[{**of_group, "Key": KEEP_TAG, "Value": str(int(at_s))}])
 
 
-def outdated(api: Api, cluster: str) -> list[str]:
+def outdated(api: Aws, cluster: str) -> list[str]:
     """Return the instances that were launched with another version of the launch template than their group has now."""
     return [
         instance["InstanceId"]
@@ -74,7 +73,7 @@ def outdated(api: Api, cluster: str) -> list[str]:
     ]
 
 
-def end_at(api: Api, cluster: str, at_s: float | None) -> None:
+def end_at(api: Aws, cluster: str, at_s: float | None) -> None:
     """Have both groups lowered to 0 at a time, in seconds since the epoch, instead of at another; None: never."""
     for role in (HEAD, WORKERS):
         group = f"{cluster}-{role}"
@@ -88,12 +87,12 @@ def end_at(api: Api, cluster: str, at_s: float | None) -> None:
                 api.call("autoscaling", "put_scheduled_update_group_action", **of_group, StartTime=start, **_NOTHING)
 
 
-def allow(api: Api, cluster: str, most: int) -> None:
+def allow(api: Aws, cluster: str, most: int) -> None:
     """Let the workers' group have so many instances at most."""
     api.call("autoscaling", "update_auto_scaling_group", AutoScalingGroupName=f"{cluster}-{WORKERS}", MaxSize=most)
 
 
-def start(api: Api, cluster: str, workers: int) -> None:
+def start(api: Aws, cluster: str, workers: int) -> None:
     """Start the nodes of a stopped cluster: the head, and so many workers."""
     sizes = {WORKERS: (workers, workers), HEAD: (1, 1)}
     for role, (most, desired) in sizes.items():
@@ -107,13 +106,13 @@ def start(api: Api, cluster: str, workers: int) -> None:
         )
 
 
-def _groups(api: Api, cluster: str) -> dict[str, dict[str, Any]]:
+def _groups(api: Aws, cluster: str) -> dict[str, dict[str, Any]]:
     """Return the cluster's groups by name."""
     names = [f"{cluster}-{role}" for role in (HEAD, WORKERS)]
     answer = api.call("autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=names)
     return {group["AutoScalingGroupName"]: group for group in answer["AutoScalingGroups"]}
 
 
-def _actions(api: Api, group: str) -> list[dict[str, Any]]:
+def _actions(api: Aws, group: str) -> list[dict[str, Any]]:
     answer = api.call("autoscaling", "describe_scheduled_actions", AutoScalingGroupName=group)
     return [action for action in answer["ScheduledUpdateGroupActions"] if "StartTime" in action]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import (
     asked_once,
@@ -17,7 +16,6 @@ from phalanx.aws import (
     usage,
     vpcs,
 )
-from phalanx.aws.model import Machines
 from phalanx.aws.policies import require_policies
 from phalanx.errors import CloudError, Mistakes, SpecError
 from phalanx.plan import each_type, money, network_cards, quotas
@@ -33,15 +31,8 @@ from phalanx.spec.spec_checks import AUTO
 from phalanx.spec.spec_limits import OWN_GROUP
 from phalanx.spec.spec_storage import LUSTRE
 
-
-class Api(Protocol):
-    name: str
-    region: str
-    machines: Machines
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]: ...
-    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 
 @dataclass(frozen=True)
@@ -60,7 +51,7 @@ class _Named:
     """The ARN and the id of the role of EMR's nodes, if the spec names one."""
 
 
-def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
+def facts(api: Aws, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     """Look up the sizes and zones of each type, and all that the spec names.
 
     Raises SpecError with all that is not there.
@@ -69,7 +60,7 @@ def facts(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     return each_type.look_up(spec, lambda one: _of_type(once, one, ssh_public_key), make_plan)
 
 
-def _of_type(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
+def _of_type(api: Aws, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     named = _named(api, spec)
     described, vpc = named.described, named.vpc
     vcpus = described["VCpuInfo"]["DefaultVCpus"]
@@ -104,7 +95,7 @@ def _of_type(api: Api, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     )
 
 
-def _named(api: Api, spec: ClusterSpec) -> _Named:
+def _named(api: Aws, spec: ClusterSpec) -> _Named:
     """Look up all that the spec names. Raises SpecError with all that is missing."""
     mistakes = Mistakes()
     for check in (_require_key_pair, _require_placement_group, require_policies, buckets.require_buckets):
@@ -122,7 +113,7 @@ def _named(api: Api, spec: ClusterSpec) -> _Named:
     return _Named(described, head, vpc, reservation, targets or (), lustre, image, node_role or ("", ""))
 
 
-def _image_of(api: Api, spec: ClusterSpec, described: dict[str, Any] | None) -> Image | None:
+def _image_of(api: Aws, spec: ClusterSpec, described: dict[str, Any] | None) -> Image | None:
     """Return the nodes' image; None if an unknown type decides about it. Raises SpecError if there is none."""
     if described is None:
         named = spec.image or ""
@@ -138,14 +129,14 @@ def _image_of(api: Api, spec: ClusterSpec, described: dict[str, Any] | None) -> 
     return _require_image(api, image_id)
 
 
-def _require_key_pair(api: Api, spec: ClusterSpec) -> None:
+def _require_key_pair(api: Aws, spec: ClusterSpec) -> None:
     if spec.key_pair and not api.exists("ec2", "describe_key_pairs", KeyNames=[spec.key_pair]):
         raise SpecError(
             f"key_pair: {api.region} has no key pair '{spec.key_pair}'", "`aws ec2 describe-key-pairs` lists them."
         )
 
 
-def _prices(api: Api, spec: ClusterSpec, zones: tuple[str, ...]) -> money.Prices:
+def _prices(api: Aws, spec: ClusterSpec, zones: tuple[str, ...]) -> money.Prices:
     """Ask what the cluster's types cost, and what spot workers do in the zone that is tried first."""
     if is_local(spec.cloud):
         return money.TABLE
@@ -153,13 +144,13 @@ def _prices(api: Api, spec: ClusterSpec, zones: tuple[str, ...]) -> money.Prices
     return price_list.ask(api, money.types_of(spec), first if spec.capacity == SPOT else "")
 
 
-def _mount_targets(api: Api, spec: ClusterSpec) -> tuple[MountTarget, ...]:
+def _mount_targets(api: Aws, spec: ClusterSpec) -> tuple[MountTarget, ...]:
     if not spec.file_system or spec.storage == LUSTRE:
         return ()
     return file_systems.mount_targets(api, spec.file_system, spec.name)
 
 
-def _require_placement_group(api: Api, spec: ClusterSpec) -> None:
+def _require_placement_group(api: Aws, spec: ClusterSpec) -> None:
     """Raise SpecError if the spec names a placement group that does not exist."""
     if spec.placement in (None, OWN_GROUP):
         return
@@ -170,7 +161,7 @@ def _require_placement_group(api: Api, spec: ClusterSpec) -> None:
         )
 
 
-def _lustre(api: Api, spec: ClusterSpec) -> LustreFileSystem | None:
+def _lustre(api: Aws, spec: ClusterSpec) -> LustreFileSystem | None:
     if not spec.file_system or spec.storage != LUSTRE:
         return None
     return lustre_file_systems.find(api, spec.file_system)
@@ -186,7 +177,7 @@ def _architecture(described: dict[str, Any]) -> str:
     return described["ProcessorInfo"]["SupportedArchitectures"][-1]
 
 
-def _head_facts(api: Api, spec: ClusterSpec) -> HeadFacts | None:
+def _head_facts(api: Aws, spec: ClusterSpec) -> HeadFacts | None:
     if not spec.head:
         return None
     described = _describe_type(api, spec.head["type"], "head")
@@ -199,14 +190,14 @@ def _strategies(described: dict[str, Any]) -> tuple[str, ...] | None:
     return None if supported is None else tuple(supported)
 
 
-def promised_bit_s(api: Api, instance_type: str) -> float | None:
+def promised_bit_s(api: Aws, instance_type: str) -> float | None:
     """Return the baseline of the type's first network card, which TCP uses (NetworkCardInfo of EC2's API)."""
     cards = _describe_type(api, instance_type).get("NetworkInfo", {}).get("NetworkCards", [])
     gbit_s = cards[0].get("BaselineBandwidthInGbps") if cards else None
     return float(gbit_s) * 1e9 if gbit_s else None
 
 
-def _describe_type(api: Api, instance_type: str, key: str = "type") -> dict[str, Any]:
+def _describe_type(api: Aws, instance_type: str, key: str = "type") -> dict[str, Any]:
     try:
         return api.call("ec2", "describe_instance_types", InstanceTypes=[instance_type])["InstanceTypes"][0]
     except CloudError as error:
@@ -218,7 +209,7 @@ def _describe_type(api: Api, instance_type: str, key: str = "type") -> dict[str,
         raise
 
 
-def _zones_of_all(api: Api, spec: ClusterSpec, vpc: ExistingVpc | None) -> tuple[str, ...]:
+def _zones_of_all(api: Aws, spec: ClusterSpec, vpc: ExistingVpc | None) -> tuple[str, ...]:
     """Return the ordinary zones that offer the types of all nodes."""
     found = _zones(api, spec.type)
     if spec.head:
@@ -226,7 +217,7 @@ def _zones_of_all(api: Api, spec: ClusterSpec, vpc: ExistingVpc | None) -> tuple
     return vpcs.with_endpoints(api, spec, found, vpc)
 
 
-def _zones(api: Api, instance_type: str) -> tuple[str, ...]:
+def _zones(api: Aws, instance_type: str) -> tuple[str, ...]:
     """Return the ordinary zones that offer the type. Offered does not mean available (docs/aws-behaviour.md 2.20).
 
     Opted-in Local and Wavelength Zones also offer types, and sort before the others (docs/aws-behaviour.md 2.30).
@@ -239,12 +230,12 @@ def _zones(api: Api, instance_type: str) -> tuple[str, ...]:
     return tuple(sorted(offering & {zone["ZoneName"] for zone in zones}))
 
 
-def image(api: Api, parameter: str) -> Image | None:
+def image(api: Aws, parameter: str) -> Image | None:
     """Return the image that an SSM parameter names now; None if there is none that this account can use."""
     return _describe_image(api, _image_id(api, parameter))
 
 
-def _image_id(api: Api, parameter: str, architecture: str = "") -> str:
+def _image_id(api: Aws, parameter: str, architecture: str = "") -> str:
     """Return the AMI id in a parameter, or the one given in its place; "" if there is no such parameter."""
     if is_ami(parameter):
         return parameter
@@ -254,7 +245,7 @@ def _image_id(api: Api, parameter: str, architecture: str = "") -> str:
     return answer["Parameter"]["Value"] if answer else ""
 
 
-def _newest_of_recipe(api: Api, name: str, architecture: str) -> str:
+def _newest_of_recipe(api: Aws, name: str, architecture: str) -> str:
     """Return the newest image of `RECIPE`, or the one of `RECIPE@VERSION`; for this processor, if there is one."""
     recipe, _, version = name.partition("@")
     filters = [{"Name": f"tag:{RECIPE_TAG}", "Values": [recipe]}]
@@ -266,7 +257,7 @@ def _newest_of_recipe(api: Api, name: str, architecture: str) -> str:
     return max(fits or found, key=_version)["ImageId"]
 
 
-def _without_image(api: Api, name: str, versions: list[str]) -> SpecError:
+def _without_image(api: Aws, name: str, versions: list[str]) -> SpecError:
     from phalanx.jobs.environments import recipe_names
 
     recipe = name.partition("@")[0]
@@ -291,7 +282,7 @@ def _tags(described: dict[str, Any]) -> dict[str, str]:
     return {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
 
 
-def _require_image(api: Api, image_id: str) -> Image:
+def _require_image(api: Aws, image_id: str) -> Image:
     found = _describe_image(api, image_id)
     if found is None:
         raise SpecError(
@@ -302,7 +293,7 @@ def _require_image(api: Api, image_id: str) -> Image:
     return found
 
 
-def _describe_image(api: Api, image_id: str) -> Image | None:
+def _describe_image(api: Aws, image_id: str) -> Image | None:
     answer = api.exists("ec2", "describe_images", ImageIds=[image_id]) if image_id else None
     if not answer or not answer["Images"]:
         return None

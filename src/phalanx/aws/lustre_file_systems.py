@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws.model import CLUSTER_TAG
 from phalanx.aws.refusals import code
@@ -12,37 +12,24 @@ from phalanx.errors import CloudError, SpecError
 
 # Imported where it is called, because `down` needs none of it, and no spec.
 if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
     from phalanx.plan.lustre_storage import LustreFileSystem
 
 
-class Api(Protocol):
-    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
-
-
-class PagedApi(Protocol):
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
-
-
-class FullApi(Api, PagedApi, Protocol):
-    region: str
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-
-
-def describe(api: Api, file_system: str) -> dict[str, Any] | None:
+def describe(api: Aws, file_system: str) -> dict[str, Any] | None:
     """Return a file system of FSx; None if there is none."""
     answer = api.exists("fsx", "describe_file_systems", FileSystemIds=[file_system])
     return next(iter(answer["FileSystems"]), None) if answer else None
 
 
-def tagged(api: PagedApi) -> Iterator[tuple[dict[str, Any], str]]:
+def tagged(api: Aws) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the file systems that clusters have made, each with its cluster's name."""
     for found in api.pages("fsx", "describe_file_systems", "FileSystems"):
         if cluster := _cluster(found):
             yield found, cluster
 
 
-def find(api: FullApi, file_system: str) -> LustreFileSystem:
+def find(api: Aws, file_system: str) -> LustreFileSystem:
     """Return the file system that a spec names. Raises SpecError."""
     from phalanx.plan.lustre_storage import LustreFileSystem
 
@@ -59,19 +46,19 @@ def find(api: FullApi, file_system: str) -> LustreFileSystem:
     return LustreFileSystem(file_system, found["Lifecycle"], found["DNSName"], name, found["VpcId"], tuple(groups))
 
 
-def delete(api: FullApi, file_system: str) -> str:
+def delete(api: Aws, file_system: str) -> str:
     """Begin to delete a file system; return why FSx refuses, as during an import (docs/aws-behaviour.md 4.14)."""
     try:
         api.exists("fsx", "delete_file_system", FileSystemId=file_system)
     except CloudError as error:
-        if isinstance(error.__cause__, Exception) and code(error.__cause__) == "BadRequest":
+        if code(error.__cause__) == "BadRequest":
             found = describe(api, file_system)
             return error.message if found and found["Lifecycle"] != "DELETING" else ""
         raise
     return ""
 
 
-def usd_per_hour(api: Api, cluster: str, file_system: str) -> float:
+def usd_per_hour(api: Aws, cluster: str, file_system: str) -> float:
     """Return what a file system costs; 0 for one that the cluster did not make."""
     from phalanx.plan import lustre_storage
 
@@ -84,7 +71,7 @@ def usd_per_hour(api: Api, cluster: str, file_system: str) -> float:
     return lustre_storage.hourly(month) or 0.0
 
 
-def used_gib(api: PagedApi, quota: str, cluster: str) -> int:
+def used_gib(api: Aws, quota: str, cluster: str) -> int:
     """Return how much of a quota of storage others use."""
     kinds = {row["code"]: kind for kind, row in table("quotas")["lustre"].items()}
     wanted = kinds[quota].partition("_")[0] if kinds[quota].startswith("scratch") else kinds[quota]

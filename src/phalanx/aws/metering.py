@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from phalanx.aws import activities
 from phalanx.aws.model import ScalingActivity
 from phalanx.plan.money import Use
 
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
+
 _BEGIN = re.compile(r"Launching a new EC2 instance: (i-\w+)")
 _END = re.compile(r"Terminating EC2 instance: (i-\w+)")
 
 
-class Api(Protocol):
-    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
-
-
-def use(api: Api, cluster: str, file_system: str, now_s: float) -> Use:
+def use(api: Aws, cluster: str, file_system: str, now_s: float) -> Use:
     """Return what the cluster has used until now."""
     head_hours, heads = node_hours(activities.of(api, f"{cluster}-head"), now_s)
     worker_hours, workers = node_hours(activities.of(api, f"{cluster}-workers"), now_s)
@@ -46,7 +44,7 @@ def node_hours(found: Iterable[ScalingActivity], now_s: float) -> tuple[float, i
     return seconds / 3600, len(began.keys() - ended.keys())
 
 
-def stored_gib(api: Api, file_system: str) -> float:
+def stored_gib(api: Aws, file_system: str) -> float:
     """Return the size of a file system's data."""
     answer = api.exists("efs", "describe_file_systems", FileSystemId=file_system) or {"FileSystems": []}
     return sum(one["SizeInBytes"]["Value"] for one in answer["FileSystems"]) / 2**30

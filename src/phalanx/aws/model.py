@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from phalanx.plan.money import Use
+    from phalanx.objects.sent_document import PrivateBucket
+    from phalanx.plan.machine_images import Image
+    from phalanx.plan.money import Prices, Use
+    from phalanx.plan.plan import Facts
     from phalanx.spec.spec import ClusterSpec
 
 CLUSTER_TAG = "phalanx:cluster"
@@ -215,6 +218,70 @@ class Machines(Protocol):
         """Return what groups of machines of this name did, newest first, with those that were deleted."""
         ...
 
+    def leftovers(self, cluster: str, resources: Sequence[Resource]) -> Iterator[str]:
+        """Yield a line for each of its own that the service still has of a cluster, and that would start machines."""
+        ...
+
+    def clusters(self) -> Iterator[str]:
+        """Yield the names of the clusters of which its own speak, which may have no machines yet."""
+        ...
+
     def heads(self, group: str) -> Heads:
         """Return the history of the head, from the physical id of the resource that makes it."""
+        ...
+
+
+class Site(Protocol):
+    """What differs between an account of AWS and the local cloud on this machine."""
+
+    def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
+        """Look up what a plan needs; changes nothing."""
+        ...
+
+    def promised_bit_s(self, instance_type: str) -> float | None:
+        """Return what a node of this type can send at all times, in bits per second; None if nothing is promised."""
+        ...
+
+    def image(self, parameter: str) -> Image | None:
+        """Return the machine image that the SSM parameter names now; None if there is none, or it is not a real one."""
+        ...
+
+    def prices(self, types: Collection[str], spot_in: str = "") -> Prices:
+        """Return what nodes of these types cost; with `spot_in`, also what spot instances do in that zone now."""
+        ...
+
+    def require_bucket(self, bucket: str, make: bool = False) -> None:
+        """Raise CloudError for a bucket that is missing, forbidden or elsewhere; with `make`, make a local one."""
+        ...
+
+    def require_private_bucket(self, bucket: str) -> PrivateBucket:
+        """Raise SpecError unless it is a private, encrypted bucket of this account in this region."""
+        ...
+
+    def ssh_route(self, by_session: bool = False) -> SshRoute:
+        """Return how ssh reaches a head: by address or, `by_session`, by its id. Raises ClusterError if it can't."""
+        ...
+
+    def file_system_place(self, file_system: str, is_lustre: bool = False) -> tuple[str, str]:
+        """Return where a file system's data is, and the command that deletes it, to be shown to the user."""
+        ...
+
+    def open_networks(self) -> str:
+        """Return why security groups, routes and gateways decide nothing, and what to do; "" where they do."""
+        ...
+
+    def accounts_separated(self) -> bool:
+        """Whether the nodes' users are really different users (not in the local cloud's single mode)."""
+        ...
+
+    def require_full_system(self, image: str) -> None:
+        """Raise LocalCloudError if machines here can't run an image with systemd."""
+        ...
+
+    def kept_contents(self, image_id: str) -> dict[str, Any]:
+        """Return what an image contains, where its files are at hand; {} elsewhere."""
+        ...
+
+    def stop_if_idle(self) -> None:
+        """Stop what runs only for clusters, if there is no cluster left."""
         ...

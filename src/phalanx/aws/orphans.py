@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import lustre_file_systems, remains, strays
-from phalanx.aws.aws_api import ApiCloud
+from phalanx.aws import lustre_file_systems, remains, stacks, strays
 from phalanx.aws.model import CLUSTER_TAG
-from phalanx.spec.cloud_names import is_emr
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 _LIVES = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
 # A stack from the console that failed has neither a tag nor outputs, and a name that others' resources may have, too.
@@ -31,14 +32,14 @@ class Orphans:
     lines: tuple[str, ...]
 
 
-def find(api: ApiCloud) -> list[Orphans]:
+def find(api: Aws) -> list[Orphans]:
     """Return what is left of each cluster that has no living stack, by name. Raises CloudError."""
     empty = _empty_file_systems(api)
     named = clusters(api) | empty.keys()
     return [found for cluster in sorted(named) if (found := _of(api, cluster, empty.get(cluster, ())))]
 
 
-def clusters(api: ApiCloud) -> set[str]:
+def clusters(api: Aws) -> set[str]:
     """Return the names of all clusters of which a tag or a resource's name speaks."""
     by_key = [{"Name": "key", "Values": [CLUSTER_TAG]}]
     return {
@@ -46,19 +47,12 @@ def clusters(api: ApiCloud) -> set[str]:
         *(tag["Value"] for tag in api.pages("autoscaling", "describe_tags", "Tags", Filters=by_key)),
         *_in_names(_names(api)),
         *(one.cluster() for one in strays.listed(api) if strays.WITH_TAGS.fullmatch(one.name)),
-        *_of_emr(api),
+        *api.machines.clusters(),
         *(cluster for _, cluster in lustre_file_systems.tagged(api)),
     }
 
 
-def _of_emr(api: ApiCloud) -> Iterator[str]:
-    """Yield the clusters of which a tag of an EMR cluster speaks, which may have no machines yet."""
-    for one in remains.active_emr_clusters(api) if is_emr(api.name) else ():
-        described = api.call("emr", "describe_cluster", ClusterId=one["Id"])["Cluster"]
-        yield from (tag["Value"] for tag in described.get("Tags", []) if tag["Key"] == CLUSTER_TAG)
-
-
-def _names(api: ApiCloud) -> Iterator[str]:
+def _names(api: Aws) -> Iterator[str]:
     # Without MaxResults, SQS lists 1,000, and does not say that there are more.
     yield from (url.rpartition("/")[2] for url in api.pages("sqs", "list_queues", "QueueUrls", MaxResults=1000))
     yield from api.pages("dynamodb", "list_tables", "TableNames")
@@ -71,7 +65,7 @@ def _in_names(names: Iterable[str]) -> set[str]:
     return {found["cluster"] for found in map(strays.FORM.fullmatch, names) if found}
 
 
-def _empty_file_systems(api: ApiCloud) -> Mapping[str, list[str]]:
+def _empty_file_systems(api: Aws) -> Mapping[str, list[str]]:
     """Return the EFS file systems that nobody uses and that have no data, which `down` would not have kept."""
     found: dict[str, list[str]] = defaultdict(list)
     for one in api.pages("efs", "describe_file_systems", "FileSystems"):
@@ -93,13 +87,13 @@ def _is_counted(found: Mapping[str, Any]) -> bool:
     return min(now, counted) - found["CreationTime"] > _COUNTED_AFTER
 
 
-def _of(api: ApiCloud, cluster: str, empty: Iterable[str]) -> Orphans | None:
+def _of(api: Aws, cluster: str, empty: Iterable[str]) -> Orphans | None:
     """Return what is left of a cluster; `empty` are its file systems without data."""
-    state = api.describe_stack(cluster)
+    state = stacks.describe(api, cluster)
     if state is not None and (state.status in _LIVES or state.in_progress):
         return None
     if state is not None:
-        made = api.resources(state.stack_id)
+        made = stacks.resources(api, state.stack_id)
         is_ours = state.ours or any(one.logical_id == _OURS for one in made)
         return Orphans(cluster, state.status, tuple(remains.find(api, cluster, made))) if is_ours else None
     lines = (*remains.find(api, cluster, ()), *empty)

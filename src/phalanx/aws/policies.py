@@ -1,19 +1,18 @@
-"""The IAM policies that a spec names: whether they exist, before a stack fails for one."""
+"""Policies of IAM: whether those that a spec names exist, and the removal of those that keep a role."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from phalanx.aws.refusals import is_denied
 from phalanx.errors import CloudError, SpecError
 from phalanx.spec.spec import ClusterSpec
 
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
-class Api(Protocol):
-    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
 
-
-def require_policies(api: Api, spec: ClusterSpec) -> None:
+def require_policies(api: Aws, spec: ClusterSpec) -> None:
     """Raise SpecError for a policy that does not exist."""
     boundary = [("permissions_boundary", spec.permissions_boundary)] if spec.permissions_boundary else []
     for key, arn in [*(("policies", arn) for arn in spec.policies or ()), *boundary]:
@@ -21,11 +20,28 @@ def require_policies(api: Api, spec: ClusterSpec) -> None:
             raise SpecError(f"{key}: there is no policy {arn}", "`aws iam list-policies` lists them.")
 
 
-def _may_exist(api: Api, arn: str) -> bool:
+def _may_exist(api: Aws, arn: str) -> bool:
     """Whether the policy exists; of one that the user may not look at, IAM decides when the stack is created."""
     try:
         return api.exists("iam", "get_policy", PolicyArn=arn) is not None
     except CloudError as error:
-        if isinstance(error.__cause__, Exception) and is_denied(error.__cause__):
+        if is_denied(error.__cause__):
             return True
         raise
+
+
+def remove(api: Aws, role: str) -> tuple[str, ...]:
+    """Detach the role's managed policies and delete its inline ones; return what was done, such as "detached X"."""
+    attached = (api.exists("iam", "list_attached_role_policies", RoleName=role) or {}).get("AttachedPolicies", [])
+    for policy in attached:
+        api.exists("iam", "detach_role_policy", RoleName=role, PolicyArn=policy["PolicyArn"])
+    inline = (api.exists("iam", "list_role_policies", RoleName=role) or {}).get("PolicyNames", [])
+    for name in inline:
+        api.exists("iam", "delete_role_policy", RoleName=role, PolicyName=name)
+    return (*(f"detached {policy['PolicyName']}" for policy in attached), *(f"deleted {name}" for name in inline))
+
+
+def delete_role(api: Aws, role: str) -> None:
+    """Delete the role with its policies; no error when it is gone."""
+    remove(api, role)
+    api.exists("iam", "delete_role", RoleName=role)

@@ -1,6 +1,6 @@
 """Asks AWS's price list what nodes cost on demand, and EC2 what spot instances cost now (docs/aws-behaviour.md 2.39).
 
-It is asked once and briefly: a plan is not worth a long wait, and the dated table is there.
+It is asked once and briefly (`phalanx.aws.aws`), and the dated table is there.
 """
 
 from __future__ import annotations
@@ -9,20 +9,14 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Protocol
-
-from botocore.config import Config
+from typing import TYPE_CHECKING, Any
 
 from phalanx.errors import CloudError
-from phalanx.spec.cloud_names import is_local
 
 if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
     from phalanx.plan.money import Prices
 
-SERVICE = "pricing"
-SHORTLY = Config(connect_timeout=2, read_timeout=4, retries={"total_max_attempts": 1, "mode": "standard"})
-# The price list is served in three regions, with the prices of all.
-_ENDPOINTS = {"eu": "eu-central-1", "me": "eu-central-1", "af": "eu-central-1", "ap": "ap-south-1"}
 _ELSEWHERE = {
     "cn-": "AWS's price list in China has prices in yuan",
     "us-gov-": "AWS's price list takes no credentials of GovCloud",
@@ -42,25 +36,11 @@ _NAT = {"productFamily": "NAT Gateway", "group": "NGW:NatGateway", "operation": 
 _AMOUNT = re.compile(r"\d{1,6}(\.\d{1,10})?")
 
 
-class Api(Protocol):
-    name: str
-    region: str
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-
-
-def endpoint_region(region: str) -> str:
-    """Return the region whose endpoint of the price list is the nearest."""
-    return _ENDPOINTS.get(region.partition("-")[0], "us-east-1")
-
-
-def ask(api: Api, types: Collection[str], spot_in: str = "") -> Prices:
+def ask(api: Aws, types: Collection[str], spot_in: str = "") -> Prices:
     """Return what nodes of these types cost in the cloud's region; the table's prices, and why, if AWS does not say."""
     # Here, because every command imports this module, and specs are slow to import.
     from phalanx.plan.money import Prices
 
-    if is_local(api.name):
-        return Prices()
     spot = _spot(api, types, spot_in) if spot_in else {}
     reason = next((why for prefix, why in _ELSEWHERE.items() if api.region.startswith(prefix)), "")
     if reason:
@@ -78,7 +58,7 @@ def ask(api: Api, types: Collection[str], spot_in: str = "") -> Prices:
     return Prices(listed, f"{api.region}, {day}", spot=spot, nat_gateway=gateway)
 
 
-def _on_demand(api: Api, attributes: Mapping[str, str]) -> float | None:
+def _on_demand(api: Aws, attributes: Mapping[str, str]) -> float | None:
     """Return the price of an hour; None unless the list has exactly one."""
     wanted = {**attributes, "regionCode": api.region}
     filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
@@ -99,7 +79,7 @@ def _hourly(product: Mapping[str, Any]) -> Iterator[str]:
                 yield amount
 
 
-def _spot(api: Api, types: Collection[str], zone: str) -> dict[str, float]:
+def _spot(api: Aws, types: Collection[str], zone: str) -> dict[str, float]:
     """Return what spot instances cost now, by type, as far as EC2 says: with a time of now it returns the current."""
     now = datetime.now(timezone.utc)
     given = {"StartTime": now, "EndTime": now, "ProductDescriptions": ["Linux/UNIX"], "AvailabilityZone": zone}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import buckets
 from phalanx.aws.refusals import is_denied
@@ -11,21 +11,15 @@ from phalanx.errors import CloudError, Mistakes, SpecError
 from phalanx.objects.sent_document import PrivateBucket
 from phalanx.spec.cloud_names import is_local
 
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
+
 _BLOCKS = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
 _DEFAULT = "ApplyServerSideEncryptionByDefault"
 _AES = '\'{"Rules":[{"ApplyServerSideEncryptionByDefault":{"SSEAlgorithm":"AES256"}}]}\''
 
 
-class Api(Protocol):
-    name: str
-    region: str
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
-    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
-
-
-def require(api: Api, bucket: str) -> PrivateBucket:
+def require(api: Aws, bucket: str) -> PrivateBucket:
     """Return what writing to the bucket names. Raises SpecError with all that speaks against it."""
     account = api.call("sts", "get_caller_identity")["Account"]
     _require_own(api, bucket, account)
@@ -37,7 +31,7 @@ def require(api: Api, bucket: str) -> PrivateBucket:
     return PrivateBucket(account, encryption or {})
 
 
-def _require_own(api: Api, bucket: str, account: str) -> None:
+def _require_own(api: Aws, bucket: str, account: str) -> None:
     """Another account could replace the document before CloudFormation reads it (docs/aws-behaviour.md 1.27)."""
     status, region = buckets.look(api, bucket, ExpectedBucketOwner=account)
     if status == 404:
@@ -57,7 +51,7 @@ def _require_own(api: Api, bucket: str, account: str) -> None:
         )
 
 
-def _require_block(api: Api, bucket: str, account: str) -> None:
+def _require_block(api: Aws, bucket: str, account: str) -> None:
     """Require that all public access is blocked, by the bucket's settings or the account's."""
     asked, action = "ask what blocks public access to", "s3:GetBucketPublicAccessBlock on this bucket"
     own = _ask(api, "s3", "get_public_access_block", f"{asked} {bucket}", action, Bucket=bucket)
@@ -79,7 +73,7 @@ def _blocks(answer: Mapping[str, Any] | None) -> Mapping[str, bool]:
     return (answer or {}).get("PublicAccessBlockConfiguration", {})
 
 
-def _require_no_public_policy(api: Api, bucket: str) -> None:
+def _require_no_public_policy(api: Aws, bucket: str) -> None:
     asked, action = f"ask whether everybody may use {bucket}", "s3:GetBucketPolicyStatus on this bucket"
     found = _ask(api, "s3", "get_bucket_policy_status", asked, action, Bucket=bucket)
     if (found or {}).get("PolicyStatus", {}).get("IsPublic"):
@@ -90,7 +84,7 @@ def _require_no_public_policy(api: Api, bucket: str) -> None:
         )
 
 
-def _require_encryption(api: Api, bucket: str) -> dict[str, str]:
+def _require_encryption(api: Aws, bucket: str) -> dict[str, str]:
     """Require a default encryption, which S3 itself has given every bucket since 2023 (docs/aws-behaviour.md 1.27).
 
     Return it as a put names it: a usual policy of a bucket denies one that does not.
@@ -109,17 +103,17 @@ def _require_encryption(api: Api, bucket: str) -> dict[str, str]:
     return {key: value for key, value in named.items() if value}
 
 
-def _shell(api: Api) -> str:
+def _shell(api: Aws) -> str:
     """Return what has the AWS CLI ask the cloud of the file."""
     return 'eval "$(phalanx local env)"; ' if is_local(api.name) else ""
 
 
-def _ask(api: Api, service: str, operation: str, asked: str, needed: str, **arguments: str) -> dict[str, Any] | None:
+def _ask(api: Aws, service: str, operation: str, asked: str, needed: str, **arguments: str) -> dict[str, Any] | None:
     """Return the answer, None if there is no such setting. Raises SpecError where the question is not allowed."""
     try:
         return api.exists(service, operation, **arguments)
     except CloudError as error:
-        if isinstance(error.__cause__, Exception) and is_denied(error.__cause__):
+        if is_denied(error.__cause__):
             raise SpecError(
                 f"bucket: these AWS credentials may not {asked}", f"Request a policy that allows {needed}."
             ) from error

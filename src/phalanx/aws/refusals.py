@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-
-from botocore import exceptions as boto
+from typing import Any
 
 from phalanx.errors import CloudError, CloudUnreachable
 
@@ -21,28 +20,36 @@ GONE = re.compile(
 """How the services report that something does not exist: a code such as ResourceNotFoundException, or only text."""
 
 
-def code(error: Exception) -> str:
+def code(error: BaseException | None) -> str:
     """Return AWS's error code; "" for an error that is not an answer of AWS."""
-    return error.response.get("Error", {}).get("Code", "") if isinstance(error, boto.ClientError) else ""
+    return _answer(error).get("Error", {}).get("Code", "")
 
 
-def message(error: Exception) -> str:
+def message(error: BaseException | None) -> str:
     """Return AWS's own message."""
-    return error.response.get("Error", {}).get("Message", "") if isinstance(error, boto.ClientError) else str(error)
+    return _answer(error).get("Error", {}).get("Message", "") if _answer(error) else str(error)
 
 
-def is_gone(error: Exception) -> bool:
+def _answer(error: BaseException | None) -> dict[str, Any]:
+    """Return what AWS answered, as botocore's ClientError has it; {} for any other error."""
+    found = getattr(error, "response", None)
+    return found if isinstance(found, dict) else {}
+
+
+def is_gone(error: BaseException | None) -> bool:
     """Whether the error means that the resource does not exist."""
     return bool(GONE.search(code(error)) or (code(error) == "ValidationError" and GONE.search(message(error))))
 
 
-def is_denied(error: Exception) -> bool:
+def is_denied(error: BaseException | None) -> bool:
     """Whether AWS knows the caller, and does not allow the call."""
     return code(error) in _DENIED
 
 
 def translate(error: Exception, action: str, where: str) -> CloudError:
     """Return the CloudError for a failed call of an `action` such as "cloudformation:CreateStack" at `where`."""
+    from botocore import exceptions as boto  # here: what only asks for a code does not wait for botocore
+
     if isinstance(error, boto.ClientError):
         refused = _refused(error, action)
         refused.was_refused = 400 <= error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) < 500
@@ -62,7 +69,7 @@ def translate(error: Exception, action: str, where: str) -> CloudError:
     return CloudError(f"{action} failed: {error}")
 
 
-def _refused(error: boto.ClientError, action: str) -> CloudError:
+def _refused(error: Exception, action: str) -> CloudError:
     kind, text = code(error), message(error)
     if kind in _EXPIRED:
         return CloudError(f"the AWS credentials have expired ({action})", "Run `aws sso login`, or fetch new ones.")

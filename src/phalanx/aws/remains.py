@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import lustre_file_systems, strays
 from phalanx.aws.model import CLUSTER_TAG, Resource
-from phalanx.spec.cloud_names import is_emr
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 Call = tuple[str, str, str]
 
 
-class Api(Protocol):
-    name: str
-
-    region: str
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
-    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
-
-
 # CloudFormation type → (service, operation, argument that takes the physical id). A type that is missing here is part
 # of another (a route of its table, a permission of its function), or is found by its tag.
-_BY_ID: Mapping[str, Call] = {
+BY_ID: Mapping[str, Call] = {
     "AWS::SQS::Queue": ("sqs", "get_queue_attributes", "QueueUrl"),
     "AWS::DynamoDB::Table": ("dynamodb", "describe_table", "TableName"),
     "AWS::SNS::Topic": ("sns", "get_topic_attributes", "TopicArn"),
@@ -51,15 +43,14 @@ _BY_TAG: Mapping[str, Call] = {
 SERVICES = ("ec2", "autoscaling", "efs", "fsx", "logs", "sqs", "dynamodb", "sns", "lambda", "iam", "events")
 """The services that `find` queries."""
 
-_ACTIVE = ("STARTING", "BOOTSTRAPPING", "RUNNING", "WAITING", "TERMINATING")
 _ENDED = frozenset({"terminated", "deleted", "deleting"})
 
 
-def find(api: Api, cluster: str, resources: Sequence[Resource]) -> list[str]:
+def find(api: Aws, cluster: str, resources: Sequence[Resource]) -> list[str]:
     """Return a readable line for each thing that still exists."""
     looks: list[Callable[[], Iterator[str]]] = [
-        # Before its instances, which it would replace.
-        lambda: _emr_clusters(api, cluster, resources),
+        # Before its instances, which the service would replace.
+        lambda: api.machines.leftovers(cluster, resources),
         lambda: _tagged_instances(api, cluster),
         lambda: _tagged_in_ec2(api, cluster),
         lambda: _groups(api, resources),
@@ -75,7 +66,7 @@ def _tag_filter(cluster: str) -> list[dict[str, Any]]:
     return [{"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]}]
 
 
-def _tagged_instances(api: Api, cluster: str) -> Iterator[str]:
+def _tagged_instances(api: Aws, cluster: str) -> Iterator[str]:
     for reservation in api.pages("ec2", "describe_instances", "Reservations", Filters=_tag_filter(cluster)):
         for instance in reservation["Instances"]:
             state = instance["State"]["Name"]
@@ -83,7 +74,7 @@ def _tagged_instances(api: Api, cluster: str) -> Iterator[str]:
                 yield f"instance {instance['InstanceId']} ({state})"
 
 
-def _tagged_in_ec2(api: Api, cluster: str) -> Iterator[str]:
+def _tagged_in_ec2(api: Aws, cluster: str) -> Iterator[str]:
     for operation, (listed, key, kind) in _BY_TAG.items():
         for entry in api.pages("ec2", operation, listed, Filters=_tag_filter(cluster)):
             if entry.get("State") not in _ENDED and _carries_tag(entry, cluster):
@@ -95,7 +86,7 @@ def _carries_tag(entry: Mapping[str, Any], cluster: str) -> bool:
     return {"Key": CLUSTER_TAG, "Value": cluster} in entry.get("Tags", [])
 
 
-def _groups(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
+def _groups(api: Aws, resources: Sequence[Resource]) -> Iterator[str]:
     names = _physical(resources, "AWS::AutoScaling::AutoScalingGroup")
     if names:
         answer = api.exists("autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=names) or {}
@@ -103,26 +94,7 @@ def _groups(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
             yield f"Auto Scaling group {group['AutoScalingGroupName']}"
 
 
-def _emr_clusters(api: Api, cluster: str, resources: Sequence[Resource]) -> Iterator[str]:
-    """Yield clusters that still have machines; EMR describes a terminated one for two months."""
-    if not is_emr(api.name):
-        return
-    recorded = _physical(resources, "AWS::EMR::Cluster")
-    named = [known["Id"] for known in active_emr_clusters(api) if known["Name"] == cluster]
-    for cluster_id in dict.fromkeys([*recorded, *named]):
-        known = api.call("emr", "describe_cluster", ClusterId=cluster_id)["Cluster"]
-        is_ours = cluster_id in recorded or _carries_tag(known, cluster)
-        state = known["Status"]["State"]
-        if is_ours and not state.startswith("TERMINATED"):
-            yield f"EMR cluster {cluster_id} ({state})"
-
-
-def active_emr_clusters(api: Api) -> Iterator[dict[str, Any]]:
-    """Yield the region's EMR clusters that have, or will have, machines."""
-    return api.pages("emr", "list_clusters", "Clusters", ClusterStates=list(_ACTIVE))
-
-
-def _file_systems(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
+def _file_systems(api: Aws, resources: Sequence[Resource]) -> Iterator[str]:
     for file_system in _physical(resources, "AWS::EFS::FileSystem"):
         answer = api.exists("efs", "describe_file_systems", FileSystemId=file_system) or {}
         for entry in answer.get("FileSystems", []):
@@ -133,17 +105,17 @@ def _file_systems(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
             yield f"Lustre file system {file_system} ({found['Lifecycle']})"
 
 
-def _log_groups(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
+def _log_groups(api: Aws, resources: Sequence[Resource]) -> Iterator[str]:
     for name in _physical(resources, "AWS::Logs::LogGroup"):
         answer = api.exists("logs", "describe_log_groups", logGroupNamePrefix=name) or {}
         if any(group["logGroupName"] == name for group in answer.get("logGroups", [])):
             yield f"log group {name}"
 
 
-def _recorded(api: Api, resources: Sequence[Resource]) -> Iterator[str]:
+def _recorded(api: Aws, resources: Sequence[Resource]) -> Iterator[str]:
     for resource in resources:
-        if resource.resource_type in _BY_ID and resource.physical_id:
-            service, operation, argument = _BY_ID[resource.resource_type]
+        if resource.resource_type in BY_ID and resource.physical_id:
+            service, operation, argument = BY_ID[resource.resource_type]
             if api.exists(service, operation, **{argument: resource.physical_id}) is not None:
                 yield f"{resource.logical_id} {resource.physical_id}"
 

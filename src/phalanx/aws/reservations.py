@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from phalanx.errors import SpecError
 from phalanx.plan.capacity import Reservation
 from phalanx.spec.spec import ClusterSpec
 
-
-class Api(Protocol):
-    name: str
-    region: str
-
-    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 
-def find(api: Api, spec: ClusterSpec) -> Reservation | None:
+def find(api: Aws, spec: ClusterSpec) -> Reservation | None:
     """Return the reservation; None if the spec names none. Raises SpecError if it does not exist."""
     if not spec.reservation:
         return None

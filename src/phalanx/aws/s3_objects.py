@@ -2,52 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
-from phalanx.errors import CloudError
 from phalanx.objects.sent_document import InBucket, PrivateBucket
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 _SCHEME = "s3://"
 
 
-class Place(Protocol):
-    region: str
-
-    def endpoint_url(self) -> str | None: ...
-
-
-class Api(Place, Protocol):
-    name: str
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
-    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
+def put(api: Aws, url: str, text: str, bucket: PrivateBucket | None = None) -> None:
+    """Write an object of S3; `url` is such as s3://bucket/key."""
+    more = {**bucket.encryption, **_owned(bucket.owner)} if bucket else {}
+    api.call("s3", "put_object", **_named(url), **more, Body=text.encode())
 
 
-class S3Objects:
-    """What a cloud does with buckets and objects. See `phalanx.aws.protocol.Cloud`."""
-
-    def put_object(self: Api, url: str, text: str, bucket: PrivateBucket | None = None) -> None:
-        more = {**bucket.encryption, **_owned(bucket.owner)} if bucket else {}
-        self.call("s3", "put_object", **_named(url), **more, Body=text.encode())
-
-    def delete_object(self: Api, url: str, owner: str = "") -> None:
-        self.call("s3", "delete_object", **_named(url), **_owned(owner))
-
-    def require_bucket(self: Api, bucket: str, make: bool = False) -> None:  # noqa: ARG002 - the protocol's signature
-        from phalanx.aws import buckets
-
-        for reason in buckets.refusals(self, bucket):
-            raise CloudError(reason, "`aws s3 ls` lists your buckets.")
-
-    def require_private_bucket(self: Api, bucket: str) -> PrivateBucket:
-        from phalanx.aws import private_buckets
-
-        return private_buckets.require(self, bucket)
+def delete(api: Aws, url: str, owner: str = "") -> None:
+    """Delete an object of S3; no error when it is gone."""
+    api.call("s3", "delete_object", **_named(url), **_owned(owner))
 
 
-def as_template(api: Place, template: str | InBucket) -> dict[str, str]:
+def as_template(api: Aws, template: str | InBucket) -> dict[str, str]:
     """Return how a request to CloudFormation has a template: the document itself, or where it is in S3.
 
     The URL is path-style, at the region's own endpoint (docs/aws-behaviour.md 1.26).

@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from phalanx.aws.protocol import Cloud
 from phalanx.errors import PhalanxError
 from phalanx.node.sigv4 import Credentials
 from phalanx.objects import download, multipart
 from phalanx.objects.keys_as_files import NamesError
 from phalanx.objects.s3_client import Bucket, Client, Object, S3Error
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 _URL = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<key>.*))?", re.DOTALL)
 
@@ -38,13 +41,13 @@ class Store:
     Methods raise S3TransferError.
     """
 
-    def __init__(self, cloud: Cloud, url: str, make: bool = False) -> None:
+    def __init__(self, cloud: Aws, url: str, make: bool = False) -> None:
         found = _URL.fullmatch(url)
         if found is None:
             raise S3TransferError(f"'{url}' is not an S3 URL", "Write one such as s3://my-bucket/prefix.")
         self.url, self.key = url, found["key"] or ""
         self._keys: Callable[[], Credentials] = cloud.user_keys
-        cloud.require_bucket(found["bucket"], make)
+        cloud.site.require_bucket(found["bucket"], make)
         self._bucket = Bucket(found["bucket"], cloud.region, cloud.s3_endpoint())
 
     def get(self, destination: Path, show: download.Show) -> Copied:

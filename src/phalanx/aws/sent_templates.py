@@ -6,26 +6,24 @@ Whoever may write to the bucket can replace the object before CloudFormation rea
 from __future__ import annotations
 
 import json
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from phalanx.errors import CloudError, PhalanxError, StackFailed
 from phalanx.objects.sent_document import InBucket
 
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
+
 _OTHER_BUCKET = "Name another bucket, or find out who may write to this one: `aws s3api get-bucket-policy --bucket {}`."
 
 
-class Api(Protocol):
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-    def delete_stack(self, stack_id: str) -> None: ...
-
-
-def require_change_set(api: Api, named: dict[str, str], template: str | InBucket) -> None:
+def require_change_set(api: Aws, named: dict[str, str], template: str | InBucket) -> None:
     """Raise StackFailed if the change set has another template than the document."""
     if isinstance(template, InBucket) and not _is_read(api, named, template.document):
         raise StackFailed(f"{_replaced(template)}. Nothing was changed", _hint(template))
 
 
-def required_stack(api: Api, stack_id: str, template: str | InBucket) -> str:
+def required_stack(api: Aws, stack_id: str, template: str | InBucket) -> str:
     """Return the id of a new stack. Delete it and raise StackFailed unless it has the document's template."""
     if isinstance(template, str):
         return stack_id
@@ -41,7 +39,7 @@ def required_stack(api: Api, stack_id: str, template: str | InBucket) -> str:
     raise StackFailed(f"{reason}. {_deleted(api, stack_id)}", hint)
 
 
-def _is_read(api: Api, named: dict[str, str], document: str) -> bool:
+def _is_read(api: Aws, named: dict[str, str], document: str) -> bool:
     found = api.call("cloudformation", "get_template", **named, TemplateStage="Original")["TemplateBody"]
     try:
         return _canonical(found) == _canonical(document)
@@ -54,10 +52,10 @@ def _canonical(body: Any) -> str:
     return json.dumps(json.loads(body) if isinstance(body, str) else body, sort_keys=True)
 
 
-def _deleted(api: Api, stack_id: str) -> str:
+def _deleted(api: Aws, stack_id: str) -> str:
     """Delete the stack, and say so."""
     try:
-        api.delete_stack(stack_id)
+        api.exists("cloudformation", "delete_stack", StackName=stack_id)
     except PhalanxError as error:
         command = f"aws cloudformation delete-stack --stack-name {stack_id}"
         return f"The stack could not be deleted ({error.message}): run `{command}` at once"

@@ -6,12 +6,15 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import lustre_file_systems
 from phalanx.aws.model import CLUSTER_TAG
 from phalanx.aws.refusals import is_denied
 from phalanx.errors import CloudError
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 # CloudFormation shortens a stack's name in longer names (docs/aws-behaviour.md 3.30), but never this much.
 _PREFIX = 20
@@ -41,13 +44,6 @@ WITH_TAGS = _form("function", "rule", "role")
 """The form of names in which CloudFormation may have shortened the cluster's: their tags say which it is."""
 _REMOVAL = _form("rule", "role")
 _STACK_TAG = "aws:cloudformation:stack-name"
-
-
-class Api(Protocol):
-    region: str
-
-    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,7 @@ class ListedFunction(Listed):
         return tags.get(CLUSTER_TAG) or (stack if stack and stack in self.removals() else "")
 
 
-def listed(api: Api, start: str = "") -> Iterator[Listed]:
+def listed(api: Aws, start: str = "") -> Iterator[Listed]:
     """Yield functions, rules and this region's own roles whose names start like this."""
     made = [one for look in (_rules, _roles) for one in look(api, start) if one.name.startswith(start)]
     yield from made
@@ -93,7 +89,7 @@ def listed(api: Api, start: str = "") -> Iterator[Listed]:
             yield ListedFunction("function", name, read_tags, removals)
 
 
-def find(api: Api, cluster: str) -> Iterator[str]:
+def find(api: Aws, cluster: str) -> Iterator[str]:
     """Yield a readable line for each resource that has the cluster's tag, or a name that its stack made.
 
     Roles and instance profiles belong to no region: another region's cluster of this name may own those with its name.
@@ -103,7 +99,7 @@ def find(api: Api, cluster: str) -> Iterator[str]:
         yield from look(api, cluster)
 
 
-def _groups(api: Api, cluster: str) -> Iterator[str]:
+def _groups(api: Aws, cluster: str) -> Iterator[str]:
     tagged = [{"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]}]
     names = [f"{cluster}-head", f"{cluster}-workers"]
     for which in ({"Filters": tagged}, {"AutoScalingGroupNames": names}):
@@ -113,48 +109,48 @@ def _groups(api: Api, cluster: str) -> Iterator[str]:
             return
 
 
-def _launch_templates(api: Api, cluster: str) -> Iterator[str]:
+def _launch_templates(api: Aws, cluster: str) -> Iterator[str]:
     tagged = [{"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]}]
     for template in api.pages("ec2", "describe_launch_templates", "LaunchTemplates", Filters=tagged):
         yield f"launch template {template['LaunchTemplateId']}"
 
 
-def _listed_ones(api: Api, cluster: str) -> Iterator[str]:
+def _listed_ones(api: Aws, cluster: str) -> Iterator[str]:
     for one in listed(api, cluster[:_PREFIX]):
         if one.cluster() == cluster:
             yield f"{one.kind} {one.name}"
 
 
-def _functions(api: Api) -> Iterator[tuple[str, Callable[[], Mapping[str, str] | None]]]:
+def _functions(api: Aws) -> Iterator[tuple[str, Callable[[], Mapping[str, str] | None]]]:
     """Yield the name of each, and what reads its tags: a list may still have one that was deleted a moment ago."""
     for found in api.pages("lambda", "list_functions", "Functions"):
         yield found["FunctionName"], partial(_tags_of_function, api, found["FunctionArn"])
 
 
-def _tags_of_function(api: Api, arn: str) -> Mapping[str, str] | None:
+def _tags_of_function(api: Aws, arn: str) -> Mapping[str, str] | None:
     found = _read(api, "lambda", "list_tags", Resource=arn)
     return found and found.get("Tags", {})
 
 
-def _rules(api: Api, start: str) -> Iterator[Listed]:
+def _rules(api: Aws, start: str) -> Iterator[Listed]:
     for found in api.pages("events", "list_rules", "Rules", **({"NamePrefix": start} if start else {})):
         yield Listed("rule", found["Name"], partial(_tags_of_rule, api, found["Arn"]))
 
 
-def _tags_of_rule(api: Api, arn: str) -> Mapping[str, str] | None:
+def _tags_of_rule(api: Aws, arn: str) -> Mapping[str, str] | None:
     return _as_mapping(_read(api, "events", "list_tags_for_resource", ResourceARN=arn))
 
 
-def _roles(api: Api, _start: str) -> Iterator[Listed]:
+def _roles(api: Aws, _start: str) -> Iterator[Listed]:
     for found in api.pages("iam", "list_roles", "Roles", PathPrefix=f"/phalanx/{api.region}/"):
         yield Listed("role", found["RoleName"], partial(_tags_of_role, api, found["RoleName"]))
 
 
-def _tags_of_role(api: Api, name: str) -> Mapping[str, str] | None:
+def _tags_of_role(api: Aws, name: str) -> Mapping[str, str] | None:
     return _as_mapping(_read(api, "iam", "list_role_tags", RoleName=name))
 
 
-def _read(api: Api, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
+def _read(api: Aws, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
     """Return a resource's tags; None if it is gone, or if a policy for one cluster does not allow it for this one."""
     try:
         return api.exists(service, operation, **arguments)
@@ -168,7 +164,7 @@ def _as_mapping(answer: Mapping[str, Any] | None) -> Mapping[str, str] | None:
     return answer and {tag["Key"]: tag["Value"] for tag in answer.get("Tags", [])}
 
 
-def _named(api: Api, cluster: str) -> Iterator[str]:
+def _named(api: Aws, cluster: str) -> Iterator[str]:
     listings: dict[str, Callable[[], Iterator[str]]] = {
         "queue": lambda: _last(api.pages("sqs", "list_queues", "QueueUrls", QueueNamePrefix=f"{cluster}-"), "/"),
         "table": lambda: api.pages("dynamodb", "list_tables", "TableNames"),
@@ -182,7 +178,7 @@ def _named(api: Api, cluster: str) -> Iterator[str]:
         yield from (f"{kind} {name}" for name in names() if made.fullmatch(name))
 
 
-def _lustre(api: Api, cluster: str) -> Iterator[str]:
+def _lustre(api: Aws, cluster: str) -> Iterator[str]:
     for found, name in lustre_file_systems.tagged(api):
         if name == cluster:
             yield f"Lustre file system {found['FileSystemId']} ({found['Lifecycle']})"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import lustre_file_systems
 from phalanx.aws.model import CLUSTER_TAG
@@ -13,6 +12,9 @@ from phalanx.aws.refusals import is_gone
 from phalanx.errors import CloudError
 from phalanx.plan import quotas
 from phalanx.plan.quotas import Quota
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 _RUNNING = {"Name": "instance-state-name", "Values": ["pending", "running"]}
 
@@ -27,12 +29,7 @@ _LISTINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-class Api(Protocol):
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]: ...
-
-
-def ask(api: Api, cluster: str, wanted: list[Quota]) -> tuple[tuple[Quota, ...], str]:
+def ask(api: Aws, cluster: str, wanted: list[Quota]) -> tuple[tuple[Quota, ...], str]:
     """Return the quotas with their limits and with what others use; without them if AWS refuses, and why.
 
     What the cluster of this name has already is not counted.
@@ -43,19 +40,19 @@ def ask(api: Api, cluster: str, wanted: list[Quota]) -> tuple[tuple[Quota, ...],
         return tuple(wanted), error.message
 
 
-def _limit(api: Api, quota: Quota) -> int:
+def _limit(api: Aws, quota: Quota) -> int:
     """Return the applied value, or AWS's default: an account may have no value of its own."""
     code = {"ServiceCode": quota.service, "QuotaCode": quota.code}
     try:
         answer = api.call("service-quotas", "get_service_quota", **code)
     except CloudError as error:
-        if not (isinstance(error.__cause__, Exception) and is_gone(error.__cause__)):
+        if not is_gone(error.__cause__):
             raise
         answer = api.call("service-quotas", "get_aws_default_service_quota", **code)
     return int(answer["Quota"]["Value"])
 
 
-def _used(api: Api, quota: Quota, cluster: str) -> int:
+def _used(api: Aws, quota: Quota, cluster: str) -> int:
     if quota.unit == "vCPU":
         return _vcpus(api, quota, cluster)
     if quota.service == "fsx":
@@ -66,7 +63,7 @@ def _used(api: Api, quota: Quota, cluster: str) -> int:
     return sum(_of_others(entry, cluster) for entry in api.pages("ec2", operation, listed, **which))
 
 
-def _vcpus(api: Api, quota: Quota, cluster: str) -> int:
+def _vcpus(api: Aws, quota: Quota, cluster: str) -> int:
     """Count the vCPUs of instances: on-demand and spot ones have their own quotas, and Capacity Blocks have none."""
     reservations = api.pages("ec2", "describe_instances", "Reservations", Filters=[_RUNNING])
     instances = [instance for reservation in reservations for instance in reservation["Instances"]]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import endpoints_of_vpc
 from phalanx.errors import SpecError
@@ -11,17 +11,13 @@ from phalanx.plan import vpc_endpoints
 from phalanx.plan.existing_vpc import INTERNET, NAT, OTHER, ExistingVpc, Subnet
 from phalanx.spec.spec import ClusterSpec
 
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
+
 _EVERYWHERE = "0.0.0.0/0"
 
 
-class Api(Protocol):
-    region: str
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
-
-
-def find(api: Api, spec: ClusterSpec) -> ExistingVpc | None:
+def find(api: Aws, spec: ClusterSpec) -> ExistingVpc | None:
     """Return the VPC of the spec's subnets; None if it names none. Raises SpecError if one does not exist."""
     if not spec.subnets:
         return None
@@ -40,7 +36,7 @@ def find(api: Api, spec: ClusterSpec) -> ExistingVpc | None:
     )
 
 
-def services(api: Api, vpc: str, subnets: tuple[str, ...]) -> list[str] | None:
+def services(api: Aws, vpc: str, subnets: tuple[str, ...]) -> list[str] | None:
     """Return the services that have endpoints for nodes in these subnets; None if all of them have a way out."""
     tables = [_route_table(api, vpc, subnet) for subnet in subnets]
     closed = [table["RouteTableId"] for table in tables if not _way_out(api, table)]
@@ -48,7 +44,7 @@ def services(api: Api, vpc: str, subnets: tuple[str, ...]) -> list[str] | None:
 
 
 def with_endpoints(
-    api: Api, spec: ClusterSpec, zones: tuple[str, ...], vpc: ExistingVpc | None = None
+    api: Aws, spec: ClusterSpec, zones: tuple[str, ...], vpc: ExistingVpc | None = None
 ) -> tuple[str, ...]:
     """Return those of the zones in which a private cluster's stack can make all endpoints; all for another one.
 
@@ -69,7 +65,7 @@ def with_endpoints(
     return able
 
 
-def _lacking(api: Api, wanted: tuple[str, ...], zones: tuple[str, ...]) -> dict[str, list[str]]:
+def _lacking(api: Aws, wanted: tuple[str, ...], zones: tuple[str, ...]) -> dict[str, list[str]]:
     """Return the services without an interface endpoint, for each of the zones."""
     names = {f"com.amazonaws.{api.region}.{service}": service for service in wanted}
     there = api.pages("ec2", "describe_vpc_endpoint_services", "ServiceDetails")
@@ -77,7 +73,7 @@ def _lacking(api: Api, wanted: tuple[str, ...], zones: tuple[str, ...]) -> dict[
     return {zone: [names[name] for name in names if zone not in found.get(name, ())] for zone in zones}
 
 
-def _described(api: Api, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+def _described(api: Aws, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Describe the subnets by their ids. A filter, unlike a list of ids, does not fail where one is missing."""
     entries = api.pages("ec2", "describe_subnets", "Subnets", Filters=_where("subnet-id", *dict.fromkeys(names)))
     found = {entry["SubnetId"]: entry for entry in entries}
@@ -89,7 +85,7 @@ def _described(api: Api, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _subnet(api: Api, entry: dict[str, Any], cluster: str) -> Subnet:
+def _subnet(api: Aws, entry: dict[str, Any], cluster: str) -> Subnet:
     name, vpc = entry["SubnetId"], entry["VpcId"]
     table = _route_table(api, vpc, name)
     return Subnet(
@@ -105,7 +101,7 @@ def _subnet(api: Api, entry: dict[str, Any], cluster: str) -> Subnet:
     )
 
 
-def _blocks(api: Api, vpc: str) -> tuple[str, ...]:
+def _blocks(api: Aws, vpc: str) -> tuple[str, ...]:
     """Return the VPC's IPv4 blocks: its first one, and those that were added."""
     (found,) = api.pages("ec2", "describe_vpcs", "Vpcs", Filters=_where("vpc-id", vpc))
     added = found.get("CidrBlockAssociationSet", [])
@@ -113,7 +109,7 @@ def _blocks(api: Api, vpc: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((found["CidrBlock"], *more)))
 
 
-def _own_addresses(api: Api, subnet: str, cluster: str) -> int:
+def _own_addresses(api: Aws, subnet: str, cluster: str) -> int:
     """Return how many addresses the cluster of this name has there already, by its security groups' names."""
     own = tuple(
         f"{cluster}-{group}-" for group in ("NodeSecurityGroup", "StorageSecurityGroup", "EndpointSecurityGroup")
@@ -128,12 +124,12 @@ def _own_addresses(api: Api, subnet: str, cluster: str) -> int:
     )
 
 
-def _has(api: Api, vpc: str, attribute: str) -> bool:
+def _has(api: Aws, vpc: str, attribute: str) -> bool:
     named = attribute[0].lower() + attribute[1:]
     return api.call("ec2", "describe_vpc_attribute", VpcId=vpc, Attribute=named)[attribute]["Value"]
 
 
-def _route_table(api: Api, vpc: str, subnet: str) -> dict[str, Any]:
+def _route_table(api: Aws, vpc: str, subnet: str) -> dict[str, Any]:
     """Return the subnet's own route table, or else the VPC's main one."""
     tables = list(api.pages("ec2", "describe_route_tables", "RouteTables", Filters=_where("vpc-id", vpc)))
     own = (table for table in tables if any(one.get("SubnetId") == subnet for one in table["Associations"]))
@@ -141,7 +137,7 @@ def _route_table(api: Api, vpc: str, subnet: str) -> dict[str, Any]:
     return next(own, None) or next(main)
 
 
-def _way_out(api: Api, table: dict[str, Any]) -> str:
+def _way_out(api: Aws, table: dict[str, Any]) -> str:
     """Return what the default route leads to; "" if there is none, or if its target is gone (aws-behaviour 2.42)."""
     routes = [route for route in table["Routes"] if route.get("DestinationCidrBlock") == _EVERYWHERE]
     if not routes or routes[0].get("State") == "blackhole":
@@ -151,13 +147,13 @@ def _way_out(api: Api, table: dict[str, Any]) -> str:
     return INTERNET if str(routes[0].get("GatewayId")).startswith("igw-") else OTHER
 
 
-def _works(api: Api, gateway: str) -> bool:
+def _works(api: Aws, gateway: str) -> bool:
     """Whether a NAT gateway leads to the internet."""
     (found,) = api.call("ec2", "describe_nat_gateways", NatGatewayIds=[gateway])["NatGateways"]
     return found["State"] == "available" and found.get("ConnectivityType", "public") == "public"
 
 
-def _is_filtered(api: Api, subnet: str) -> bool:
+def _is_filtered(api: Aws, subnet: str) -> bool:
     """Whether the subnet's network ACL has other rules than the one, each way, that allows everything."""
     found = api.pages("ec2", "describe_network_acls", "NetworkAcls", Filters=_where("association.subnet-id", subnet))
     rules = [entry for acl in found for entry in acl["Entries"] if entry.get("CidrBlock")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +18,6 @@ from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_checks import shared as shared_directory
 
 if TYPE_CHECKING:
-    from phalanx.aws.aws_api import ApiCloud
     from phalanx.cluster.adopt_emr import EmrAdoption, Wanted
     from phalanx.cluster.cluster_record import Cluster
     from phalanx.node.roster import Roster
@@ -103,7 +102,7 @@ def _adopt_emr(cluster_id: str, cloud: str, region: str, wanted: Wanted, yes: bo
     if not yes:
         require_terminal()
     started_s = time.monotonic()
-    api = cast("ApiCloud", connection.connect(cloud, region))
+    api = connection.connect(cloud, region)
     adoption = EmrAdoption(api, domains.of(region), emr_found.find(api, cluster_id), wanted)
     try:
         for line in _terms(adoption):

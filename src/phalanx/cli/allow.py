@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from phalanx.aws import ssh_rules
 from phalanx.cli.console import say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.errors import SpecError
@@ -32,7 +33,7 @@ def command(network: str, name: str | None, file: Path | None) -> None:
     group = head_group(cloud, cluster)
     source = _source(network, cluster.cloud)
     _refuse_the_internet(source, allowed(cloud, group))
-    added = cloud.allow_ssh(group, source)
+    added = ssh_rules.allow(cloud, group, source)
     say(f"{source} may {'now' if added else 'already'} reach the head of {cluster.name} by ssh.")
 
 

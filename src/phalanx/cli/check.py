@@ -104,7 +104,7 @@ def _result(cluster: Cluster, spec: JobSpec) -> bytes:
 def _promised_bit_s(cluster: Cluster, types: dict[str, str]) -> dict[str, float]:
     """Return what its type promises to each node at all times, for nodes whose type promises something."""
     cloud = cluster.aws()
-    promises = {kind: cloud.promised_bit_s(kind) for kind in set(types.values())}
+    promises = {kind: cloud.site.promised_bit_s(kind) for kind in set(types.values())}
     return {node: promised for node, kind in types.items() if (promised := promises[kind]) is not None}
 
 

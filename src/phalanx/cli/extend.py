@@ -16,8 +16,8 @@ from phalanx.errors import CloudError, ClusterError
 from phalanx.spec.spec_checks import WrongError, duration_s
 
 if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
     from phalanx.aws.model import StackState
-    from phalanx.aws.protocol import Cloud
     from phalanx.cluster.cluster_record import Cluster
 
 
@@ -54,16 +54,16 @@ def command(by: int, name: str | None, file: Path | None, as_json: bool) -> None
     cluster = load_cluster(name, file)
     state = require_stack(cluster)
     cloud = cluster.aws()
-    running, now = cloud.running(cluster.name), time.time()
+    running, now = cloud.machines.running(cluster.name), time.time()
     if running is None or running.stopped:
         due_s = forgotten.due_s(state, running)
         if due_s is None:
             raise ClusterError(f"cluster {cluster.name} has no nodes", "`phalanx up` starts them, with a new lease.")
-        cloud.keep_until(cluster.name, due_s := max(now, due_s) + by)
+        cloud.machines.keep_until(cluster.name, due_s := max(now, due_s) + by)
         _report(cluster.name, "removal", f"The stack of stopped cluster {cluster.name} is deleted", due_s, as_json)
         return
     end_s = max(now, running.end_s or 0.0) + by
-    cloud.end_at(cluster.name, end_s)
+    cloud.machines.end_at(cluster.name, end_s)
     paid_s, warning = _budget(cloud, state, cluster, running.nodes, end_s)
     if warning:
         note(f"warning: {warning}")
@@ -72,7 +72,7 @@ def command(by: int, name: str | None, file: Path | None, as_json: bool) -> None
 
 
 def _budget(
-    cloud: Cloud, state: StackState, cluster: Cluster, nodes: int, end_s: float
+    cloud: Aws, state: StackState, cluster: Cluster, nodes: int, end_s: float
 ) -> tuple[float | None, str | None]:
     """Return until when the budget pays the nodes, if that is known, and a warning if they run for longer."""
     from phalanx.cluster.spending import budget_pays_until

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from phalanx import connection
 from phalanx.cli.console import confirm, duration, note, print_json, require_terminal, say
 from phalanx.errors import LocalCloudError
 
 if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
     from phalanx.images.base import Base
     from phalanx.images.image_stack import Order
-    from phalanx.images.making import ImageCloud
     from phalanx.images.shelf import Shelved
     from phalanx.jobs.environments import Recipe
 
@@ -20,10 +20,10 @@ TYPE, GPU_TYPE = "m5.large", "g4dn.xlarge"
 """Types of machines that build and test: enough memory for a framework, and a GPU where the recipe needs one."""
 
 
-def connect(cloud: str, region: str) -> ImageCloud:
+def connect(cloud: str, region: str) -> Aws:
     """Return the cloud; the local one is started if need be."""
     connection.begin(cloud)
-    return cast("ImageCloud", connection.connect(cloud, region))
+    return connection.connect(cloud, region)
 
 
 def order_of(chosen: Recipe, below: Base, instance_type: str | None = None) -> Order:
@@ -45,7 +45,7 @@ def local_base(chosen: Recipe, alias: str | None) -> Base:
     return next((one for one in able if images.is_built(one.row["local"])), able[0])
 
 
-def make(connected: ImageCloud, order: Order, *, again: bool, verbose: bool, as_json: bool, command: str) -> int:
+def make(connected: Aws, order: Order, *, again: bool, verbose: bool, as_json: bool, command: str) -> int:
     """Make the image and show its progress, unless there is one; return the exit code. `command` is the user's own."""
     started_s = time.monotonic()
     from phalanx.cli.progress import Watch
@@ -53,7 +53,7 @@ def make(connected: ImageCloud, order: Order, *, again: bool, verbose: bool, as_
 
     there = _existing(shelf.shelved(connected), order, again)
     if there is None or there.in_progress:
-        connected.require_full_system(order.base.alias)
+        connected.site.require_full_system(order.base.alias)
         begun = making.Making.join(connected, there) if there else making.Making.begin(connected, order)
         with Watch(f"making an image of {order.recipe.name}", started_s, verbose) as watch:
             try:
@@ -62,7 +62,7 @@ def make(connected: ImageCloud, order: Order, *, again: bool, verbose: bool, as_
                 note(f"interrupted; the build continues. `{command}` follows it again.")
                 return 130
             finally:
-                connected.stop_if_idle()
+                connected.site.stop_if_idle()
         there = shelf.find(connected, there.name if there else f"{order.recipe.name}@{order.version}")
         note(f"made in {duration(watch.elapsed_s)}")
     contents = making.read_manifest(connected, there)
@@ -100,9 +100,7 @@ def record(one: Shelved) -> dict[str, Any]:
     return {**vars(one), "name": one.name, "state": state(one)}
 
 
-def remove(
-    connected: ImageCloud, found: Shelved, *, yes: bool, verbose: bool, command: str, as_json: bool = False
-) -> int:
+def remove(connected: Aws, found: Shelved, *, yes: bool, verbose: bool, command: str, as_json: bool = False) -> int:
     """Delete an image, and show what is deleted; return the exit code."""
     from phalanx.cli.progress import Watch
     from phalanx.images import making
@@ -117,7 +115,7 @@ def remove(
         except KeyboardInterrupt:
             note(f"interrupted; the deletion continues. `{command}` follows it again.")
             return 130
-    connected.stop_if_idle()
+    connected.site.stop_if_idle()
     if as_json:
         print_json({"name": found.name, "removed": True})
     else:
@@ -125,7 +123,7 @@ def remove(
     return 0
 
 
-def _require_unused(connected: ImageCloud, found: Shelved) -> None:
+def _require_unused(connected: Aws, found: Shelved) -> None:
     """Raise LocalCloudError if local nodes run from the image."""
     if connected.name == "local" and found.image_id:
         require_unused(found.name, "image_id", found.image_id)

@@ -130,15 +130,16 @@ def delete(file_system: str) -> None:
       phalanx local delete fs-1234abcd
     """
     from phalanx import connection
+    from phalanx.aws import file_systems
     from phalanx.local import endpoint
 
     region = endpoint.kept_file_system(file_system)["region"]
     endpoint.begin()
     cloud = connection.connect("local", region)
     try:
-        cloud.delete_file_system(file_system)
+        file_systems.delete(cloud, file_system)
     finally:
-        cloud.stop_if_idle()
+        cloud.site.stop_if_idle()
     say(f"{file_system} is deleted.")
 
 

@@ -75,9 +75,9 @@ def _require_bucket(spec: ClusterSpec, bucket: str) -> None:
     """Raise SpecError unless the document may go through the bucket."""
     cloud = connection.connect(spec.cloud, spec.region)
     try:
-        cloud.require_private_bucket(bucket)
+        cloud.site.require_private_bucket(bucket)
     finally:
-        cloud.stop_if_idle()
+        cloud.site.stop_if_idle()
 
 
 def _show_egress(plan: Plan, as_json: bool) -> None:
@@ -114,7 +114,7 @@ def _standing(plan: Plan) -> _Standing | None:
         if not cluster.stack_id:
             return None
         state, roster = read_state(cluster)
-        running = cloud.running(cluster.name)
+        running = cloud.machines.running(cluster.name)
         changes = BringUp(cloud, plan.spec).changes(state)
     except NewerFormat:
         raise

@@ -65,13 +65,13 @@ def _facts(spec: ClusterSpec) -> Facts:
     cloud = connection.connect(spec.cloud, spec.region)
     cloud.limit_attempts(_ATTEMPTS)
     try:
-        return cloud.facts(spec, "")
+        return cloud.site.facts(spec, "")
     except CloudUnreachable as error:
         if is_local(spec.cloud):
             raise
         return _offline_facts(spec, error.message)
     finally:
-        cloud.stop_if_idle()
+        cloud.site.stop_if_idle()
 
 
 def _offline_facts(spec: ClusterSpec, why: str) -> Facts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +13,6 @@ from phalanx.cli.options import debug_option, json_option
 from phalanx.spec.cloud_names import CLOUDS, is_local
 
 if TYPE_CHECKING:
-    from phalanx.aws.aws_api import ApiCloud
     from phalanx.aws.orphans import Orphans
 
 LEFT = 1
@@ -39,7 +38,7 @@ def command(cloud: str, region: str, as_json: bool) -> int:
     from phalanx.local import endpoint
 
     off = is_local(cloud) and endpoint.find() is None
-    found = [] if off else orphans.find(cast("ApiCloud", connection.connect(cloud, region)))
+    found = [] if off else orphans.find(connection.connect(cloud, region))
     if as_json:
         print_json([asdict(one) for one in found])
     elif not found:

@@ -43,7 +43,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     facts["outdated"] = outdated(cluster, roster) if answers and roster else []
     facts.update(cost(cluster, state))
     facts.update(_count_jobs(cluster) if answers else {"jobs_running": None, "jobs_damaged": None})
-    facts["open_networks"] = cluster.aws().open_networks()
+    facts["open_networks"] = cluster.aws().site.open_networks()
     facts["age_s"] = round(time.time() - state.created_s)
     if as_json:
         print_json(facts)
@@ -53,7 +53,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
 
 def outdated(cluster: Cluster, roster: Roster) -> list[str]:
     """Return the names of the nodes that were launched with settings from before the stack's last change."""
-    found = cluster.aws().outdated(cluster.name)
+    found = cluster.aws().machines.outdated(cluster.name)
     return [node.name for node in (*roster.nodes, *roster.silent) if node.instance_id in found]
 
 
@@ -61,7 +61,7 @@ def time_left(cluster: Cluster, state: StackState) -> dict[str, Any]:
     """Return whether the cluster has stopped its nodes, and when its lease ends or its stack is removed."""
     from phalanx.cluster import forgotten
 
-    running = cluster.aws().running(cluster.name)
+    running = cluster.aws().machines.running(cluster.name)
     end_s = running.end_s if running else None
     due_s = forgotten.due_s(state, running)
     return {

@@ -72,7 +72,7 @@ def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
     if as_json:
         print_json({**_as_json(up, watch.elapsed_s), "changed": asking.as_json()})
     else:
-        _report(up, watch.elapsed_s, bring_up.cloud.open_networks())
+        _report(up, watch.elapsed_s, bring_up.cloud.site.open_networks())
     return 0
 
 
@@ -92,7 +92,7 @@ def _stop_if_idle(bring_up: BringUp) -> None:
         from phalanx.errors import PhalanxError
 
         try:
-            bring_up.cloud.stop_if_idle()
+            bring_up.cloud.site.stop_if_idle()
         except PhalanxError as error:
             note(f"warning: {error.message}")
 

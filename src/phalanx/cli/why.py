@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx import connection
+from phalanx.aws import stacks
 from phalanx.cli.console import print_json, say
 from phalanx.cli.down import where
 from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debug_option, json_option
@@ -57,7 +58,7 @@ def _evidence(name: str, cloud: str, region: str) -> Any:
 
     local_is_off = is_local(cloud) and endpoint.find() is None
     at = connection.connect(cloud, region)
-    state = None if local_is_off else at.describe_stack(name)
+    state = None if local_is_off else stacks.describe(at, name)
     found = evidence.kept(name) if state is None else evidence.collect(at, state)
     if found is None:
         raise ClusterError(
@@ -75,7 +76,7 @@ def _with_quota(diagnosis: Diagnosis, name: str, cloud: str, region: str, file: 
     at = connection.connect(cloud, region)
     try:
         spec = _spec(name, file)
-        each = (at.facts(replace(spec, type=one, other_types=()), "") for one in spec.types)
+        each = (at.site.facts(replace(spec, type=one, other_types=()), "") for one in spec.types)
         asked = [quota for facts in each for quota in facts.quotas]
     except (PhalanxError, TypeError):  # TypeError: an adopted cluster's record has other keys
         return diagnosis

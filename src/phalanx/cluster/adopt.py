@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from phalanx.aws import stacks
 from phalanx.aws.model import StackState
-from phalanx.aws.protocol import Cloud
 from phalanx.cluster import adopt_emr, keys
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.ready import record_ready
@@ -14,17 +14,20 @@ from phalanx.cluster.stack import require_ours
 from phalanx.errors import CloudError, ClusterError
 from phalanx.node.roster import Roster
 
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
+
 # The fields of a ClusterSpec that the stack's parameters show: field → parameter.
 _TEXTS = {"type": "InstanceType", "shared": "SharedDirectory"}
 _NUMBERS = {"min": "MinNodes", "node_timeout_s": "NodeTimeout"}
 
 
-def adopt(cloud: Cloud, name: str, identity: Path | None = None) -> tuple[Cluster, Roster]:
+def adopt(cloud: Aws, name: str, identity: Path | None = None) -> tuple[Cluster, Roster]:
     """Write this machine's record of a ready cluster, with a copy of the private key that its nodes accept.
 
     `identity` is that key's file; by default it is looked for in ~/.ssh. Raises CloudError or ClusterError.
     """
-    state = cloud.describe_stack(name)
+    state = stacks.describe(cloud, name)
     if state is None:
         raise CloudError(f"there is no stack {name} in {cloud.region}", "Choose another --region or --cloud.")
     require_ours(state)
@@ -71,7 +74,7 @@ def _private_keys() -> list[Path]:
     return sorted(path for path in (Path.home() / ".ssh").glob("id_*") if path.suffix != ".pub")
 
 
-def _settings(cloud: Cloud, state: StackState) -> dict[str, Any]:
+def _settings(cloud: Aws, state: StackState) -> dict[str, Any]:
     """Return the settings that are known from the parameters; the others are not compared by `up`."""
     given = state.parameters
     known: dict[str, Any] = {"name": state.name, "cloud": cloud.name, "region": cloud.region}

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from phalanx import state_files
+from phalanx.aws import stacks
 from phalanx.aws.model import StackEvent, StackState
-from phalanx.aws.protocol import Cloud
 from phalanx.cluster import emr_release, keys
 from phalanx.cluster.cluster_record import JOB_USER, Cluster
 from phalanx.cluster.deletion import Deletion
@@ -26,6 +26,9 @@ from phalanx.node.roster import Roster
 from phalanx.plan.emr_cluster import EmrCluster, Instance
 from phalanx.template import emr_adopted
 from phalanx.template.emr_adopted import Terms
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 NODE_TIMEOUT_S = 600
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,26}")
@@ -45,13 +48,13 @@ class Wanted:
 class EmrAdoption:
     """Look at an EMR cluster's nodes; then adopt it by iterating `steps()`, and read `result`."""
 
-    def __init__(self, cloud: Cloud, domain: str, found: EmrCluster, wanted: Wanted) -> None:
+    def __init__(self, cloud: Aws, domain: str, found: EmrCluster, wanted: Wanted) -> None:
         self.cloud, self.found, self._domain = cloud, found, domain
         self.name = wanted.name or (found.name if _NAME.fullmatch(found.name) else found.cluster_id)
         self._identity = wanted.identity
         self._refuse_another()
         self._left: list[Instance] = []  # with the agent of a stack that is gone
-        self._nodes = Nodes(found, self.name, cloud.ssh_route(), wanted.identity)
+        self._nodes = Nodes(found, self.name, cloud.site.ssh_route(), wanted.identity)
         try:
             served = self._judge(self._nodes.look(wanted.shared), wanted.shared)
         except BaseException:
@@ -76,7 +79,7 @@ class EmrAdoption:
         self.terms = replace(self.terms, ssh_public_key=keys.make(self.name))
         document, parameters = emr_adopted.request(self.terms)
         try:
-            stack = Stack(self.cloud, self.name, self.cloud.create_stack(self.name, document, parameters))
+            stack = Stack(self.cloud, self.name, stacks.create(self.cloud, self.name, document, parameters))
             self._stack = stack
         except PhalanxError:
             Cluster(self.name, "", "").forget()
@@ -100,7 +103,7 @@ class EmrAdoption:
 
     def _start_agents(self, stack: Stack) -> None:
         """Begin to start the agent on all nodes, which takes a while."""
-        made = {one.logical_id: one.physical_id for one in self.cloud.resources(stack.stack_id)}
+        made = {one.logical_id: one.physical_id for one in stacks.resources(self.cloud, stack.stack_id)}
         job_role = job_role_of(self.found, made)
         scripts = {
             one: emr_adopted.boot(self.terms, one, stack.stack_id, self._domain, made, job_role)
@@ -140,7 +143,7 @@ class EmrAdoption:
             emr_release.release_node(self._nodes.remote(one), one.instance_id)
 
     def _refuse_another(self) -> None:
-        if self.cloud.describe_stack(self.name) is not None or self.name in state_files.known():
+        if stacks.describe(self.cloud, self.name) is not None or self.name in state_files.known():
             raise ClusterError(
                 f"a cluster or stack {self.name} exists already",
                 "Choose another name: `phalanx adopt --emr J-ID NAME`.",
@@ -164,7 +167,7 @@ class EmrAdoption:
 
     def _exists(self, name: str) -> bool:
         """Whether a stack is there. The agent of another stays on a node that was not reached when that ended."""
-        return self.cloud.describe_stack(name) is not None
+        return stacks.describe(self.cloud, name) is not None
 
 
 _TAKEN = {
@@ -188,7 +191,7 @@ def job_role_of(found: EmrCluster, made: Mapping[str, str]) -> str:
     return f"{found.role_arn.rpartition(':')[0]}:role/{made['JobRole']}"
 
 
-def settings(cloud: Cloud, state: StackState) -> dict[str, Any]:
+def settings(cloud: Aws, state: StackState) -> dict[str, Any]:
     """Return what the record of an adopted cluster contains in place of a file's keys."""
     given = state.parameters
     return {

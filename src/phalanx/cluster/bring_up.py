@@ -6,9 +6,10 @@ import json
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
 
+from phalanx.aws import change_sets, stacks
 from phalanx.aws.model import StackState
-from phalanx.aws.protocol import Cloud
 from phalanx.cluster import boot_logs, causes, forgotten, keys, rivals, shortage
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.deletion import Deletion, file_systems_of
@@ -26,6 +27,9 @@ from phalanx.plan.plan import Plan, known_sizes
 from phalanx.plan.plan_text import installed_at_boot, warnings
 from phalanx.spec.spec import ClusterSpec
 from phalanx.ssh.remote import NotListening, Remote
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 _LOGIN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 # Settings that may change after `up`: what `down` keeps, how few nodes a creation accepts, the types that were not
@@ -62,7 +66,7 @@ class BringUp:
     A cluster with other settings is changed if there is somebody to `approve` that, and is refused otherwise.
     """
 
-    def __init__(self, cloud: Cloud, spec: ClusterSpec, approve: Approve | None = None) -> None:
+    def __init__(self, cloud: Aws, spec: ClusterSpec, approve: Approve | None = None) -> None:
         self.cloud, self.spec, self._approve = cloud, spec, approve
         self._changed: Settings = {}
         # The spec with the type of the machines that are there.
@@ -82,7 +86,7 @@ class BringUp:
     def _bring_up(self) -> Iterator[Step]:
         _recorded(self.spec.name)  # raises NewerFormat, before anything is removed or replaced
         yield from self._clear_the_name()
-        found = self.cloud.describe_stack(self.spec.name)
+        found = stacks.describe(self.cloud, self.spec.name)
         if found is None:
             yield from self._create()
             return
@@ -106,7 +110,7 @@ class BringUp:
             self.stack = Stack(self.cloud, found.name, found.stack_id)
             yield Note(f"stack {found.name} is being updated already; following it")
             yield from follow(self.cloud, found)
-        self.cloud.forget_reviews(found.stack_id)
+        change_sets.forget_all(self.cloud, found.stack_id)
         changes = self.changes(found)
         if not changes:
             return found
@@ -115,18 +119,18 @@ class BringUp:
             self._refuse_changes(found)
         yield from Update(self.cloud, found, self._chosen, changes).steps(self._approved(found))
         self._changed = changes
-        return self.cloud.describe_stack(found.stack_id) or found
+        return stacks.describe(self.cloud, found.stack_id) or found
 
     def _start(self, found: StackState) -> Iterator[Step]:
         """Start the nodes of a ready stack if it has none, with a new lease."""
-        running = require_living(found.name, self.cloud.running(found.name))
+        running = require_living(found.name, self.cloud.machines.running(found.name))
         stopped = running is not None and running.stopped
         if stopped:
             yield Note(f"cluster {found.name} had stopped its nodes; starting them again")
             resumption = Resumption(self.cloud, found)
             limits = limits_now(self.cloud, found, self._chosen, resumption.gpus, resumption.nodes)
             if limits.lease_s:
-                self.cloud.end_at(found.name, time.time() + limits.lease_s)
+                self.cloud.machines.end_at(found.name, time.time() + limits.lease_s)
             yield from resumption.steps()
         else:
             yield from self._renew_limits(found)
@@ -148,13 +152,13 @@ class BringUp:
         if not is_other and not limits.lease_s:
             return
         end_s = time.time() + limits.lease_s if limits.lease_s else None
-        self.cloud.end_at(found.name, end_s)
+        self.cloud.machines.end_at(found.name, end_s)
         when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(end_s)) if end_s else "never"
         yield Note(f"the lease or the budget has changed: all nodes stop {when}")
 
     def _lacks_lease(self, name: str) -> bool:
         """Whether the cluster has another type now, and no end."""
-        running = self.cloud.running(name) if "type" in self._changed else None
+        running = self.cloud.machines.running(name) if "type" in self._changed else None
         return running is not None and running.end_s is None
 
     def _approved(self, found: StackState) -> Approve:
@@ -169,7 +173,7 @@ class BringUp:
 
     def _clear_the_name(self) -> Iterator[Step]:
         """Remove what an earlier attempt left under the name, unless it is ready or being created."""
-        found = self.cloud.describe_stack(self.spec.name)
+        found = stacks.describe(self.cloud, self.spec.name)
         if found is None:
             if forgotten.clean_up(self.cloud, self.spec.name):
                 yield Note(f"the stack of cluster {self.spec.name} was deleted since; making it again")
@@ -196,7 +200,7 @@ class BringUp:
         """Create the cluster in the first zone, and of the first type, for which AWS has capacity."""
         if self.spec.is_private:
             # What ssh takes then may be missing on this machine: not only after the cluster was paid for.
-            self.cloud.ssh_route(by_session=True)
+            self.cloud.site.ssh_route(by_session=True)
         plans = shortage.plans(self.cloud, self.spec)
         plan = next(plans)
         yield from self._try(self._create_from(plan), shortage.place(plan), plans)
@@ -256,7 +260,7 @@ class BringUp:
         except StackFailed:
             raise  # of another document than this one: never to be followed
         except CloudError:
-            found = self.cloud.describe_stack(self.spec.name)
+            found = stacks.describe(self.cloud, self.spec.name)
             if found is None or not found.creating or not found.ours:
                 raise
             self._require_key(found)
@@ -359,7 +363,7 @@ class BringUp:
             # Recorded once the cluster has them.
             settings["nodes"], resize = self._changed["nodes"][0], self.spec.nodes
         cluster, roster = record_ready(self.cloud, state, settings)
-        old = self.cloud.outdated(state.name) if already else []
+        old = self.cloud.machines.outdated(state.name) if already else []
         outdated = tuple(node.name for node in roster.nodes if node.instance_id in old)
         self.result = Up(cluster, roster, already, self._changed, resize, outdated)
 

@@ -14,7 +14,7 @@ from phalanx.ssh.remote import Remote, close_all
 from phalanx.state_files import cluster_directory, known, write_private
 
 if TYPE_CHECKING:
-    from phalanx.aws.protocol import Cloud
+    from phalanx.aws.aws import Aws
     from phalanx.node.roster import Node, Roster
 
 HEAD = "deeplearning-worker1"
@@ -39,7 +39,7 @@ class Resizing(Protocol):
 class ControlPlane(Protocol):
     """What a cluster needs of its cloud's API. It never relies on a node: a job there could answer anything."""
 
-    def aws(self, cluster: Cluster) -> Cloud:
+    def aws(self, cluster: Cluster) -> Aws:
         """Return the API of the cluster's cloud."""
         ...
 
@@ -124,7 +124,7 @@ class Cluster:
         """Whether ssh reaches the head through AWS Systems Manager, by the id of its instance."""
         return self.head_address.startswith("i-")
 
-    def aws(self) -> Cloud:
+    def aws(self) -> Aws:
         """Return the API of the cluster's cloud."""
         return self._connected().aws(self)
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 
 from phalanx import waits
+from phalanx.aws import file_systems, log_groups, lustre_file_systems, policies, remains, stacks
 from phalanx.aws.model import Resource, StackEvent
 from phalanx.cluster import foreign_resources, rivals
 from phalanx.cluster.foreign_resources import ForeignDeleted
@@ -40,7 +41,7 @@ class Deletion:
 
     def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed | ForeignDeleted]:
         yield from self._until_updated()
-        resources = self._to_go(self.stack.cloud.resources(self.stack.stack_id))
+        resources = self._to_go(stacks.resources(self.stack.cloud, self.stack.stack_id))
         self._delete_lustre(resources)
         follower = yield from self._delete()
         if self._stuck(follower):
@@ -56,16 +57,17 @@ class Deletion:
 
     def _until_updated(self) -> Iterator[StackEvent]:
         """Wait for an update in progress: CloudFormation deletes no stack meanwhile (docs/aws-behaviour.md 1.31)."""
-        state = self.stack.cloud.describe_stack(self.stack.stack_id)
+        state = stacks.describe(self.stack.cloud, self.stack.stack_id)
         if state is not None and state.updating:
-            seen = self.stack.cloud.events(self.stack.stack_id, None)
+            seen = stacks.events(self.stack.cloud, self.stack.stack_id, None)
             for events in Follower(self.stack, self._deadline, seen[-1].event_id if seen else None).polls():
                 yield from events
 
     def _delete(self) -> Generator[StackEvent, None, Follower]:
         cloud, stack_id = self.stack.cloud, self.stack.stack_id
-        before = cloud.events(stack_id, None)
-        cloud.delete_stack(stack_id)
+        before = stacks.events(cloud, stack_id, None)
+        stacks.delete(cloud, stack_id)
+        cloud.prepare(remains.SERVICES)
         follower = Follower(self.stack, self._deadline, after=before[-1].event_id if before else None)
         for events in follower.polls():
             yield from events
@@ -75,21 +77,21 @@ class Deletion:
         """Ask FSx to delete a Lustre file system while the stack goes: it keeps its subnet (aws-behaviour 4.14)."""
         for file_system in _lustre_of(resources):
             with waits.waiting(f"FSx to accept the deletion of {file_system}"):
-                while reason := self.stack.cloud.delete_lustre(file_system):
+                while reason := lustre_file_systems.delete(self.stack.cloud, file_system):
                     self._deadline.check(reason)
                     time.sleep(self.stack.cloud.poll_interval_s)
 
     def _await_lustre(self, resources: Sequence[Resource]) -> None:
         for file_system in _lustre_of(resources):
             with waits.waiting(f"{file_system} to be deleted"):
-                while self.stack.cloud.has_lustre(file_system):
+                while lustre_file_systems.describe(self.stack.cloud, file_system):
                     self._deadline.check(f"the Lustre file system {file_system}")
                     time.sleep(self.stack.cloud.poll_interval_s)
 
     def _free_roles(self, follower: Follower) -> Iterator[RoleFreed]:
         refused = {e.physical_id for e in follower.seen if e.status == "DELETE_FAILED" and e.resource_type == ROLE}
         for role in sorted(refused):
-            removed = self.stack.cloud.remove_policies(role)
+            removed = policies.remove(self.stack.cloud, role)
             if removed:
                 yield RoleFreed(role, removed)
 
@@ -110,12 +112,12 @@ class Deletion:
         """Delete the file systems, and what the template retains: the log group, and the role of a removal."""
         for resource in (one for one in resources if one.physical_id):
             if resource.resource_type == "AWS::Logs::LogGroup":
-                self.stack.cloud.delete_log_group(resource.physical_id)
+                log_groups.delete(self.stack.cloud, resource.physical_id)
             elif resource.logical_id == REMOVAL_ROLE:
-                self.stack.cloud.delete_role(resource.physical_id)
+                policies.delete_role(self.stack.cloud, resource.physical_id)
         for file_system in self._file_systems:
             if file_system not in _lustre_of(resources):
-                self.stack.cloud.delete_file_system(file_system)
+                file_systems.delete(self.stack.cloud, file_system)
 
     def _to_go(self, recorded: Sequence[Resource]) -> list[Resource]:
         """Return all resources that must be gone in the end."""
@@ -128,7 +130,7 @@ class Deletion:
         cloud = self.stack.cloud
         deadline = Deadline.after(self._proof_s, f"all resources of {self.stack.name} to be deleted")
         reported: list[str] = []
-        while left := cloud.leftovers(self.stack.name, resources):
+        while left := remains.find(cloud, self.stack.name, resources):
             rivals.require_no_successor(cloud, self.stack.name, self.stack.stack_id)
             if left != reported:
                 yield Leftovers(tuple(left))
@@ -139,7 +141,7 @@ class Deletion:
 
 def file_systems_of(stack: Stack) -> tuple[str, ...]:
     """Return the file systems that the stack created, including one that it keeps."""
-    resources = stack.cloud.resources(stack.stack_id)
+    resources = stacks.resources(stack.cloud, stack.stack_id)
     return tuple(one.physical_id for one in resources if one.resource_type in (EFS, LUSTRE) and one.physical_id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phalanx.aws import stacks
 from phalanx.aws.model import StackState
 from phalanx.cluster import ssh_access, ssh_config
 from phalanx.cluster.cluster_record import Cluster
@@ -62,7 +63,7 @@ def _renew_trust(cluster: Cluster) -> bool:
 
 def require_running(cluster: Cluster) -> None:
     """Raise ClusterError when the cluster has stopped its nodes."""
-    running = cluster.aws().running(cluster.name)
+    running = cluster.aws().machines.running(cluster.name)
     require_living(cluster.name, running)
     if running is not None and running.stopped:
         raise ClusterError(
@@ -77,7 +78,7 @@ def find_stack(cluster: Cluster) -> StackState | None:
 
     if is_local(cluster.cloud) and endpoint.find() is None:
         return None
-    found = cluster.aws().describe_stack(cluster.stack_id or cluster.name)
+    found = stacks.describe(cluster.aws(), cluster.stack_id or cluster.name)
     return None if found is None or found.status == "DELETE_COMPLETE" else found
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from phalanx.aws import stacks
 from phalanx.aws.model import StackState
-from phalanx.aws.protocol import Cloud
 from phalanx.cluster import emr_release
 from phalanx.cluster.adopt_emr import job_role_of, unsuited
 from phalanx.cluster.cluster_record import Cluster
@@ -16,22 +17,25 @@ from phalanx.plan.emr_cluster import EmrCluster, Instance
 from phalanx.template import emr_adopted, userdata
 from phalanx.template.emr_adopted import Terms
 
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
-def start_agents(cloud: Cloud, domain: str, cluster: Cluster, found: EmrCluster, new: Sequence[Instance]) -> None:
+
+def start_agents(cloud: Aws, domain: str, cluster: Cluster, found: EmrCluster, new: Sequence[Instance]) -> None:
     """Start the agent on these nodes, as on the others. Raises ClusterError with what keeps a node from it."""
-    state = cloud.describe_stack(cluster.stack_id)
+    state = stacks.describe(cloud, cluster.stack_id)
     if state is None:
         raise ClusterError(f"the stack of cluster {cluster.name} is gone", "`phalanx status` shows more.")
     _require_same_agent(cluster, state)
     identity = cluster.spec.get("identity")
-    nodes = Nodes(found, cluster.name, cloud.ssh_route(), Path(identity) if identity else None)
+    nodes = Nodes(found, cluster.name, cloud.site.ssh_route(), Path(identity) if identity else None)
     try:
         _boot(cloud, domain, state, nodes, new)
     finally:
         nodes.close()
 
 
-def _boot(cloud: Cloud, domain: str, state: StackState, nodes: Nodes, new: Sequence[Instance]) -> None:
+def _boot(cloud: Aws, domain: str, state: StackState, nodes: Nodes, new: Sequence[Instance]) -> None:
     given, found = state.parameters, nodes.cluster
     has = nodes.look(given["SharedDirectory"])
     served = "shared" not in has[found.master]
@@ -46,7 +50,7 @@ def _boot(cloud: Cloud, domain: str, state: StackState, nodes: Nodes, new: Seque
     for one in new:
         if any(mark.startswith("stack/") for mark in has[one]):  # of an attempt before
             emr_release.release_node(nodes.remote(one), one.instance_id)
-    made = {one.logical_id: one.physical_id for one in cloud.resources(state.stack_id)}
+    made = {one.logical_id: one.physical_id for one in stacks.resources(cloud, state.stack_id)}
     terms = Terms(
         found,
         state.name,

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
+from typing import TYPE_CHECKING
 
-from phalanx.aws.protocol import Cloud
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.emr_nodes import USER
 from phalanx.cluster.stack import read_roster
 from phalanx.errors import PhalanxError
 from phalanx.ssh.remote import Remote
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 _WITHIN_S = 120.0
 
@@ -27,9 +30,9 @@ class Released:
         return f"{self.node} was not cleaned up: {self.problem}" if self.problem else f"{self.node} is as it was before"
 
 
-def release(cloud: Cloud, cluster: Cluster) -> Iterator[Released]:
+def release(cloud: Aws, cluster: Cluster) -> Iterator[Released]:
     """Release all nodes, the head last: the way to the others leads through it."""
-    running = cloud.running(cluster.name)
+    running = cloud.machines.running(cluster.name)
     if not cluster.ready or running is None or running.ended:
         return
     roster = read_roster(cloud, cluster.table)

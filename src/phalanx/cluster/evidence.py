@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from phalanx import state_files
+from phalanx.aws import drift, foreign, log_groups, stacks, tables
 from phalanx.aws.model import ScalingActivity, StackEvent, StackState
-from phalanx.aws.protocol import Cloud
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.stack import read_roster
 from phalanx.cluster.why import Evidence
 from phalanx.errors import PhalanxError
 from phalanx.plan.private_access import NEEDED
 from phalanx.template.network import endpoint_titles
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 _FILE = "evidence.json"
 # What a stack that was rolled back still says of its groups, whose names do not depend on it.
@@ -24,36 +28,36 @@ _BEGINS = re.compile(r"(CREATE|UPDATE|IMPORT|DELETE)_IN_PROGRESS")
 _PRIVATE, _PUBLIC, _LAST = "EndpointSecurityGroup", "HeadSecurityGroup", "HeadGroup"
 
 
-def collect(cloud: Cloud, state: StackState, verdict: str = "", with_logs: bool = True) -> Evidence:
+def collect(cloud: Aws, state: StackState, verdict: str = "", with_logs: bool = True) -> Evidence:
     """Return all evidence about a stack that still exists. Raises CloudError."""
-    resources = cloud.resources(state.stack_id)
+    resources = stacks.resources(cloud, state.stack_id)
     made = {one.logical_id: one.physical_id for one in resources}
     of_head, of_workers = (_activities(cloud, state, role) for role in _GROUPS)
-    table, running = made.get("RosterTable", ""), cloud.running(state.name)
+    table, running = made.get("RosterTable", ""), cloud.machines.running(state.name)
     roster = read_roster(cloud, table) if table else None
-    progress = cloud.item(table, "progress") if table and roster is None else None
+    progress = tables.item(cloud, table, "progress") if table and roster is None else None
     head = (progress or {}).get("head", "")
     return Evidence(
         status=state.status,
         verdict=verdict or (running.ended if running else ""),
-        events=_failures(cloud.events(state.stack_id, None), state),
+        events=_failures(stacks.events(cloud, state.stack_id, None), state),
         activities=tuple(sorted([*of_head, *of_workers], key=lambda one: one.began_s, reverse=True)),
         unlaunched="HeadGroup" in made and not of_head,
         missing=tuple(one.reason for one in roster.missing) if roster else (),
-        drift=tuple(cloud.drift(resources)) if state.creating or state.ready else (),
+        drift=tuple(drift.find(cloud, resources)) if state.creating or state.ready else (),
         progress={"step": progress.get(head, "")} if progress else None,
-        logs=cloud.boot_logs(made["LogGroup"]) if with_logs and "LogGroup" in made else {},
+        logs=log_groups.read(cloud, made["LogGroup"]) if with_logs and "LogGroup" in made else {},
         without_endpoint=_without_endpoint(cloud, state, made),
         stopped=running is not None and running.stopped and not running.ended and state.ready,
     )
 
 
-def _activities(cloud: Cloud, state: StackState, role: str) -> list[ScalingActivity]:
+def _activities(cloud: Aws, state: StackState, role: str) -> list[ScalingActivity]:
     """Return what a group of the stack did.
 
     Earlier clusters of this name had groups of the same name in Auto Scaling. One of EMR's may be older than its stack.
     """
-    did = cloud.activities(f"{state.name}-{role}")
+    did = cloud.machines.activities(f"{state.name}-{role}")
     return [one for one in did if one.source != ScalingActivity.source or one.began_s >= state.created_s]
 
 
@@ -72,7 +76,7 @@ def _failures(events: Sequence[StackEvent], state: StackState) -> tuple[StackEve
     return tuple(operations[-2:][0] if is_going else operations[-1])
 
 
-def _without_endpoint(cloud: Cloud, state: StackState, made: Mapping[str, str]) -> tuple[str, ...]:
+def _without_endpoint(cloud: Aws, state: StackState, made: Mapping[str, str]) -> tuple[str, ...]:
     """Return the services that nodes of a private cluster call and that have no endpoint.
 
     Of a stack that was rolled back, only the names of its resources are left.
@@ -83,15 +87,17 @@ def _without_endpoint(cloud: Cloud, state: StackState, made: Mapping[str, str]) 
     there = [service for service, title in endpoint_titles(NEEDED).items() if title in made]
     if is_theirs:
         return _without_any(cloud, state, [] if state.ready else there)
-    present = cloud.endpoints(made["Vpc"]) if state.ready else there
-    return tuple(service for service in NEEDED if service not in (present or ()) or service not in there)
+    present = foreign.services(cloud, made["Vpc"]) if state.ready else there
+    return tuple(service for service in NEEDED if service not in present or service not in there)
 
 
-def _without_any(cloud: Cloud, state: StackState, gone: Sequence[str]) -> tuple[str, ...]:
+def _without_any(cloud: Aws, state: StackState, gone: Sequence[str]) -> tuple[str, ...]:
     """Return those that neither the user's VPC has nor, before it was rolled back, the stack had made."""
     given = state.parameters
     subnets = tuple(given[name] for name in ("HeadSubnet", "PrivateSubnet") if name in given)
-    present = cloud.endpoints(given["Vpc"], subnets) if subnets else None
+    from phalanx.aws import vpcs  # here, because it needs the models of specs, which are slow to import
+
+    present = vpcs.services(cloud, given["Vpc"], subnets) if subnets else None
     return () if present is None else tuple(one for one in NEEDED if one not in (*present, *gone))
 
 

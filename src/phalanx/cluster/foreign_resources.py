@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from phalanx.aws import foreign
 from phalanx.aws.model import Resource
-from phalanx.aws.protocol import Cloud
 from phalanx.errors import CloudError
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 _VPC = "AWS::EC2::VPC"
 # An endpoint's network interface takes minutes to be deleted.
@@ -25,12 +29,12 @@ class ForeignDeleted:
         return f"GuardDuty's {', '.join(self.lines)}: deleted, so that the VPC can be deleted"
 
 
-def delete_guard_duty(cloud: Cloud, resources: Sequence[Resource], deadline_s: float) -> Iterator[ForeignDeleted]:
+def delete_guard_duty(cloud: Aws, resources: Sequence[Resource], deadline_s: float) -> Iterator[ForeignDeleted]:
     """Delete GuardDuty's endpoint and security group, and wait for their end. Raises CloudError at the deadline."""
     end_s = min(deadline_s, time.monotonic() + _DEADLINE_S)
     for vpc in _vpcs(resources):
         shown: list[str] = []
-        while left := cloud.delete_guard_duty(vpc):
+        while left := foreign.delete_guard_duty(cloud, vpc):
             if not shown:
                 yield ForeignDeleted(tuple(left))
                 shown = left
@@ -41,13 +45,13 @@ def delete_guard_duty(cloud: Cloud, resources: Sequence[Resource], deadline_s: f
             time.sleep(cloud.poll_interval_s)
 
 
-def named(cloud: Cloud, cluster: str, resources: Sequence[Resource]) -> list[str]:
+def named(cloud: Aws, cluster: str, resources: Sequence[Resource]) -> list[str]:
     """Return a line for each resource of others that is left in the cluster's VPC.
 
     The stack's own are left out by their ids: a stack from CloudFormation's console has no tag to know them by.
     """
     own = {resource.physical_id for resource in resources}
-    lines = (line for vpc in _vpcs(resources) for line in cloud.foreign(cluster, vpc))
+    lines = (line for vpc in _vpcs(resources) for line in foreign.find(cloud, cluster, vpc))
     return [line for line in lines if not own & set(line.split())]
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from phalanx.aws import stacks
 from phalanx.aws.model import Running, StackState
-from phalanx.aws.protocol import Cloud
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.deletion import Deletion
 from phalanx.cluster.stack import Stack
 from phalanx.errors import ClusterError
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 
 def due_s(state: StackState, running: Running | None) -> float | None:
@@ -22,15 +27,15 @@ def due_s(state: StackState, running: Running | None) -> float | None:
     return max(since + float(after), running.kept_until_s)
 
 
-def clean_up(cloud: Cloud, name: str) -> bool:
+def clean_up(cloud: Aws, name: str) -> bool:
     """Delete what the deletion of this machine's cluster left beside its data; return whether its stack was deleted."""
     try:
         record = Cluster.load(name)
     except ClusterError:
         return False
-    state = cloud.describe_stack(record.stack_id) if record.stack_id else None
+    state = stacks.describe(cloud, record.stack_id) if record.stack_id else None
     if state is None or state.status != "DELETE_COMPLETE":
         return False
     stack = Stack(cloud, name, state.stack_id)
-    Deletion(stack).delete_evidence(cloud.resources(state.stack_id))
+    Deletion(stack).delete_evidence(stacks.resources(cloud, state.stack_id))
     return True

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from phalanx.aws import drift, stacks
 from phalanx.aws.model import Heads
-from phalanx.aws.protocol import Cloud
 from phalanx.errors import CloudError
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 LOOK_S = 5.0
 COMPARE_S = 30.0
@@ -25,7 +29,7 @@ class HeadWatch:
     Pass each progress item to `hear`; `verdict` returns why the creation can't succeed, "" while it may.
     """
 
-    def __init__(self, cloud: Cloud) -> None:
+    def __init__(self, cloud: Aws) -> None:
         self._cloud = cloud
         self._progress: Mapping[str, str] = {}
         self._last_seen: Heads | None = None
@@ -49,7 +53,7 @@ class HeadWatch:
         if now - self._looked_at < min(LOOK_S, node_timeout_s):
             return ""
         self._looked_at = now
-        heads = self._cloud.heads(group)
+        heads = self._cloud.machines.heads(group)
         if len(heads.launched) >= MOST_LAUNCHES:
             # Reported at the next call: by then the progress has been read again, and shows the last head's last step.
             self._last_seen = heads
@@ -68,7 +72,7 @@ class HeadWatch:
     def _drift(self, stack_id: str) -> set[str]:
         """Return what is missing now; nothing if AWS does not say: the creation goes on without this look."""
         try:
-            return set(self._cloud.drift(self._cloud.resources(stack_id)))
+            return set(drift.find(self._cloud, stacks.resources(self._cloud, stack_id)))
         except CloudError:
             return set()
 

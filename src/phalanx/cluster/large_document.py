@@ -6,12 +6,13 @@ import secrets
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from phalanx.aws.protocol import Cloud
+from phalanx.aws import s3_objects
 from phalanx.cluster.note import Note
 from phalanx.errors import CloudError, PhalanxError
 from phalanx.objects.sent_document import InBucket
 
 if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
     from phalanx.spec.spec import ClusterSpec
 
 _T = TypeVar("_T")
@@ -19,7 +20,7 @@ _UNREADABLE = "S3 error: Access Denied"
 
 
 def send(
-    cloud: Cloud, spec: ClusterSpec, document: str, request: Callable[[str | InBucket], _T]
+    cloud: Aws, spec: ClusterSpec, document: str, request: Callable[[str | InBucket], _T]
 ) -> Generator[Note, None, _T]:
     """Request with the document or, above the limit, from the spec's bucket; it is deleted in any case.
 
@@ -30,14 +31,14 @@ def send(
 
     if spec.bucket is None or not is_large(document):
         return request(document)
-    bucket = cloud.require_private_bucket(spec.bucket)
+    bucket = cloud.site.require_private_bucket(spec.bucket)
     # Nobody can replace the object ahead of time, and no other `up` has the same one.
     url = f"s3://{spec.bucket}/{FOLDER}{spec.name}-{secrets.token_hex(16)}.json"
     yield Note(f"the document has {len(document.encode()):,} bytes: it goes through {url}, which is deleted afterwards")
     may_be_there = True
     try:
         try:
-            cloud.put_object(url, document, bucket)
+            s3_objects.put(cloud, url, document, bucket)
         except CloudError as error:
             may_be_there = not error.was_refused
             raise
@@ -60,10 +61,10 @@ def _requested(request: Callable[[InBucket], _T], sent: InBucket) -> _T:
         raise
 
 
-def _deleted(cloud: Cloud, url: str, owner: str) -> Iterator[Note]:
+def _deleted(cloud: Aws, url: str, owner: str) -> Iterator[Note]:
     """Delete the object; say what is left if that fails, or if Ctrl-C interrupts it."""
     try:
-        cloud.delete_object(url, owner)
+        s3_objects.delete(cloud, url, owner)
     except (PhalanxError, KeyboardInterrupt) as error:
         reason = error.message if isinstance(error, PhalanxError) else "interrupted"
         yield Note(f"warning: {url} may be left: {reason}. `aws s3 rm {url}` deletes it")

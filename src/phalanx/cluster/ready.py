@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws.model import SshRoute, StackState
-from phalanx.aws.protocol import Cloud
 from phalanx.cluster import ssh_config, ssh_hosts
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.stack import read_authority, read_roster
@@ -15,15 +14,18 @@ from phalanx.errors import CloudError
 from phalanx.node.roster import Roster
 from phalanx.plan.machine_images import admin_user_of
 
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
-def record_ready(cloud: Cloud, state: StackState, settings: Mapping[str, Any]) -> tuple[Cluster, Roster]:
+
+def record_ready(cloud: Aws, state: StackState, settings: Mapping[str, Any]) -> tuple[Cluster, Roster]:
     """Write the record and the ssh_config of a ready stack; `settings` are keys of a ClusterSpec."""
     table = state.outputs["RosterTable"]
     roster = read_roster(cloud, table)
     if roster is None:
         raise CloudError(f"the roster of cluster {state.name} is empty", "Run `phalanx down`, then `phalanx up`.")
     address = state.outputs.get("HeadAddress", "")
-    route = cloud.ssh_route(by_session=not address)
+    route = cloud.site.ssh_route(by_session=not address)
     cluster = Cluster(
         name=state.name,
         cloud=cloud.name,
@@ -34,8 +36,8 @@ def record_ready(cloud: Cloud, state: StackState, settings: Mapping[str, Any]) -
         slots=max(node.slots for node in roster.nodes),
         nodes=len(roster.nodes),
         table=table,
-        admin_user=cloud.admin_user or _admin_user(cloud, state.parameters.get("Image", "")),
-        accounts_separated=cloud.accounts_separated(),
+        admin_user=cloud.machines.admin_user or _admin_user(cloud, state.parameters.get("Image", "")),
+        accounts_separated=cloud.site.accounts_separated(),
         created_s=state.created_s,
         spec=settings,
     )
@@ -43,7 +45,7 @@ def record_ready(cloud: Cloud, state: StackState, settings: Mapping[str, Any]) -
     return cluster.save(), roster
 
 
-def follow_head(cloud: Cloud, cluster: Cluster) -> bool:
+def follow_head(cloud: Aws, cluster: Cluster) -> bool:
     """Write again how ssh reaches the head; return False if that was so.
 
     A head without a public address is reached by the id of its present instance. Another version of phalanx, or one
@@ -54,17 +56,17 @@ def follow_head(cloud: Cloud, cluster: Cluster) -> bool:
         roster = read_roster(cloud, cluster.table)
         address = roster.head.instance_id if roster else address
     moved = replace(cluster, head_address=address)
-    _write_ssh_files(cloud, moved, cloud.ssh_route(by_session=cluster.by_session))
+    _write_ssh_files(cloud, moved, cloud.site.ssh_route(by_session=cluster.by_session))
     if moved != cluster:
         moved.save()
     return cluster.ssh_config.read_text() != before
 
 
-def _write_ssh_files(cloud: Cloud, cluster: Cluster, route: SshRoute) -> None:
+def _write_ssh_files(cloud: Aws, cluster: Cluster, route: SshRoute) -> None:
     ssh_config.write(cluster, read_authority(cloud, cluster.table), route)
     ssh_hosts.write(cluster)
 
 
-def _admin_user(cloud: Cloud, parameter: str) -> str:
-    image = cloud.image(parameter)
+def _admin_user(cloud: Aws, parameter: str) -> str:
+    image = cloud.site.image(parameter)
     return admin_user_of(image.name if image else "", parameter)

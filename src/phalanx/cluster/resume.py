@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from phalanx.aws.model import Running, StackState
-from phalanx.aws.protocol import Cloud
 from phalanx.cluster.stack import Deadline, NodeAnswered, NodeMissing, are_proven, read_roster
 from phalanx.errors import CloudError, ClusterError
 from phalanx.node.roster import COMING, Roster
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 # Beyond the time that a node may take: two machines are launched one after the other if the first head fails.
 _MORE_S = 10 * 60.0
@@ -29,7 +32,7 @@ def require_living(name: str, running: Running | None) -> Running | None:
 class Resumption:
     """A cluster whose nodes start. Iterate `steps()`, which ends when the new head has all nodes, or a reason."""
 
-    def __init__(self, cloud: Cloud, state: StackState) -> None:
+    def __init__(self, cloud: Aws, state: StackState) -> None:
         self._cloud, self._state = cloud, state
         self._table = state.outputs["RosterTable"]
         self._before = self._read()
@@ -49,7 +52,7 @@ class Resumption:
         """Yield nodes as they answer. Raises CloudError at the deadline."""
         node_timeout_s = float(self._state.parameters["NodeTimeout"])
         deadline = Deadline.after(node_timeout_s + _MORE_S, f"the nodes of {self._state.name} to start")
-        self._cloud.start_nodes(self._state.name, self._before.requested - 1)
+        self._cloud.machines.start_nodes(self._state.name, self._before.requested - 1)
         while True:
             roster = self._read()
             if roster.head.instance_id != self._before.head.instance_id:

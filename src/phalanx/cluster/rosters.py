@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
+from phalanx.aws import tables
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.stack import read_roster, roster_of
 from phalanx.errors import CloudError, ClusterError
@@ -16,7 +17,7 @@ from phalanx.node.sigv4 import Credentials, Request, signed_headers
 from phalanx.spec.cloud_names import is_local
 
 if TYPE_CHECKING:
-    from phalanx.aws.aws_api import ApiCloud
+    pass
 
 _ANSWERS_WITHIN_S = 10.0
 
@@ -31,9 +32,7 @@ def read(cluster: Cluster) -> Roster:
 
 def settle_by(cluster: Cluster, command: str) -> None:
     """Write the command into the table with the user's permissions, which no job or worker has. Raises CloudError."""
-    cloud = cast("ApiCloud", cluster.aws())
-    item = {"item": {"S": "settle"}, "command": {"S": command}}
-    cloud.call("dynamodb", "put_item", TableName=cluster.table, Item=item)
+    tables.put(cluster.aws(), cluster.table, "settle", command={"S": command})
 
 
 def _local(cluster: Cluster) -> Roster | None:

@@ -9,9 +9,9 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from phalanx.aws.aws_api import ApiCloud
+from phalanx.aws import stacks, tables
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.diagnosis import require_running
 from phalanx.cluster.spending import limits_now
@@ -37,7 +37,7 @@ class Scaling:
         cluster.require_ready()
         require_running(cluster)
         self.cluster, self.nodes = cluster, nodes
-        self.cloud = cast("ApiCloud", cluster.aws())
+        self.cloud = cluster.aws()
         self._adopted = cluster.core_group()
         self.roster = self._read()
 
@@ -82,9 +82,8 @@ class Scaling:
         """Allow so many, then write the wish, which the head reads at its next look (10 s at most), and wake it."""
         if self.nodes > self.roster.requested:
             self._allow()
-        item = {"item": {"S": "wish"}, "nodes": {"N": str(self.nodes)}}
-        self.cloud.call("dynamodb", "put_item", TableName=self.cluster.table, Item=item)
-        state = self.cloud.describe_stack(self.cluster.stack_id)
+        tables.put(self.cloud, self.cluster.table, "wish", nodes={"N": str(self.nodes)})
+        state = stacks.describe(self.cloud, self.cluster.stack_id)
         if state is not None and "HeadQueue" in state.outputs:
             self.cloud.call("sqs", "send_message", QueueUrl=state.outputs["HeadQueue"], MessageBody='{"kind": "wish"}')
 
@@ -94,14 +93,17 @@ class Scaling:
         Raises SpecError if it is spent.
         """
         spec = ClusterSpec(**self.cluster.spec)
-        state, running = self.cloud.describe_stack(self.cluster.stack_id), self.cloud.running(self.cluster.name)
+        state, running = (
+            stacks.describe(self.cloud, self.cluster.stack_id),
+            self.cloud.machines.running(self.cluster.name),
+        )
         if state is None or running is None:
             return None
         limits = limits_now(self.cloud, state, replace(spec, lease_s=0), 0, self.nodes)
         end_s = time.time() + limits.lease_s
         if not limits.by_budget or (running.end_s is not None and running.end_s <= end_s):
             return None
-        self.cloud.end_at(self.cluster.name, end_s)
+        self.cloud.machines.end_at(self.cluster.name, end_s)
         return end_s
 
     def follow(self, deadline_s: float) -> Iterator[Roster]:
@@ -131,13 +133,13 @@ class Scaling:
             self.roster = self._read()
 
     def _allow(self) -> None:
-        self.cloud.allow_workers(self.cluster.name, self.nodes - 1)
+        self.cloud.machines.allow_workers(self.cluster.name, self.nodes - 1)
 
     def _running(self) -> int:
         """Return how many nodes the cloud is to run, the head included. No maximum of an adopted cluster follows it."""
         if self._adopted:
             return 0
-        running = self.cloud.running(self.cluster.name)
+        running = self.cloud.machines.running(self.cluster.name)
         return running.nodes if running else 0
 
     @property

@@ -5,15 +5,14 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import own_address
-from phalanx.aws.protocol import Cloud
+from phalanx.aws import own_address, ssh_rules, stacks
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudError, ClusterError, PhalanxError
 
 if TYPE_CHECKING:
-    from phalanx.aws.aws_api import ApiCloud
+    from phalanx.aws.aws import Aws
 
 _GROUP = "HeadSecurityGroup"
 _SSH_PORT = 22
@@ -23,15 +22,15 @@ class NotAllowed(ClusterError):  # noqa: N818 - reads as what happened
     """No rule of the head's security group contains this machine's address."""
 
 
-def head_group(cloud: Cloud, cluster: Cluster) -> str:
+def head_group(cloud: Aws, cluster: Cluster) -> str:
     """Return the id of the head's security group. Raises ClusterError if there is none."""
     if cluster.by_session:
         raise ClusterError(
             f"the head of {cluster.name} has no public address: nobody reaches it from a network",
             "People whom IAM allows ssm:StartSession reach it; `phalanx policy` prints that policy.",
         )
-    found = [one.physical_id for one in cloud.resources(cluster.stack_id) if one.logical_id == _GROUP]
-    state = None if found else cloud.describe_stack(cluster.stack_id)
+    found = [one.physical_id for one in stacks.resources(cloud, cluster.stack_id) if one.logical_id == _GROUP]
+    state = None if found else stacks.describe(cloud, cluster.stack_id)
     if state is not None and state.outputs.get(_GROUP):
         return state.outputs[_GROUP]
     if not found:
@@ -49,18 +48,14 @@ def require_allowed(cluster: Cluster) -> None:
 
 
 def _rules(cluster: Cluster) -> list[dict[str, Any]]:
-    api = cast("ApiCloud", cluster.aws())
-    return _rules_of(api, head_group(api, cluster))
+    aws = cluster.aws()
+    return ssh_rules.of(aws, head_group(aws, cluster))
 
 
-def _rules_of(api: ApiCloud, group: str) -> list[dict[str, Any]]:
-    return api.call("ec2", "describe_security_groups", GroupIds=[group])["SecurityGroups"][0]["IpPermissions"]
-
-
-def allowed(cloud: Cloud, group: str) -> list[str]:
+def allowed(cloud: Aws, group: str) -> list[str]:
     """Return the networks that may reach the head by ssh, in CIDR notation; none if nobody may look."""
     try:
-        rules = _rules_of(cast("ApiCloud", cloud), group)
+        rules = ssh_rules.of(cloud, group)
     except CloudError:
         return []
     return list(_networks([rule for rule in rules if _is_for_ssh(rule)]))

@@ -9,7 +9,7 @@ from phalanx.cluster.cluster_record import HEAD, JOB_USER, Cluster
 from phalanx.state_files import write_private
 
 if TYPE_CHECKING:
-    from phalanx.aws.protocol import SshRoute
+    from phalanx.aws.model import SshRoute
 
 
 def write(cluster: Cluster, authority: str, route: SshRoute) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from phalanx.aws import log_groups, s3_objects, stacks, tables
 from phalanx.aws.model import StackEvent, StackState
-from phalanx.aws.protocol import Cloud
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.head_watch import HeadWatch
 from phalanx.cluster.large_document import send
@@ -20,6 +20,7 @@ from phalanx.node.roster import Roster
 from phalanx.objects.sent_document import InBucket
 
 if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
     from phalanx.plan.plan import Plan
 
 # Longer than CloudFormation tries to create a stack and takes to roll everything back.
@@ -106,13 +107,13 @@ class Deadline:
 class Stack:
     """A stack that was requested: its cloud, name and id."""
 
-    cloud: Cloud
+    cloud: Aws
     name: str
     stack_id: str
 
 
 def deploy(
-    cloud: Cloud, plan: Plan, begins: Callable[[], object], begun: Callable[[Stack], object]
+    cloud: Aws, plan: Plan, begins: Callable[[], object], begun: Callable[[Stack], object]
 ) -> Generator[Note, None, Stack]:
     """Start creating the stack of a plan; call `begins` before the request, and `begun` at once after its answer."""
     from phalanx.template import request, uploads
@@ -124,9 +125,9 @@ def deploy(
 
     def create(template: str | InBucket) -> Stack:
         for url, text in uploads(plan).items():
-            cloud.put_object(url, text)
+            s3_objects.put(cloud, url, text)
         begins()
-        stack = Stack(cloud, spec.name, cloud.create_stack(spec.name, template, parameters, spec.tags))
+        stack = Stack(cloud, spec.name, stacks.create(cloud, spec.name, template, parameters, spec.tags))
         begun(stack)
         return stack
 
@@ -150,7 +151,7 @@ class Follower:
         """
         due_at_s, began_s = 0.0, time.monotonic()
         while True:
-            before, self.state = self.state, self.stack.cloud.describe_stack(self.stack.stack_id)
+            before, self.state = self.state, stacks.describe(self.stack.cloud, self.stack.stack_id)
             if time.monotonic() >= due_at_s or self.state != before:
                 events = self._new_events()
                 yield events
@@ -163,7 +164,7 @@ class Follower:
             time.sleep(max(self.stack.cloud.poll_interval_s, patience_s))
 
     def _new_events(self) -> list[StackEvent]:
-        events = self.stack.cloud.events(self.stack.stack_id, self._last)
+        events = stacks.events(self.stack.cloud, self.stack.stack_id, self._last)
         if events:
             self._last = events[-1].event_id
             self.seen += events
@@ -221,7 +222,7 @@ class Creation:
     def boot_logs(self) -> dict[str, str]:
         """Return the logs by stream. A rollback retains the log group, and `Deletion` removes it."""
         group = self._physical_id("LogGroup")
-        logs = self.stack.cloud.boot_logs(group) if group else {}
+        logs = log_groups.read(self.stack.cloud, group) if group else {}
         return {stream: text for stream, text in logs.items() if text}
 
     def _new_nodes(self) -> Iterator[Progress]:
@@ -242,7 +243,7 @@ class Creation:
 
     def _answered(self, table: str) -> Iterator[NodeAnswered]:
         """Before there is a roster: the head, once its agent speaks, and the workers that said hello to it."""
-        progress = (self.stack.cloud.item(table, "progress") if table else None) or {}
+        progress = (tables.item(self.stack.cloud, table, "progress") if table else None) or {}
         self._watch.hear(progress)
         requested = 1 + int(self.state.parameters["Workers"]) if self.state else 0
         for position, (instance_id, address) in enumerate(_workers(progress.get("answered", "[]")), 2):
@@ -287,15 +288,15 @@ def describe_cause(event: StackEvent) -> str:
 _FORGED = "Only the head's role may write there, so a job may have it. Run `phalanx down`, then `phalanx up`."
 
 
-def read_roster(cloud: Cloud, table: str) -> Roster | None:
+def read_roster(cloud: Aws, table: str) -> Roster | None:
     """Return the published roster; None before the head has written one. Raises CloudError if it is invalid."""
-    item = cloud.item(table, "roster")
+    item = tables.item(cloud, table, "roster")
     return roster_of(item["roster"]) if item and "roster" in item else None
 
 
-def are_proven(cloud: Cloud, table: str, roster: Roster) -> bool:
+def are_proven(cloud: Aws, table: str, roster: Roster) -> bool:
     """Return whether the head has logged in to all nodes of the roster."""
-    item = cloud.item(table, "generation") or {}
+    item = tables.item(cloud, table, "generation") or {}
     return (item.get("number"), item.get("proven")) == (str(roster.generation), str(len(roster.nodes)))
 
 
@@ -309,9 +310,9 @@ def roster_of(content: str | bytes) -> Roster:
         raise CloudError(f"the roster table contains an invalid roster: {error}", _FORGED) from error
 
 
-def read_authority(cloud: Cloud, table: str) -> str:
+def read_authority(cloud: Aws, table: str) -> str:
     """Return the public key that certifies the cluster's nodes, from the table that only the head's role may write."""
-    item = cloud.item(table, "authority")
+    item = tables.item(cloud, table, "authority")
     if not item:
         raise CloudError(f"table {table} contains no ssh authority", "`phalanx status` shows whether the head is up.")
     try:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from phalanx.aws import change_sets, foreign, stacks
 from phalanx.aws.model import StackEvent, StackState
-from phalanx.aws.protocol import Cloud
 from phalanx.cluster.cluster_record import JOB_USER, Cluster
 from phalanx.cluster.deletion import LETS_NODES_IN, Deletion, file_systems_of
 from phalanx.cluster.foreign_resources import ForeignDeleted
@@ -18,6 +18,7 @@ from phalanx.counts import counted
 from phalanx.errors import CloudError, CloudUnreachable, ClusterError, PhalanxError
 
 if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
     from phalanx.cluster.emr_release import Released
 
 # Files that phalanx can create again do not count as data.
@@ -49,7 +50,7 @@ class TakeDown:
 
     def __init__(
         self,
-        cloud: Cloud,
+        cloud: Aws,
         name: str,
         keep: str | None = None,
         wanted: Callable[[str], bool] = lambda _: False,
@@ -79,10 +80,10 @@ class TakeDown:
                 yield from self._release()
             stack = Stack(self.cloud, self._state.name, self._state.stack_id)
             if self._state.ready:
-                self.cloud.forget_reviews(stack.stack_id)
+                change_sets.forget_all(self.cloud, stack.stack_id)
             yield from Deletion(stack, self._doomed).steps()
         self._forget()
-        self.cloud.stop_if_idle()
+        self.cloud.site.stop_if_idle()
 
     def _forget(self) -> None:
         """Remove the record, unless it is of another stack: then `up` has written it meanwhile, with its new key."""
@@ -102,14 +103,14 @@ class TakeDown:
 
         A deletion that `down` did not follow to its end has left the log group, and nothing has been proven gone.
         """
-        found = self.cloud.describe_stack(self.name) or self._recorded_state()
+        found = stacks.describe(self.cloud, self.name) or self._recorded_state()
         if found is not None:
             require_ours(found)
         return found
 
     def _recorded_state(self) -> StackState | None:
         record = self._record()
-        return self.cloud.describe_stack(record.stack_id) if record and record.stack_id else None
+        return stacks.describe(self.cloud, record.stack_id) if record and record.stack_id else None
 
     def _record(self) -> Cluster | None:
         try:
@@ -137,12 +138,12 @@ class TakeDown:
                 "Copy what you need (`phalanx get`, or jobs that write to a prefix linked to S3), then run `phalanx "
                 "down --keep no`.",
             )
-        self.kept = Kept(file_system, *self.cloud.file_system_place(file_system, is_lustre))
+        self.kept = Kept(file_system, *self.cloud.site.file_system_place(file_system, is_lustre))
         return ()
 
     def _refuse_shared(self, state: StackState) -> None:
         """Raise ClusterError if the nodes of another cluster need this one's network or mount target."""
-        found = self.cloud.sharers(state.name, self.cloud.resources(state.stack_id))
+        found = foreign.sharers(self.cloud, state.name, stacks.resources(self.cloud, state.stack_id))
         # Security groups that a deleted stack has left are named when they are in the way.
         if others := [name for name in found if self._may_exist(name)]:
             use = f"{' and '.join(others)} {'uses' if len(others) == 1 else 'use'}"
@@ -154,7 +155,7 @@ class TakeDown:
     def _may_exist(self, name: str) -> bool:
         """Whether there is such a stack, or nobody with these rights can know."""
         try:
-            return self.cloud.describe_stack(name) is not None
+            return stacks.describe(self.cloud, name) is not None
         except CloudUnreachable:
             raise
         except CloudError:
@@ -162,7 +163,7 @@ class TakeDown:
 
     def _refuse_mounted(self, state: StackState, file_system: str) -> None:
         """Raise ClusterError if the file system has mount targets of others, with which EFS deletes none."""
-        if any(one.logical_id == LETS_NODES_IN for one in self.cloud.resources(state.stack_id)):
+        if any(one.logical_id == LETS_NODES_IN for one in stacks.resources(self.cloud, state.stack_id)):
             raise ClusterError(
                 f"nothing was deleted: {file_system} has mount targets that are not {state.name}'s, so it can't be "
                 "deleted with the cluster",
@@ -175,7 +176,7 @@ class TakeDown:
 
         if state.status.startswith("DELETE_"):
             return  # an earlier `down` has asked
-        record, running = self._record(), self.cloud.running(state.name)
+        record, running = self._record(), self.cloud.machines.running(state.name)
         if record is None or record.spec.get("storage") != HEAD or (running is not None and running.stopped):
             return
         keep = self._keep or record.spec.get("keep") or "ask"

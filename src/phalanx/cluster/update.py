@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from phalanx.aws import change_sets, policies, stacks
 from phalanx.aws.model import ChangeSet, StackChange, StackEvent, StackState
-from phalanx.aws.protocol import Cloud
 from phalanx.cluster.deletion import REMOVAL_ROLE
 from phalanx.cluster.large_document import send
 from phalanx.cluster.note import Note
@@ -17,6 +17,9 @@ from phalanx.plan.machine_images import is_ami
 from phalanx.plan.plan import Facts, Plan, known_sizes, make_plan
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_storage import EFS
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 # They have an effect here or at the next `down` or `up`, and none on the stack.
 WITHOUT_STACK = frozenset({"nodes", "min", "keep", "lease_s", "budget", "other_types", "zones"})
@@ -82,7 +85,7 @@ def _refuse_other_lustre(found: StackState, settings: Settings) -> None:
 class Update:
     """An update of a cluster's stack. Iterate `steps()`; it ends when the stack has what the file describes."""
 
-    def __init__(self, cloud: Cloud, found: StackState, spec: ClusterSpec, settings: Settings) -> None:
+    def __init__(self, cloud: Aws, found: StackState, spec: ClusterSpec, settings: Settings) -> None:
         self._cloud, self._found, self._spec, self._settings = cloud, found, spec, settings
 
     def steps(self, approve: Approve) -> Iterator[StackEvent | Note]:
@@ -94,7 +97,7 @@ class Update:
             approve(Proposal(self._found.name, self._settings, changes.changes if changes else ()))
         except BaseException:
             if changes:
-                self._cloud.forget_changes(changes.change_set_id)
+                change_sets.forget(self._cloud, changes.change_set_id)
             raise
         if changes:
             yield from self._execute(changes)
@@ -115,14 +118,14 @@ class Update:
                 self._cloud,
                 plan.spec,
                 document,
-                lambda template: self._cloud.review_changes(self._found, template, sent, kept, plan.spec.tags),
+                lambda template: change_sets.review(self._cloud, self._found, template, sent, kept, plan.spec.tags),
             )
         )
 
     def _plan(self) -> Plan:
         """Plan the cluster in its present zone."""
         spec = replace(self._spec, other_types=())
-        facts = self._cloud.facts(spec, self._found.parameters.get("SshPublicKey", ""))
+        facts = self._cloud.site.facts(spec, self._found.parameters.get("SshPublicKey", ""))
         plan = make_plan(spec, facts)
         plan = self._with_its_image(plan)
         zone = self._found.parameters.get("Zone", plan.zone)
@@ -139,7 +142,7 @@ class Update:
         image = found.resolved.get("Image") or found.parameters.get("Image", "")
         if not is_ami(image) or not self._needs_the_same_image(plan.facts):
             return plan
-        facts = replace(plan.facts, image=self._cloud.image(image) or plan.facts.image)
+        facts = replace(plan.facts, image=self._cloud.site.image(image) or plan.facts.image)
         device = found.parameters.get("RootDevice", plan.root_device)
         return replace(plan, facts=facts, image_parameter=image, root_device=device)
 
@@ -155,7 +158,7 @@ class Update:
     def _refuse_other_agent(self, version: str) -> None:
         """Raise ClusterError if new nodes would run another agent than the head that is there."""
         theirs = self._found.outputs["AgentVersion"]
-        running = self._cloud.running(self._found.name)
+        running = self._cloud.machines.running(self._found.name)
         if theirs != version and not (running and running.stopped):
             raise ClusterError(
                 f"cluster {self._found.name} has the agent of phalanx {theirs}, and this is {version}",
@@ -175,30 +178,30 @@ class Update:
                 )
 
     def _execute(self, changes: ChangeSet) -> Iterator[StackEvent]:
-        before = self._cloud.events(self._found.stack_id, None)
+        before = stacks.events(self._cloud, self._found.stack_id, None)
         retained = self._retained(changes.changes)
-        self._cloud.execute_changes(changes.change_set_id)
+        change_sets.execute(self._cloud, changes.change_set_id)
         yield from _follow(self._cloud, self._found, before[-1].event_id if before else None)
         for role in retained:
-            self._cloud.delete_role(role)
+            policies.delete_role(self._cloud, role)
 
     def _retained(self, changes: Sequence[StackChange]) -> list[str]:
         """Return the role that a removal would have used, if the stack is to have none: it would outlive the update."""
         if not any((one.action, one.logical_id) == ("Remove", REMOVAL_ROLE) for one in changes):
             return []
-        found = self._cloud.resources(self._found.stack_id)
+        found = stacks.resources(self._cloud, self._found.stack_id)
         return [one.physical_id for one in found if one.logical_id == REMOVAL_ROLE and one.physical_id]
 
 
-def follow(cloud: Cloud, found: StackState) -> Iterator[StackEvent]:
+def follow(cloud: Aws, found: StackState) -> Iterator[StackEvent]:
     """Follow an update in progress. Raises StackFailed if it was taken back."""
-    seen = cloud.events(found.stack_id, None)
+    seen = stacks.events(cloud, found.stack_id, None)
     begun = [n for n, one in enumerate(seen) if (one.physical_id, one.status) == (found.stack_id, "UPDATE_IN_PROGRESS")]
     after = seen[begun[-1] - 1].event_id if begun and begun[-1] else None
     yield from _follow(cloud, found, after)
 
 
-def _follow(cloud: Cloud, found: StackState, after: str | None) -> Iterator[StackEvent]:
+def _follow(cloud: Aws, found: StackState, after: str | None) -> Iterator[StackEvent]:
     deadline = Deadline.after(UP_DEADLINE_S, f"stack {found.name} to be updated")
     follower = Follower(Stack(cloud, found.name, found.stack_id), deadline, after)
     for events in follower.polls():

@@ -16,7 +16,7 @@ from typing import Any
 
 from phalanx.errors import PhalanxError
 from phalanx.local import endpoint
-from phalanx.local.local import LocalCloud
+from phalanx.local.local_aws import LocalAws
 
 REGION = "us-east-1"
 # Whatever is installed where: the command line of this phalanx.
@@ -83,9 +83,9 @@ class LocalCluster:
         """Return the address of the local cloud; None if it does not run."""
         return endpoint.recorded(self.state / "local")
 
-    def api(self) -> LocalCloud:
+    def api(self) -> LocalAws:
         """Return the local cloud's API, with its administrator's rights. Raises LocalCloudError if it does not run."""
-        found = LocalCloud(REGION)
+        found = LocalAws(REGION)
         found.endpoint = self._running()
         return found
 

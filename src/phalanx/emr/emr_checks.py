@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws.buckets import refusals
 from phalanx.aws.refusals import code
 from phalanx.errors import CloudError, Mistakes, SpecError
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_emr import DEFAULT_APPLICATIONS, DEFAULT_RELEASE, logs_bucket
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 _NEWEST = 3
 # Their names in China begin alike (docs/aws-behaviour.md 7.21).
@@ -19,15 +22,7 @@ _EMR, _EC2 = "elasticmapreduce.amazonaws.com", "ec2.amazonaws.com"
 _TAG = "for-use-with-amazon-emr-managed-policies"
 
 
-class Api(Protocol):
-    region: str
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]: ...
-    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
-
-
-def require(api: Api, spec: ClusterSpec) -> tuple[str, str]:
+def require(api: Aws, spec: ClusterSpec) -> tuple[str, str]:
     """Raise SpecError with all that is not there. Return the nodes' role, if the spec names one."""
     wanted = spec.emr or {}
     mistakes = Mistakes()
@@ -40,12 +35,12 @@ def require(api: Api, spec: ClusterSpec) -> tuple[str, str]:
     return node_role or ("", "")
 
 
-def _require_logs(api: Api, wanted: Mapping[str, Any]) -> None:
+def _require_logs(api: Aws, wanted: Mapping[str, Any]) -> None:
     for refusal in refusals(api, logs_bucket(wanted), " (logs)"):
         raise SpecError(f"emr: {refusal}", "`aws s3 ls` lists your buckets, and `aws s3 mb` makes one.")
 
 
-def _role(api: Api, wanted: Mapping[str, Any], key: str, service: str) -> tuple[str, str]:
+def _role(api: Aws, wanted: Mapping[str, Any], key: str, service: str) -> tuple[str, str]:
     """Return the ARN and the unique id of the role that a key names; require that it trusts the service."""
     name = wanted.get(key)
     if not name:
@@ -62,7 +57,7 @@ def _role(api: Api, wanted: Mapping[str, Any], key: str, service: str) -> tuple[
     return role["Arn"], role["RoleId"]
 
 
-def _require_network(api: Api, spec: ClusterSpec, wanted: Mapping[str, Any]) -> None:
+def _require_network(api: Aws, spec: ClusterSpec, wanted: Mapping[str, Any]) -> None:
     """Raise SpecError with all that keeps EMR from starting nodes in the user's subnet and groups."""
     if not spec.subnets:
         return
@@ -96,13 +91,13 @@ def _ids(name: str, *values: str) -> list[dict[str, Any]]:
     return [{"Name": name, "Values": list(values)}]
 
 
-def _require_release(api: Api, instance_type: str, wanted: Mapping[str, Any]) -> None:
+def _require_release(api: Aws, instance_type: str, wanted: Mapping[str, Any]) -> None:
     """Raise SpecError for a release that is not there, or with all that it lacks."""
     release = wanted.get("release", DEFAULT_RELEASE)
     try:
         known = api.call("emr", "describe_release_label", ReleaseLabel=release)
     except CloudError as error:
-        said = code(error.__cause__) if isinstance(error.__cause__, Exception) else ""
+        said = code(error.__cause__)
         if said not in ("ValidationException", "InvalidRequestException"):
             raise
         raise SpecError(f"emr: release: EMR has no {release} in {api.region}", _newest(api)) from error
@@ -121,7 +116,7 @@ def _require_applications(known: Mapping[str, Any], release: str, wanted: Mappin
         )
 
 
-def _newest(api: Api) -> str:
+def _newest(api: Aws) -> str:
     labels = api.call("emr", "list_release_labels").get("ReleaseLabels", [])
     numbered = sorted((_number(label), label) for label in labels if label.startswith("emr-"))
     return f"The newest are {', '.join(label for _, label in numbered[-_NEWEST:][::-1])}."
@@ -131,7 +126,7 @@ def _number(label: str) -> list[int]:
     return [int(part) for part in label.removeprefix("emr-").split(".") if part.isdecimal()]
 
 
-def _require_type(api: Api, instance_type: str, release: str) -> None:
+def _require_type(api: Aws, instance_type: str, release: str) -> None:
     pages = api.pages("emr", "list_supported_instance_types", "SupportedInstanceTypes", ReleaseLabel=release)
     supported = {one["Type"] for one in pages}
     if supported and instance_type not in supported:

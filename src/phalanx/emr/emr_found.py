@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from phalanx.aws.model import CLUSTER_TAG
 from phalanx.aws.refusals import code
@@ -11,18 +11,14 @@ from phalanx.errors import CloudError, ClusterError
 from phalanx.plan.emr_cluster import EmrCluster, Instance
 from phalanx.spec.spec_emr import FIRST_RELEASE
 
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
+
 _READY = ("RUNNING", "WAITING")
 _STARTS = ("STARTING", "BOOTSTRAPPING")
 
 
-class Api(Protocol):
-    region: str
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
-
-
-def find(api: Api, cluster_id: str) -> EmrCluster:
+def find(api: Aws, cluster_id: str) -> EmrCluster:
     """Return the cluster. Raises ClusterError with all that keeps it from being adopted."""
     described = _described(api, cluster_id)
     _require_ready(cluster_id, described["Status"])
@@ -34,11 +30,11 @@ def find(api: Api, cluster_id: str) -> EmrCluster:
     return _found(api, described, groups)
 
 
-def _described(api: Api, cluster_id: str) -> dict[str, Any]:
+def _described(api: Aws, cluster_id: str) -> dict[str, Any]:
     try:
         return api.call("emr", "describe_cluster", ClusterId=cluster_id)["Cluster"]
     except CloudError as error:
-        said = code(error.__cause__) if isinstance(error.__cause__, Exception) else ""
+        said = code(error.__cause__)
         if said not in ("InvalidRequestException", "ValidationException"):
             raise
         raise ClusterError(
@@ -69,7 +65,7 @@ def _unsuited(described: dict[str, Any]) -> Iterator[str]:
             yield f"is phalanx's own: `phalanx adopt {tag['Value']} --cloud emr` takes it over"
 
 
-def _groups(api: Api, cluster_id: str) -> Iterator[dict[str, Any]]:
+def _groups(api: Aws, cluster_id: str) -> Iterator[dict[str, Any]]:
     return api.pages("emr", "list_instance_groups", "InstanceGroups", ClusterId=cluster_id)
 
 
@@ -79,7 +75,7 @@ def _of_groups(groups: list[dict[str, Any]]) -> Iterator[str]:
         yield f"has {masters} master nodes, of which EMR replaces each: only one with one master can be adopted"
 
 
-def _found(api: Api, described: dict[str, Any], groups: list[dict[str, Any]]) -> EmrCluster:
+def _found(api: Aws, described: dict[str, Any], groups: list[dict[str, Any]]) -> EmrCluster:
     of_ec2, cluster_id = described["Ec2InstanceAttributes"], described["Id"]
     masters, cores = (_running(api, cluster_id, kind) for kind in ("MASTER", "CORE"))
     if not masters:
@@ -112,21 +108,21 @@ def _found(api: Api, described: dict[str, Any], groups: list[dict[str, Any]]) ->
     )
 
 
-def _running(api: Api, cluster_id: str, kind: str) -> list[dict[str, Any]]:
+def _running(api: Aws, cluster_id: str, kind: str) -> list[dict[str, Any]]:
     chosen = {"ClusterId": cluster_id, "InstanceGroupTypes": [kind], "InstanceStates": ["RUNNING"]}
     return list(api.pages("emr", "list_instances", "Instances", **chosen))
 
 
-def _role(api: Api, profile: str) -> dict[str, Any]:
+def _role(api: Aws, profile: str) -> dict[str, Any]:
     name = profile.rpartition("/")[2]
     return api.call("iam", "get_instance_profile", InstanceProfileName=name)["InstanceProfile"]["Roles"][0]
 
 
-def _gpus(api: Api, kind: str) -> int:
+def _gpus(api: Aws, kind: str) -> int:
     (described,) = api.call("ec2", "describe_instance_types", InstanceTypes=[kind])["InstanceTypes"]
     found = described.get("GpuInfo", {}).get("Gpus", [])
     return sum(gpu["Count"] for gpu in found if gpu["Manufacturer"] == "NVIDIA")
 
 
-def _network(api: Api, subnet: str) -> str:
+def _network(api: Aws, subnet: str) -> str:
     return api.call("ec2", "describe_subnets", SubnetIds=[subnet])["Subnets"][0]["CidrBlock"]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws.model import Heads, Running, ScalingActivity
+from phalanx.aws import stacks
+from phalanx.aws.model import CLUSTER_TAG, Heads, Resource, Running, ScalingActivity
 from phalanx.errors import ClusterError
 
 if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
     from phalanx.plan.money import Use
     from phalanx.spec.spec import ClusterSpec
 
@@ -21,6 +23,7 @@ ADMIN_USER = "hadoop"
 """On every node of EMR, whatever the image has; it owns Hadoop and Spark."""
 STUCK_AFTER_S = 20 * 60
 """A cluster that starts for longer has a problem that EMR does not report: half of this is usual."""
+_ACTIVE = ("STARTING", "BOOTSTRAPPING", "RUNNING", "WAITING", "TERMINATING")
 _ENDED = ("TERMINATING", "TERMINATED", "TERMINATED_WITH_ERRORS")
 _GROUP_OF = {"head": "MASTER", "workers": "CORE"}
 # Reasons of instances that ended with their cluster, or because somebody wanted fewer.
@@ -32,7 +35,7 @@ class InstanceGroups:
 
     admin_user = ADMIN_USER
 
-    def __init__(self, api: Any) -> None:
+    def __init__(self, api: Aws) -> None:
         self._api = api
 
     def require(self, spec: ClusterSpec) -> tuple[str, str]:
@@ -103,14 +106,36 @@ class InstanceGroups:
         why = next((_reason(i["Status"]) for i in instances if i["Status"]["State"] == "TERMINATED"), "")
         return Heads(launched, why, running)
 
+    def leftovers(self, cluster: str, resources: Sequence[Resource]) -> Iterator[str]:
+        """Yield clusters that still have machines; EMR describes a terminated one for two months."""
+        recorded = [one.physical_id for one in resources if one.resource_type == "AWS::EMR::Cluster"]
+        named = [known["Id"] for known in self._active() if known["Name"] == cluster]
+        for cluster_id in dict.fromkeys([*recorded, *named]):
+            known = self._described(cluster_id)
+            is_ours = cluster_id in recorded or cluster in _clusters_of(known)
+            state = known["Status"]["State"]
+            if is_ours and not state.startswith("TERMINATED"):
+                yield f"EMR cluster {cluster_id} ({state})"
+
+    def clusters(self) -> Iterator[str]:
+        for one in self._active():
+            yield from _clusters_of(self._described(one["Id"]))
+
+    def _active(self) -> Iterator[dict[str, Any]]:
+        """Yield the region's clusters that have, or will have, machines."""
+        return self._api.pages("emr", "list_clusters", "Clusters", ClusterStates=list(_ACTIVE))
+
+    def _described(self, cluster_id: str) -> dict[str, Any]:
+        return self._api.call("emr", "describe_cluster", ClusterId=cluster_id)["Cluster"]
+
     def _cluster(self, cluster: str) -> dict[str, Any]:
         """Return EMR's description of the stack's cluster; {} before there is one."""
-        state = self._api.describe_stack(cluster)
+        state = stacks.describe(self._api, cluster)
         if state is None:
             return {}
-        made = (one.physical_id for one in self._api.resources(cluster) if one.logical_id == RESOURCE)
+        made = (one.physical_id for one in stacks.resources(self._api, cluster) if one.logical_id == RESOURCE)
         cluster_id = state.emr_cluster or next(made, "")
-        return self._api.call("emr", "describe_cluster", ClusterId=cluster_id)["Cluster"] if cluster_id else {}
+        return self._described(cluster_id) if cluster_id else {}
 
     def _instances(self, cluster_id: str, kind: str) -> Iterator[dict[str, Any]]:
         return self._api.pages("emr", "list_instances", "Instances", ClusterId=cluster_id, InstanceGroupTypes=[kind])
@@ -126,6 +151,11 @@ class InstanceGroups:
         for group in self._api.pages("emr", "list_instance_groups", "InstanceGroups", ClusterId=cluster_id):
             if group["Status"]["State"] in ("ARRESTED", "SUSPENDED"):
                 yield _failure(group["Status"], f"EMR has given up on the workers' group: {_reason(group['Status'])}")
+
+
+def _clusters_of(described: dict[str, Any]) -> list[str]:
+    """Return the cluster of phalanx of which the tag of one of EMR's speaks."""
+    return [tag["Value"] for tag in described.get("Tags", []) if tag["Key"] == CLUSTER_TAG]
 
 
 def _of_cluster(known: dict[str, Any], now_s: float) -> Iterator[ScalingActivity]:

@@ -9,17 +9,20 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from phalanx.aws import stacks
 from phalanx.aws.model import StackEvent
-from phalanx.aws.protocol import Cloud
 from phalanx.cluster.deletion import Deletion
 from phalanx.cluster.stack import Deadline, Follower, Leftovers, Stack, describe_cause
 from phalanx.errors import CloudError, StackFailed
-from phalanx.images import manifest, shelf
+from phalanx.images import manifest
 from phalanx.images.image_stack import MANIFEST_TAG, Order, request
 from phalanx.images.shelf import Shelved
 from phalanx.state_files import state_directory
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 # The stack itself gives up after 75 minutes.
 _DEADLINE_S = 100 * 60.0
@@ -27,13 +30,6 @@ _TAIL_LINES = 20
 # How the scripts announce their parts, and Image Builder its own.
 _NEWS = ("== ", "phalanx: ", "phase ", "launched ", "creating ")
 _STDOUT = "Stdout: "
-
-
-class ImageCloud(shelf.Api, Cloud, Protocol):
-    """A cloud that can be asked by the names of AWS's API."""
-
-    def require_full_system(self, image: str) -> None:
-        """Raise LocalCloudError if machines here can't run an image with systemd."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +45,21 @@ class BuildLine:
 class Making:
     """A build that is followed. Iterate `steps()`, which raises StackFailed with the reason and the end of the log."""
 
-    def __init__(self, cloud: ImageCloud, stack: Stack, log_group: str) -> None:
+    def __init__(self, cloud: Aws, stack: Stack, log_group: str) -> None:
         self._cloud, self._stack = cloud, stack
         self._log = BuildLog(cloud, log_group)
 
     @classmethod
-    def begin(cls, cloud: ImageCloud, order: Order) -> Making:
+    def begin(cls, cloud: Aws, order: Order) -> Making:
         """Start to make an image."""
         document, parameters = request(order)
-        stack_id = cloud.create_stack(order.stack, document, parameters, order.tags)
+        stack_id = stacks.create(cloud, order.stack, document, parameters, order.tags)
         return cls(cloud, Stack(cloud, order.stack, stack_id), log_group_of(order.stack))
 
     @classmethod
-    def join(cls, cloud: ImageCloud, image: Shelved) -> Making:
+    def join(cls, cloud: Aws, image: Shelved) -> Making:
         """Follow a build that another command began."""
-        state = cloud.describe_stack(image.stack)
+        state = stacks.describe(cloud, image.stack)
         stack_id = state.stack_id if state else image.stack
         return cls(cloud, Stack(cloud, image.stack, stack_id), log_group_of(image.stack))
 
@@ -85,7 +81,7 @@ class Making:
 class BuildLog:
     """What a build prints, as Image Builder writes it to CloudWatch Logs."""
 
-    def __init__(self, api: shelf.Api, group: str) -> None:
+    def __init__(self, api: Aws, group: str) -> None:
         self._api, self._group = api, group
         self._seen: set[str] = set()
         self._since_ms = 0
@@ -128,13 +124,13 @@ def new_version(now_s: float) -> str:
     return f"{now.tm_year}.{now.tm_mon * 100 + now.tm_mday}.{now.tm_hour * 100 + now.tm_min}"
 
 
-def read_manifest(api: shelf.Api, image: Shelved) -> dict[str, Any]:
+def read_manifest(api: Aws, image: Shelved) -> dict[str, Any]:
     """Return what an image contains, from this machine's copy, its files or its build's log.
 
     The hash of it becomes a tag of the AMI. Raises CloudError if the log is gone, or is not of this image.
     """
     place = _manifests() / f"{image.image_id}.json"
-    contents = {} if place.exists() else api.kept_contents(image.image_id)
+    contents = {} if place.exists() else api.site.kept_contents(image.image_id)
     text = manifest.written(contents) if contents else place.read_text() if place.exists() else ""
     text = text or manifest.found_in(BuildLog(api, log_group_of(image.stack)).lines())
     if not text:
@@ -152,9 +148,9 @@ def read_manifest(api: shelf.Api, image: Shelved) -> dict[str, Any]:
     return json.loads(text)
 
 
-def remove(cloud: ImageCloud, image: Shelved) -> Iterator[StackEvent | Leftovers]:
+def remove(cloud: Aws, image: Shelved) -> Iterator[StackEvent | Leftovers]:
     """Delete an image with its stack and its snapshots, and prove that nothing of it is left. Raises CloudError."""
-    state = cloud.describe_stack(image.stack)
+    state = stacks.describe(cloud, image.stack)
     if state is not None:
         steps = Deletion(Stack(cloud, image.stack, state.stack_id)).steps()
         yield from (step for step in steps if isinstance(step, (StackEvent, Leftovers)))
@@ -163,7 +159,7 @@ def remove(cloud: ImageCloud, image: Shelved) -> Iterator[StackEvent | Leftovers
         (_manifests() / f"{image.image_id}.json").unlink(missing_ok=True)
 
 
-def _deregister(api: shelf.Api, image_id: str) -> None:
+def _deregister(api: Aws, image_id: str) -> None:
     """Deregister an AMI that its stack has left, and delete its snapshots."""
     answer = api.exists("ec2", "describe_images", ImageIds=[image_id])
     for found in (answer or {}).get("Images", []):

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from phalanx.errors import CloudError
 from phalanx.images.image_stack import DIGEST_TAG, MANIFEST_TAG, stack_prefix
 from phalanx.plan.machine_images import BASE_TAG, RECIPE_TAG, VERSION_TAG
 
-
-class Api(Protocol):
-    region: str
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
-    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]: ...
-    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None: ...
-    def kept_contents(self, image_id: str) -> dict[str, Any]:
-        """Return what an image contains, where its files are at hand; {} elsewhere."""
-        ...
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 
 @dataclass(frozen=True)
@@ -59,7 +51,7 @@ class Shelved:
         return tuple(int(part) for part in self.version.split("."))
 
 
-def shelved(api: Api) -> list[Shelved]:
+def shelved(api: Aws) -> list[Shelved]:
     """Return all images, by recipe, the newest first."""
     stacks = {tags[VERSION_TAG]: (tags, entry) for tags, entry in _stacks(api)}
     amis = {tags[VERSION_TAG]: (tags, entry) for tags, entry in _amis(api)}
@@ -67,7 +59,7 @@ def shelved(api: Api) -> list[Shelved]:
     return sorted(sorted(found, key=lambda one: one.order, reverse=True), key=lambda one: one.recipe)
 
 
-def find(api: Api, name: str) -> Shelved:
+def find(api: Aws, name: str) -> Shelved:
     """Return the image of this name: `RECIPE@VERSION`, or `RECIPE` for its newest. Raises CloudError."""
     there = shelved(api)
     recipe, _, version = name.partition("@")
@@ -96,12 +88,12 @@ def _joined(stack: Any, ami: Any) -> Shelved:
     )
 
 
-def _stacks(api: Api) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+def _stacks(api: Aws) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
     for entry in api.pages("cloudformation", "describe_stacks", "Stacks"):
         yield from _tagged(entry)
 
 
-def _amis(api: Api) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
+def _amis(api: Aws) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
     ours = [{"Name": "tag-key", "Values": [RECIPE_TAG]}]
     for entry in api.call("ec2", "describe_images", Owners=["self"], Filters=ours)["Images"]:
         yield from _tagged(entry)

@@ -1,29 +1,26 @@
-"""The local cloud: the same API with its own endpoint and keys, and its dialer instead of the network."""
+"""This machine as the place of clusters: what differs where the local cloud runs them."""
 
 from __future__ import annotations
 
-import os
 import shlex
+from collections.abc import Collection
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import ConnectionError, HTTPClientError
-from botocore.session import Session
-
-from phalanx.aws import file_systems, sessions
-from phalanx.aws.aws_api import ApiCloud
+from phalanx.aws import file_systems
+from phalanx.aws.aws_account import Account
 from phalanx.aws.model import CLUSTER_TAG, SshRoute
-from phalanx.errors import CloudError, LocalCloudError
+from phalanx.errors import LocalCloudError
 from phalanx.local import endpoint, images
 from phalanx.objects.sent_document import PrivateBucket
-from phalanx.spec.cloud_names import is_emr
 from phalanx.spec.spec_emr import logs_bucket
 from phalanx.state_files import known
 
 if TYPE_CHECKING:
+    from phalanx.local.local_aws import LocalAws
     from phalanx.plan.machine_images import Image
     from phalanx.plan.machine_room import Shortage
+    from phalanx.plan.money import Prices
     from phalanx.plan.plan import Facts
     from phalanx.spec.spec import ClusterSpec
 
@@ -34,53 +31,31 @@ _OTHER_PARTITIONS = ("cn-", "us-gov-", "eusc-")
 _FEW, _FEW_FULL = 17, 3
 
 
-class LocalCloud(ApiCloud):
-    """The AWS stand-in on this machine."""
+class ThisMachine(Account):
+    """See `phalanx.aws.model.Site`."""
 
-    name = "local"
-    # Each poll costs the local cloud 10 ms of CPU, which its nodes need while they boot.
-    poll_interval_s = 0.15
-    retry_mode = "standard"
-
-    def attempts(self) -> int:
-        """Two: it runs on this machine, so that more don't help. Only bad weather throttles calls."""
-        return min(2, super().attempts()) if endpoint.status()["weather"]["seed"] is None else super().attempts()
-
-    @cached_property
-    def endpoint(self) -> endpoint.Endpoint:
-        """The local cloud's address, once it has started. Raises NotRunning when nothing has started it."""
-        return endpoint.wait()
-
-    def session(self) -> Session:
-        """Return a session of the administrator, or of whoever's keys for this local cloud the shell has."""
-        if os.environ.get("AWS_ENDPOINT_URL") == self.endpoint.url and "AWS_SESSION_TOKEN" in os.environ:
-            return sessions.make(self.region)
-        return sessions.make(self.region, (self.endpoint.access_key_id, self.endpoint.secret_access_key))
-
-    def endpoint_url(self) -> str | None:
-        return self.endpoint.url
-
-    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
-        """Make a call as every cloud does. Raises NotRunning when another command has stopped the local cloud."""
-        try:
-            return super().call(service, operation, **arguments)
-        except CloudError as error:
-            if isinstance(error.__cause__, (HTTPClientError, ConnectionError)):
-                endpoint.require_alive(self.endpoint)
-            error.hint = error.hint or endpoint.remedy(self.endpoint)
-            raise
+    def __init__(self, aws: LocalAws) -> None:
+        super().__init__(aws)
+        self.local = aws
 
     def ssh_route(self, by_session: bool = False) -> SshRoute:
         """Reach the head through the local cloud, which passes a connected socket to ssh."""
-        program, *arguments = (shlex.quote(argument).replace("%", "%%") for argument in self.endpoint.dial)
+        here = self.local.endpoint
+        program, *arguments = (shlex.quote(argument).replace("%", "%%") for argument in here.dial)
         *options, socket = arguments
         # With ControlPersist, ssh shows nothing of what its ProxyCommand writes.
         command = " ".join((program, *options, '--errors "$PHALANX_PROXY_ERRORS"', socket))
-        return SshRoute((f"ProxyCommand {command} {'ssm/%h' if by_session else '%h'} %p", *self.endpoint.ssh_options))
+        return SshRoute((f"ProxyCommand {command} {'ssm/%h' if by_session else '%h'} %p", *here.ssh_options))
 
     def promised_bit_s(self, instance_type: str) -> float | None:  # noqa: ARG002 - of the protocol
         """Return None: links between nodes here are not those of the type."""
         return None
+
+    def prices(self, types: Collection[str], spot_in: str = "") -> Prices:  # noqa: ARG002 - of the protocol
+        """Return the table's: nothing costs anything here."""
+        from phalanx.plan.money import Prices
+
+        return Prices()
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         """Return facts from the table of types if it has the type, so that `plan` needs no running local cloud."""
@@ -114,7 +89,7 @@ class LocalCloud(ApiCloud):
     def _kept(self, spec: ClusterSpec) -> str:
         """Return the cluster's kept file system: while nothing runs, all are; else a stack may use it."""
         if endpoint.find():
-            return file_systems.kept(self, spec.name)
+            return file_systems.kept(self.aws, spec.name)
         kept = endpoint.kept_file_systems()
         own = (one["id"] for one in kept if (one["region"], one["tags"].get(CLUSTER_TAG)) == (spec.region, spec.name))
         return next(own, "")
@@ -162,8 +137,8 @@ class LocalCloud(ApiCloud):
         from phalanx.aws import buckets
 
         endpoint.begin()
-        if make and any(buckets.refusals(self, bucket)):
-            self.call("s3", "create_bucket", Bucket=bucket)
+        if make and any(buckets.refusals(self.aws, bucket)):
+            self.aws.call("s3", "create_bucket", Bucket=bucket)
         super().require_bucket(bucket)
 
     def require_private_bucket(self, bucket: str) -> PrivateBucket:
@@ -171,10 +146,10 @@ class LocalCloud(ApiCloud):
         return super().require_private_bucket(bucket)
 
     def open_networks(self) -> str:
-        return self.endpoint.open_networks
+        return self.local.endpoint.open_networks
 
     def accounts_separated(self) -> bool:
-        return self.endpoint.accounts_separated
+        return self.local.endpoint.accounts_separated
 
     def stop_if_idle(self) -> None:
         try:
@@ -190,5 +165,4 @@ def _has_to_ask(spec: ClusterSpec) -> bool:
 
     named = (spec.file_system, spec.policies, spec.permissions_boundary, spec.placement, spec.reservation)
     asks = spec.efa == "yes" or AUTO in spec.ssh_sources or is_ami(spec.image) or is_of_recipe(spec.image)
-    asks = asks or is_emr(spec.cloud)
-    return any((*named, spec.data, spec.subnets)) or asks
+    return any((*named, spec.data, spec.subnets, spec.emr)) or asks

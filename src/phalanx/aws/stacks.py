@@ -1,0 +1,100 @@
+"""Stacks of CloudFormation: their state, events and resources; to create and to delete them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from phalanx.aws import s3_objects, sent_templates
+from phalanx.aws.model import CLUSTER_TAG, Resource, StackEvent, StackState
+from phalanx.objects.sent_document import InBucket
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
+
+# A WaitCondition takes up to 55 minutes, after the network and the file system.
+CREATION_TIMEOUT_MIN = 75
+
+
+def create(
+    aws: Aws,
+    name: str,
+    template: str | InBucket,
+    parameters: Mapping[str, str],
+    tags: Mapping[str, str] | None = None,
+) -> str:
+    """Start creating, with CLUSTER_TAG and `tags`; return the id. Raises StackFailed for a replaced document."""
+    created = aws.call(
+        "cloudformation",
+        "create_stack",
+        StackName=name,
+        **s3_objects.as_template(aws, template),
+        Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()],
+        Capabilities=["CAPABILITY_IAM"],
+        OnFailure="ROLLBACK",
+        TimeoutInMinutes=CREATION_TIMEOUT_MIN,
+        Tags=[{"Key": key, "Value": value} for key, value in {**(tags or {}), CLUSTER_TAG: name}.items()],
+    )
+    return sent_templates.required_stack(aws, created["StackId"], template)
+
+
+def describe(aws: Aws, name_or_id: str) -> StackState | None:
+    """Return the stack's state, or None if it does not exist. A deleted stack is found only by its id."""
+    answer = aws.exists("cloudformation", "describe_stacks", StackName=name_or_id)
+    return _state(answer["Stacks"][0]) if answer and answer["Stacks"] else None
+
+
+def events(aws: Aws, stack_id: str, after: str | None) -> list[StackEvent]:
+    """Return the events after the event id `after`, oldest first; also of a deleted stack.
+
+    Pages have the newest event first: they are read until a known event.
+    """
+    found: list[StackEvent] = []
+    for entry in aws.pages("cloudformation", "describe_stack_events", "StackEvents", StackName=stack_id):
+        if entry["EventId"] == after:
+            break
+        found.append(_event(entry))
+    return found[::-1]
+
+
+def resources(aws: Aws, stack_id: str) -> list[Resource]:
+    entries = aws.pages("cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=stack_id)
+    return [_resource(entry) for entry in entries if entry.get("PhysicalResourceId")]
+
+
+def delete(aws: Aws, stack_id: str) -> None:
+    """Start deleting the stack; no error when it is gone."""
+    aws.exists("cloudformation", "delete_stack", StackName=stack_id)
+
+
+def _state(entry: Mapping[str, Any]) -> StackState:
+    return StackState(
+        name=entry["StackName"],
+        stack_id=entry["StackId"],
+        status=entry["StackStatus"],
+        reason=entry.get("StackStatusReason", ""),
+        created_s=entry["CreationTime"].timestamp(),
+        updated_s=entry["LastUpdatedTime"].timestamp() if entry.get("LastUpdatedTime") else 0.0,
+        resolved={
+            one["ParameterKey"]: one["ResolvedValue"] for one in entry.get("Parameters", []) if "ResolvedValue" in one
+        },
+        outputs={output["OutputKey"]: output["OutputValue"] for output in entry.get("Outputs", [])},
+        parameters={value["ParameterKey"]: value.get("ParameterValue", "") for value in entry.get("Parameters", [])},
+        tags={tag["Key"]: tag["Value"] for tag in entry.get("Tags", [])},
+    )
+
+
+def _event(entry: Mapping[str, Any]) -> StackEvent:
+    return StackEvent(
+        event_id=entry["EventId"],
+        time_s=entry["Timestamp"].timestamp(),
+        logical_id=entry.get("LogicalResourceId", ""),
+        physical_id=entry.get("PhysicalResourceId", ""),
+        resource_type=entry.get("ResourceType", ""),
+        status=entry.get("ResourceStatus", ""),
+        reason=entry.get("ResourceStatusReason", ""),
+    )
+
+
+def _resource(entry: Mapping[str, Any]) -> Resource:
+    return Resource(entry["LogicalResourceId"], entry["PhysicalResourceId"], entry["ResourceType"])
