@@ -304,7 +304,7 @@ def test_the_shared_directory_of_all_nodes_is_away_once(local):
 
 
 class Api:
-    """Calls as phalanx.clouds makes them."""
+    """Calls as phalanx.aws makes them."""
 
     def __init__(self, local: Cloud) -> None:
         self._local = local

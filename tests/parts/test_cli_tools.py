@@ -191,7 +191,7 @@ def test_ls_shows_the_status_of_every_cluster(phalanx, monkeypatch, tmp_path):
     assert rows["one"]["state"] == "CREATE_COMPLETE"
     assert (rows["two"]["state"], rows["three"]["state"]) == ("gone", "never created")
     assert rows["broken"]["state"].startswith("unknown: ")
-    assert isinstance(fake.describe_stack(stack_id), StackState)
+    assert isinstance(fake.state(stack_id), StackState)
     assert "CREATE_COMPLETE" in phalanx("ls")[1]
 
 

@@ -154,7 +154,8 @@ def test_one_that_a_cluster_left_is_found_by_its_tag_and_costs_until_it_is_delet
     assert price == pytest.approx(2400 * 0.21 / 730, abs=1e-4)
     assert lustre_file_systems.usd_per_hour(aws, "another", made["FileSystemId"]) == 0.0
     assert lustre_file_systems.delete(aws, made["FileSystemId"]) == ""
-    assert not aws.has_lustre(made["FileSystemId"]) and lustre_file_systems.delete(aws, made["FileSystemId"]) == ""
+    assert lustre_file_systems.describe(aws, made["FileSystemId"]) is None
+    assert lustre_file_systems.delete(aws, made["FileSystemId"]) == ""
     assert remains.find(aws, "left", []) == []
     assert not (cloud.context.state / "efs" / made["FileSystemId"]).exists()
 

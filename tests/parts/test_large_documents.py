@@ -217,7 +217,7 @@ def test_a_bucket_that_does_not_suit_is_refused_by_plan(phalanx, aws, write, s3,
 def test_in_the_local_cloud_the_hint_has_the_aws_cli_ask_there(aws, monkeypatch):
     monkeypatch.setattr(aws, "name", "local")
     with pytest.raises(SpecError) as caught:
-        aws.require_private_bucket("is-not-there")
+        aws.site.require_private_bucket("is-not-there")
     assert '`eval "$(phalanx local env)"; aws s3 mb s3://is-not-there --region us-east-1`' in caught.value.hint
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from phalanx.aws.refusals import is_denied
 from phalanx.errors import CloudError, SpecError
-from phalanx.spec.spec import ClusterSpec
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
+    from phalanx.spec.spec import ClusterSpec
 
 
 def require_policies(api: Aws, spec: ClusterSpec) -> None:
