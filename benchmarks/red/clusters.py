@@ -12,7 +12,6 @@ _ANY_TEXT = (
     "re.match('(?s)(.*)', value) if isinstance(value, str)",
 )
 _ANY_HOST_NAME = ("node/validate.py", 'if found.hostname.split(".")[0] not in own:', "if False:")
-_ANY_ADDRESS = ("node/validate.py", ">> (32 - int(bits)):", "> 1 << 32:")
 _UNLISTED = (
     (
         "node/head.py",
@@ -30,7 +29,6 @@ _UNLISTED = (
         "False and state.heard",
     ),
 )
-_AS_THE_JOB_USER = '"--reuid=2000", "--regid=2000", "--clear-groups"'
 _SHUT = ("node/firewall.py", 'run(["sh", _SCRIPT], 30)', "pass")
 _SEEMS_SHUT = (
     "node/firewall.py",

@@ -19,7 +19,6 @@ from phalanx.images.image_stack import Order, request
 from phalanx.jobs.environments import recipe
 
 VERSION = "2026.1122.905"
-PARENT = moto_setup.FULL_IMAGES["ubuntu-24.04"]
 
 
 @pytest.fixture(scope="module")

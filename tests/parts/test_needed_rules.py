@@ -72,7 +72,7 @@ DOCUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
     "private": lambda: json.loads(synthesize(PLANS["private"])),
     "emr": lambda: json.loads(synthesize(EMR)),
     "own efs": lambda: own(mount_targets=(MountTarget(SUBNET.zone, VPC.vpc, (THEIRS,)),)),
-    "own lustre": lambda: own(lustre=LustreFileSystem(OWN, "AVAILABLE", "fs.example", "abc", VPC.vpc, (THEIRS,))),
+    "own lustre": lambda: own(lustre=LustreFileSystem("AVAILABLE", "fs.example", "abc", VPC.vpc, (THEIRS,))),
 }
 USERS = {"emr": "203.0.113.7"}
 SERVERS = {"lustre": "StorageSecurityGroup", "own efs": THEIRS, "own lustre": THEIRS}

@@ -15,10 +15,12 @@ import yaml
 from phalanx.errors import JobError
 from phalanx.images import manifest
 from phalanx.images.base import base, bases
-from phalanx.images.component import MOST_CHARACTERS, components
+from phalanx.images.component import components
 from phalanx.jobs.environments import recipe, recipe_names
 
 VERSION = "2026.1122.905"
+# Of a component's document.
+MOST_CHARACTERS = 16_000
 DOCS = Path(__file__).parents[2] / "docs"
 
 

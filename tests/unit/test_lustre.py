@@ -29,7 +29,7 @@ from phalanx.template.policy import policy
 
 DATA = {"imagenet": "s3://my-bucket/imagenet", "my-runs": "s3://my-bucket/runs rw", "other": "s3://my-bucket/other"}
 LINKED = {"storage": "lustre", "data": DATA, "lustre": {"data": ["imagenet", "my-runs"]}}
-THEIRS = LustreFileSystem(OWN, "AVAILABLE", f"{OWN}.fsx.us-east-1.amazonaws.com", "abcdefgh", VPC.vpc, ("sg-9",))
+THEIRS = LustreFileSystem("AVAILABLE", f"{OWN}.fsx.us-east-1.amazonaws.com", "abcdefgh", VPC.vpc, ("sg-9",))
 AWS = replace(FACTS, cloud="aws")
 
 

@@ -36,10 +36,6 @@ def put(url: str, document: object, content_type: str = "") -> int:
             return refused.code
 
 
-def topic_named(text: object) -> dict[str, object]:
-    return {"Type": "AWS::SNS::Topic", "Properties": {"DisplayName": text}}
-
-
 def test_events_show_each_step_in_order_with_physical_ids_and_the_token(cloud):
     stack = cloud.made({"Second": {**TOPIC, "DependsOn": "First"}, "First": TOPIC}, ClientRequestToken="token-1")
     steps = [(who, status) for who, status, _ in cloud.history(stack)][1:-1]

@@ -15,7 +15,6 @@ from localcloud.cloudformation.errors import Refused
 
 VPC = {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.0.0.0/16"}}
 ROLE = {"Type": "AWS::IAM::Role", "Properties": {"AssumeRolePolicyDocument": {"Version": "2012-10-17"}}}
-PARAMETER = {"Type": "String"}
 
 
 @pytest.fixture(scope="module")

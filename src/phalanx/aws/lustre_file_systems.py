@@ -43,7 +43,7 @@ def find(api: Aws, file_system: str) -> LustreFileSystem:
     interfaces = api.pages("ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=wanted)
     groups = dict.fromkeys(group["GroupId"] for one in interfaces for group in one["Groups"])
     name = found["LustreConfiguration"]["MountName"]
-    return LustreFileSystem(file_system, found["Lifecycle"], found["DNSName"], name, found["VpcId"], tuple(groups))
+    return LustreFileSystem(found["Lifecycle"], found["DNSName"], name, found["VpcId"], tuple(groups))
 
 
 def delete(api: Aws, file_system: str) -> str:

@@ -18,7 +18,6 @@ from phalanx.plan import quotas
 from phalanx.plan.quotas import Quota
 
 _ADDRESS = re.compile(r"[0-9.]+")
-_TAIL_LINES = 5
 _WAITED = re.compile(r"WaitCondition timed out", re.IGNORECASE)
 
 

@@ -22,7 +22,6 @@ from phalanx.images.base import Base
 from phalanx.jobs.environments import Recipe
 
 HOME = "/usr/local/lib/phalanx"
-MOST_CHARACTERS = 16_000
 _HERE = Path(__file__).parent
 _TRIALS = _HERE / "trials"
 _WORK = "/var/tmp/phalanx-image"

@@ -36,14 +36,13 @@ _FORMAT = 1
 
 
 class StacksLeft(LocalCloudError):  # noqa: N818 - a state, not a fault
-    """The local cloud can't stop because it still runs clusters; `stacks` names them."""
+    """The local cloud can't stop because it still runs clusters."""
 
     def __init__(self, stacks: list[str]) -> None:
         super().__init__(
             f"the local cloud still runs {', '.join(stacks) or 'clusters'}",
             "`phalanx down` removes a cluster; `phalanx local stop --force` ends all of them at once.",
         )
-        self.stacks = stacks
 
 
 @dataclass(frozen=True)

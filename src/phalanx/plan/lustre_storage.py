@@ -21,7 +21,6 @@ PORTS = ((988, 988), (1018, 1023))
 class LustreFileSystem:
     """A file system as FSx describes it; `groups` are the security groups of its interfaces."""
 
-    file_system_id: str
     state: str
     dns_name: str
     mount_name: str

@@ -17,7 +17,6 @@ from phalanx.template.network import head_subnet
 _PUBLIC_KEY = (
     r"^$|^(ssh-ed25519|ssh-rsa|ecdsa-sha2-[a-z0-9-]+|sk-[a-z0-9@.-]+) [A-Za-z0-9+/=]+( [A-Za-z0-9@._ +:/-]*)?$"
 )
-_MAIL = r"^$|^[^@\s]+@[^@\s]+$"
 _MOMENT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 _BLOCK = r"(\d{1,3}\.){3}\d{1,3}/\d{1,2}"
 

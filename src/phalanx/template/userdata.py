@@ -24,7 +24,6 @@ __all__ = [
     "first_stage",
     "parameters",
     "render",
-    "rendered_size",
     "user_data",
 ]
 
@@ -124,11 +123,6 @@ def _one_line(key: str, text: str) -> str:
     if "\n" in text or "\r" in text:
         raise ValueError(f"setting {key} of the user data has a line break")
     return text
-
-
-def rendered_size(config: Mapping[str, str]) -> int:
-    """Return the size of the user data, in bytes, once CloudFormation has filled in these values."""
-    return len(render(config))
 
 
 def render(config: Mapping[str, str], boot: str | None = None) -> bytes:
