@@ -23,6 +23,7 @@ from phalanx.template import synthesize
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(path for place in ("*.md", "docs/**/*.md", "examples/**/*.md") for path in ROOT.glob(place))
+OF_THE_LOCAL_CLOUD = sorted((ROOT / "localcloud").glob("**/*.md"))
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)|src=\"(?!https?:)([^\"]+)\"")
 COMMAND = re.compile(r"(?:^|[`$(] ?)phalanx ((?:local )?[a-z][a-z-]*)", re.MULTILINE)
 
@@ -40,7 +41,7 @@ def heading_anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("document", [*DOCUMENTS, *OF_THE_LOCAL_CLOUD], ids=lambda path: str(path.relative_to(ROOT)))
 def test_local_links_lead_somewhere(document: Path) -> None:
     for target, anchor, source in LINK.findall(without_quoted_code(document.read_text())):
         path = (document.parent / (target or source)) if target or source else document
