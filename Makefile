@@ -47,8 +47,9 @@ lock: setup ## Update the locks of the recipes and of .venv to the latest versio
 	@.venv/bin/python -m pip install --quiet uv
 	@.venv/bin/python scripts/lock
 
-docs: setup ## Generate docs/commands.md and docs/phalanx-yaml.md
+docs: setup ## Generate docs/commands.md, docs/phalanx-yaml.md and docs/terminal.svg
 	@.venv/bin/python scripts/commands
+	@scripts/terminal
 
 site: setup ## Build the documents as web pages in build/site and check every link
 	@scripts/site
