@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from typing import Any
 from local_clouds import api, endpoint
 
 from conftest import Terminal
-from localcloud.network import dial
 from localcloud.nodes.machine import API_ADDRESS, API_PORT
 from phalanx.ssh.remote import close_all
 
@@ -131,7 +129,7 @@ class Network:
 
     def dial(self, host: str, timeout_s: float = REACH_S) -> str:
         """Return how a connection from this machine to sshd on a node ends: reached, dropped, or the refusal."""
-        argv = [sys.executable, dial.__file__, endpoint(self.terminal)["dial"], host, "22"]
+        argv = [*endpoint(self.terminal)["dial"], host, "22"]
         ours, ssh = socket.socketpair()
         with ours, ssh:
             try:
