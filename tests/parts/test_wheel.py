@@ -31,3 +31,12 @@ def test_a_wheel_holds_every_file_of_its_package(project: str, tmp_path: Path) -
     (wheel,) = tmp_path.glob("*.whl")
     held = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     assert sorted(held) == sorted(files)
+
+
+def test_the_local_cloud_can_be_used_and_tested_where_phalanx_is_not(tmp_path: Path) -> None:
+    """`make dist` does this in an environment of its own."""
+    code = "import sys; sys.modules['phalanx'] = None; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    tests = ["tests/unit", "tests/parts/test_commands.py", "tests/parts/test_tables.py"]
+    argv = [sys.executable, "-c", code, "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]
+    done = subprocess.run(argv, cwd=ROOT / "localcloud", capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
