@@ -75,7 +75,7 @@ def order(version: str) -> Order:
 
 def an_image_without_its_stack(cloud: Stacks) -> None:
     """Register an image whose stack somebody has deleted without it."""
-    tags = {"phalanx:recipe": "mpich", "phalanx:version": "2026.1.1", "phalanx:machine": "x86_64"}
+    tags = {"phalanx:recipe": "mpich", "phalanx:version": "2026.1.1", "localcloud:machine": "x86_64"}
     made = Image("mpich", "", "", 0, 0, 0, registered.new_id(), "mpich", {**tags, "CreatedBy": "EC2 Image Builder"})
     backend = registered.ec2_backends[cloud.context.account]["us-east-1"]
     backend.amis[made.ami] = moto_setup.ami_of(backend, made)
@@ -114,7 +114,7 @@ def test_nothing_but_images_is_touched(cloud, printed):
     iam = cloud.client("iam")
     iam.create_role(RoleName="admin", AssumeRolePolicyDocument=json.dumps({"Statement": [TRUST]}))
     backend = registered.ec2_backends[cloud.context.account]["us-east-1"]
-    mine = Image("mine", "", "", 0, 0, 0, registered.new_id(), "mine", {"phalanx:machine": "x86_64"})
+    mine = Image("mine", "", "", 0, 0, 0, registered.new_id(), "mine", {"localcloud:machine": "x86_64"})
     backend.amis[mine.ami] = moto_setup.ami_of(backend, mine)
     for service, operation, arguments in (
         ("ec2", "deregister_image", {"ImageId": mine.ami}),
