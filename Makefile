@@ -1,4 +1,4 @@
-.PHONY: check-types check-types-on-a-mac check-pages check-style checkov full-os images smoke-aws fuzz red mutants lock fresh soak help setup demo test check format docs site dist bench
+.PHONY: check-types check-types-on-a-mac check-pages check-style checkov full-os images smoke-aws fuzz red mutants lock fresh soak help setup demo test check format docs rights site dist bench
 
 # Tests start thousands of processes: without compiled modules on disk, each would compile its own.
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,6 +33,7 @@ check-types-on-a-mac:
 check-pages:
 	@.venv/bin/python scripts/lock --check
 	@.venv/bin/python scripts/commands --check
+	@.venv/bin/python scripts/rights --check
 	@scripts/site >/dev/null
 
 check-style:
@@ -50,6 +51,9 @@ lock: setup ## Update the locks of the recipes and of .venv to the latest versio
 docs: setup ## Generate docs/commands.md, docs/phalanx-yaml.md and docs/terminal.svg
 	@.venv/bin/python scripts/commands
 	@scripts/terminal
+
+rights: setup ## Generate the tables of the rights that CloudFormation needs, from cfn-lint's copy of AWS's schemas
+	@.venv/bin/python scripts/rights
 
 site: setup ## Build the documents as web pages in build/site and check every link
 	@scripts/site

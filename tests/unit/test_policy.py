@@ -7,6 +7,7 @@ import importlib.util
 import json
 import re
 from dataclasses import replace
+from importlib.machinery import SourceFileLoader
 from itertools import chain
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import phalanx
 from localcloud.cloudformation import rights
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.iam.policy import Ask, Decision, decide
+from phalanx.data import location, table
 from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc, Subnet
 from phalanx.template.document import build
 from phalanx.template.permissions import (
@@ -33,6 +35,7 @@ from phalanx.template.permissions import (
 from phalanx.template.policy import parts, policy
 
 SOURCES = Path(phalanx.__file__).parent
+ROOT = Path(__file__).parents[2]
 SERVICES = {"efs": "elasticfilesystem", "emr": "elasticmapreduce", "service-quotas": "servicequotas"}
 PLACE = "us-east-1:123456789012"
 TAGGED = {"aws:resourcetag/phalanx:cluster": ["demo"]}
@@ -77,15 +80,16 @@ def refused(statements: list[dict], only: str = "") -> list[str]:
 
     `only`: look at the calls of this action.
     """
-    kinds = {resource["Type"] for resource in default_document()["Resources"].values()}
-    asked = [call for kind in kinds for call in calls(kind)]
+    made = default_document()["Resources"].values()
+    asked = {call for one in made for call in calls(one["Type"], one.get("Properties", {}))}
     chosen = [(name, arn) for name, arn in asked if only in ("", name)]
     return [name for name, arn in chosen if decide(statements, Ask(name, arn, TAGGED)) is not Decision.ALLOWED]
 
 
-def calls(kind: str) -> set[tuple[str, str]]:
+def calls(kind: str, properties: dict | None = None) -> set[tuple[str, str]]:
     """Return the calls that make, change and delete a resource of a type, each with the ARN that it is about."""
-    return {call for doing in ("create", "update", "delete") for call in rights.calls(kind, "demo", PLACE, doing)}
+    verbs = ("create", "update", "delete")
+    return {call for doing in verbs for call in rights.calls(kind, "demo", PLACE, doing, "", properties)}
 
 
 def without(statements: list[dict], removed: str) -> list[dict]:
@@ -115,6 +119,68 @@ def test_each_action_is_needed():
     statements = policy(default_document(), "demo")["Statement"]
     actions = {one for statement in statements for one in statement["Action"]}
     assert [one for one in sorted(actions - {*OWN, *OPTIONAL}) if not refused(without(statements, one), one)] == []
+
+
+# One of each that a handler calls and that a look at the API alone does not show.
+NEWLY_READ = (
+    ("AWS::DynamoDB::Table", "create", "dynamodb:DescribeContinuousBackups"),
+    ("AWS::DynamoDB::Table", "create", "dynamodb:DescribeTimeToLive"),
+    ("AWS::DynamoDB::Table", "create", "dynamodb:GetResourcePolicy"),
+    ("AWS::DynamoDB::Table", "create", "dynamodb:ListTagsOfResource"),
+    ("AWS::EC2::EIP", "delete", "ec2:DisassociateAddress"),
+    ("AWS::EFS::FileSystem", "create", "elasticfilesystem:DescribeBackupPolicy"),
+    ("AWS::EFS::FileSystem", "create", "elasticfilesystem:DescribeFileSystemPolicy"),
+    ("AWS::EFS::FileSystem", "create", "elasticfilesystem:DescribeLifecycleConfiguration"),
+    ("AWS::EFS::FileSystem", "delete", "elasticfilesystem:DescribeReplicationConfigurations"),
+    ("AWS::Lambda::Function", "create", "lambda:GetFunctionCodeSigningConfig"),
+    ("AWS::Lambda::Permission", "create", "lambda:GetPolicy"),
+    ("AWS::SNS::Topic", "create", "sns:ListSubscriptionsByTopic"),
+    ("AWS::SNS::Topic", "create", "sns:ListTagsForResource"),
+    ("AWS::SQS::Queue", "create", "sqs:GetQueueUrl"),
+    ("AWS::SQS::Queue", "create", "sqs:ListQueueTags"),
+)
+
+
+@pytest.mark.parametrize(("kind", "doing", "removed"), NEWLY_READ)
+def test_without_one_of_the_rights_of_a_handler_the_local_cloud_refuses_the_stack(kind, doing, removed):
+    def may(statements: list[dict], action: str, arn: str, keys: dict) -> str:
+        allowed = decide(statements, Ask(action, arn, keys)) is Decision.ALLOWED
+        return "" if allowed else f"not authorized to perform: {action}"
+
+    largest = build(PLANS["worst"]).to_dict()
+    statements, tags = policy(largest, "demo")["Statement"], {"phalanx:cluster": "demo"}
+    rights.require(functools.partial(may, statements), kind, "demo", PLACE, tags, doing)
+    with pytest.raises(ResourceFailed, match=f"not authorized to perform: {removed}"):
+        rights.require(functools.partial(may, without(statements, removed)), kind, "demo", PLACE, tags, doing)
+
+
+def test_both_tables_have_every_type_that_the_template_can_make():
+    loader = SourceFileLoader("generator", str(ROOT / "scripts" / "rights"))
+    generator = importlib.util.module_from_spec(importlib.util.spec_from_loader("generator", loader))
+    loader.exec_module(generator)
+    made = {one["Type"] for name in DOCUMENTS for one in DOCUMENTS[name]()["Resources"].values()}
+    assert made <= generator.emitted() == set(table("rights")["types"]) == set(rights.types())
+
+
+def test_phalanx_and_the_local_cloud_have_the_same_table():
+    """Neither may import the other."""
+    theirs = Path(rights.__file__).with_suffix(".json")
+    assert theirs.read_bytes() == location("rights").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "properties", "action"),
+    [
+        ("AWS::EC2::EIP", {"InstanceId": "i-1"}, "ec2:AssociateAddress"),
+        ("AWS::EFS::FileSystem", {"KmsKeyId": "key"}, "kms:DescribeKey"),
+        ("AWS::Lambda::Function", {"Code": {"S3Bucket": "mine"}}, "s3:GetObject"),
+        ("AWS::Lambda::Function", {"Layers": ["arn"]}, "lambda:GetLayerVersion"),
+    ],
+)
+def test_a_right_for_a_property_is_needed_with_it_alone(kind, properties, action):
+    for given, verdict in ((properties, True), ({}, False)):
+        assert (action in needed({"Resources": {"A": {"Type": kind, "Properties": given}}})) == verdict
+        assert (action in rights.actions(kind, "create", given)) == verdict
 
 
 def test_nothing_of_another_cluster_is_touched():

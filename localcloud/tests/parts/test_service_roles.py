@@ -12,7 +12,9 @@ from fleet_fakes import name
 from stack_fakes import TOPIC, Stacks, stacks
 
 CLOUDFORMATION = "cloudformation.amazonaws.com"
-TOPICS = {"Effect": "Allow", "Action": ["sns:CreateTopic", "sns:TagResource", "sns:GetTopicAttributes"]}
+# What creates, reads and lists topics, by AWS's resource schema.
+READS = ["sns:GetDataProtectionPolicy", "sns:ListSubscriptionsByTopic", "sns:ListTagsForResource", "sns:ListTopics"]
+TOPICS = {"Effect": "Allow", "Action": ["sns:CreateTopic", "sns:TagResource", "sns:GetTopicAttributes", *READS]}
 DELETING = {"Effect": "Allow", "Action": ["sns:DeleteTopic", "sns:GetTopicAttributes"]}
 
 
@@ -66,6 +68,18 @@ def test_a_stack_keeps_its_role_for_every_later_operation(cloud):
     assert cloud.describe(stack)["RoleARN"] == made_with
     assert cloud.deleted(stack) == "DELETE_FAILED"
     assert "sns:DeleteTopic" in cloud.reason(stack, "Topic", "DELETE_FAILED")
+
+
+@pytest.mark.parametrize("missing", READS)
+def test_what_reads_a_new_resource_is_needed_to_create_it(cloud, missing):
+    less = {**TOPICS, "Action": [one for one in TOPICS["Action"] if one != missing]}
+    stack = name("stack")
+    body = json.dumps({"Resources": {"Topic": TOPIC}})
+    cloud.client("cloudformation").create_stack(
+        StackName=stack, TemplateBody=body, RoleARN=service_role(cloud, less, DELETING)
+    )
+    assert cloud.settled(stack) == "ROLLBACK_COMPLETE"
+    assert f"not authorized to perform: {missing}" in cloud.reason(stack, "Topic", "CREATE_FAILED")
 
 
 @pytest.mark.parametrize("service", [CLOUDFORMATION, "lambda.amazonaws.com"])

@@ -1,7 +1,7 @@
 """The calls to AWS of `up`, `status`, `scale`, `extend`, `why` and `down`, for which whoever runs them needs rights.
 
-CloudFormation makes and changes a stack's resources with the caller's rights. Which calls a type needs follows the
-permissions of the handlers in AWS's resource schemas, without those for properties that the template does not use.
+CloudFormation makes and changes a stack's resources with the caller's rights. Which calls a type needs is in a table,
+which scripts/rights makes from AWS's resource schemas.
 """
 
 from __future__ import annotations
@@ -9,98 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_OF_TYPES: Mapping[str, str] = {
-    "AWS::AutoScaling::AutoScalingGroup": "autoscaling:CreateAutoScalingGroup autoscaling:UpdateAutoScalingGroup "
-    "autoscaling:DeleteAutoScalingGroup autoscaling:CreateOrUpdateTags autoscaling:DescribeAutoScalingGroups "
-    "autoscaling:DescribeScalingActivities autoscaling:PutNotificationConfiguration ec2:RunInstances iam:PassRole",
-    "AWS::AutoScaling::ScheduledAction": "autoscaling:PutScheduledUpdateGroupAction autoscaling:DeleteScheduledAction "
-    "autoscaling:DescribeScheduledActions",
-    "AWS::CloudFormation::WaitCondition": "",
-    "AWS::CloudFormation::WaitConditionHandle": "",
-    "AWS::DynamoDB::Table": "dynamodb:CreateTable dynamodb:DescribeTable dynamodb:DeleteTable dynamodb:TagResource",
-    "AWS::EC2::EIP": "ec2:AllocateAddress ec2:ReleaseAddress ec2:DescribeAddresses ec2:CreateTags",
-    "AWS::EC2::InternetGateway": "ec2:CreateInternetGateway ec2:DeleteInternetGateway ec2:DescribeInternetGateways",
-    "AWS::EC2::LaunchTemplate": "ec2:CreateLaunchTemplate ec2:DeleteLaunchTemplate ec2:DescribeLaunchTemplates",
-    "AWS::EC2::NatGateway": "ec2:CreateNatGateway ec2:DeleteNatGateway ec2:DescribeNatGateways",
-    "AWS::EC2::PlacementGroup": "ec2:CreatePlacementGroup ec2:DeletePlacementGroup ec2:DescribePlacementGroups",
-    "AWS::EC2::Route": "ec2:CreateRoute ec2:DeleteRoute ec2:DescribeRouteTables",
-    "AWS::EC2::RouteTable": "ec2:CreateRouteTable ec2:DeleteRouteTable",
-    "AWS::EC2::SecurityGroup": "ec2:CreateSecurityGroup ec2:DeleteSecurityGroup ec2:DescribeSecurityGroups "
-    "ec2:AuthorizeSecurityGroupIngress ec2:AuthorizeSecurityGroupEgress ec2:RevokeSecurityGroupEgress",
-    "AWS::EC2::SecurityGroupEgress": "ec2:DescribeSecurityGroupRules",
-    "AWS::EC2::SecurityGroupIngress": "ec2:RevokeSecurityGroupIngress ec2:DescribeSecurityGroupRules",
-    "AWS::EC2::Subnet": "ec2:CreateSubnet ec2:DeleteSubnet ec2:DescribeSubnets ec2:ModifySubnetAttribute",
-    "AWS::EC2::SubnetRouteTableAssociation": "ec2:AssociateRouteTable ec2:DisassociateRouteTable",
-    "AWS::EC2::VPC": "ec2:CreateVpc ec2:DeleteVpc ec2:DescribeVpcs ec2:DescribeVpcAttribute ec2:ModifyVpcAttribute",
-    "AWS::EC2::VPCEndpoint": "ec2:CreateVpcEndpoint ec2:DeleteVpcEndpoints ec2:DescribeVpcEndpoints",
-    "AWS::EC2::VPCGatewayAttachment": "ec2:AttachInternetGateway ec2:DetachInternetGateway",
-    "AWS::EFS::FileSystem": "elasticfilesystem:CreateFileSystem elasticfilesystem:DeleteFileSystem "
-    "elasticfilesystem:DescribeFileSystems elasticfilesystem:TagResource",
-    "AWS::EFS::MountTarget": "elasticfilesystem:CreateMountTarget elasticfilesystem:DeleteMountTarget "
-    "elasticfilesystem:DescribeMountTargets ec2:CreateNetworkInterface ec2:DeleteNetworkInterface",
-    "AWS::EMR::Cluster": "elasticmapreduce:RunJobFlow elasticmapreduce:DescribeCluster elasticmapreduce:AddTags "
-    "elasticmapreduce:TerminateJobFlows iam:PassRole",
-    "AWS::Events::Rule": "events:PutRule events:DescribeRule events:PutTargets events:TagResource events:DeleteRule "
-    "events:RemoveTargets events:ListTargetsByRule",
-    "AWS::FSx::DataRepositoryAssociation": "fsx:CreateDataRepositoryAssociation fsx:DeleteDataRepositoryAssociation "
-    "fsx:DescribeDataRepositoryAssociations fsx:TagResource",
-    "AWS::FSx::FileSystem": "fsx:CreateFileSystem fsx:DescribeFileSystems fsx:TagResource ec2:DescribeSecurityGroups "
-    "ec2:DescribeSubnets",
-    "AWS::IAM::InstanceProfile": "iam:CreateInstanceProfile iam:DeleteInstanceProfile iam:GetInstanceProfile "
-    "iam:AddRoleToInstanceProfile iam:RemoveRoleFromInstanceProfile iam:PassRole",
-    "AWS::IAM::Policy": "iam:PutRolePolicy iam:GetRolePolicy iam:DeleteRolePolicy",
-    "AWS::IAM::Role": "iam:CreateRole iam:DeleteRole iam:GetRole iam:TagRole iam:PutRolePolicy iam:GetRolePolicy "
-    "iam:DeleteRolePolicy iam:ListRolePolicies iam:ListAttachedRolePolicies",
-    "AWS::ImageBuilder::Component": "imagebuilder:CreateComponent imagebuilder:DeleteComponent "
-    "imagebuilder:GetComponent imagebuilder:TagResource imagebuilder:UntagResource",
-    "AWS::ImageBuilder::DistributionConfiguration": "imagebuilder:CreateDistributionConfiguration "
-    "imagebuilder:DeleteDistributionConfiguration imagebuilder:GetDistributionConfiguration imagebuilder:TagResource "
-    "imagebuilder:UntagResource",
-    "AWS::ImageBuilder::Image": "imagebuilder:CreateImage imagebuilder:DeleteImage imagebuilder:GetImage "
-    "imagebuilder:GetImageRecipe imagebuilder:GetInfrastructureConfiguration imagebuilder:GetDistributionConfiguration "
-    "imagebuilder:CancelImageCreation imagebuilder:StartResourceStateUpdate imagebuilder:GetLifecycleExecution "
-    "imagebuilder:TagResource imagebuilder:UntagResource iam:PassRole iam:GetRole",
-    "AWS::ImageBuilder::ImageRecipe": "imagebuilder:CreateImageRecipe imagebuilder:DeleteImageRecipe "
-    "imagebuilder:GetImageRecipe imagebuilder:GetComponent imagebuilder:TagResource imagebuilder:UntagResource "
-    "ec2:DescribeImages ssm:GetParameter",
-    "AWS::ImageBuilder::InfrastructureConfiguration": "imagebuilder:CreateInfrastructureConfiguration "
-    "imagebuilder:DeleteInfrastructureConfiguration imagebuilder:GetInfrastructureConfiguration "
-    "imagebuilder:TagResource imagebuilder:UntagResource iam:PassRole iam:GetRole iam:GetInstanceProfile",
-    "AWS::Lambda::Function": "lambda:CreateFunction lambda:DeleteFunction lambda:GetFunction lambda:TagResource "
-    "iam:PassRole",
-    "AWS::Lambda::Permission": "lambda:AddPermission lambda:RemovePermission",
-    "AWS::Logs::LogGroup": "logs:CreateLogGroup logs:DeleteLogGroup logs:DescribeLogGroups logs:PutRetentionPolicy "
-    "logs:TagResource",
-    "AWS::SNS::Subscription": "sns:Subscribe sns:Unsubscribe sns:GetSubscriptionAttributes",
-    "AWS::SNS::Topic": "sns:CreateTopic sns:DeleteTopic sns:GetTopicAttributes sns:TagResource",
-    "AWS::SQS::Queue": "sqs:CreateQueue sqs:DeleteQueue sqs:GetQueueAttributes sqs:TagQueue",
-    "AWS::SQS::QueuePolicy": "sqs:SetQueueAttributes",
-}
+from phalanx.data import table
 
-# What a change in place takes beside that: tags, and the properties that a changed phalanx.yaml changes.
-_OF_CHANGES: Mapping[str, str] = {
-    "AWS::AutoScaling::AutoScalingGroup": "autoscaling:DeleteTags",
-    "AWS::DynamoDB::Table": "dynamodb:UntagResource",
-    "AWS::EC2::LaunchTemplate": "ec2:CreateLaunchTemplateVersion",
-    "AWS::EC2::VPC": "ec2:DeleteTags",
-    "AWS::EC2::VPCEndpoint": "ec2:ModifyVpcEndpoint",
-    "AWS::EFS::FileSystem": "elasticfilesystem:UpdateFileSystem elasticfilesystem:UntagResource",
-    "AWS::Events::Rule": "events:UntagResource",
-    "AWS::FSx::DataRepositoryAssociation": "fsx:UpdateDataRepositoryAssociation fsx:UntagResource",
-    "AWS::FSx::FileSystem": "fsx:UpdateFileSystem fsx:UntagResource",
-    "AWS::IAM::Role": "iam:UpdateRole iam:UpdateRoleDescription iam:UpdateAssumeRolePolicy "
-    "iam:PutRolePermissionsBoundary iam:DeleteRolePermissionsBoundary iam:UntagRole",
-    "AWS::Lambda::Function": "lambda:UpdateFunctionCode lambda:UpdateFunctionConfiguration lambda:UntagResource",
-    "AWS::Logs::LogGroup": "logs:UntagResource",
-    "AWS::SNS::Subscription": "sns:SetSubscriptionAttributes",
-    "AWS::SNS::Topic": "sns:SetTopicAttributes sns:UntagResource",
-    "AWS::SQS::Queue": "sqs:UntagQueue",
-}
-
-_OF_PROPERTIES: Mapping[tuple[str, str], str] = {
-    ("AWS::EC2::VPCEndpoint", "PrivateDnsEnabled"): "route53:AssociateVPCWithHostedZone",
-    ("AWS::IAM::Role", "ManagedPolicyArns"): "iam:AttachRolePolicy iam:DetachRolePolicy",
-}
+_HANDLERS = ("create", "read", "delete", "list")
 
 _OWN = """
     autoscaling:CreateOrUpdateTags autoscaling:DescribeAutoScalingGroups autoscaling:DescribeScalingActivities
@@ -166,9 +77,29 @@ OF_DOCUMENTS = ("s3:DeleteObject", "s3:GetObject", "s3:PutObject")
 
 def needed(document: Mapping[str, Any], changes: bool = True) -> Iterator[str]:
     """Yield the actions with which CloudFormation makes, deletes and (with `changes`) changes the resources."""
-    for kind in sorted({resource["Type"] for resource in document["Resources"].values()}):
-        yield from _OF_TYPES[kind].split()
-        yield from _OF_CHANGES.get(kind, "").split() if changes else ()
     for resource in document["Resources"].values():
-        for name in resource.get("Properties", {}):
-            yield from _OF_PROPERTIES.get((resource["Type"], name), "").split()
+        for handler in (*_HANDLERS, "update") if changes else _HANDLERS:
+            yield from of_handler(resource, handler)
+
+
+def of_handler(resource: Mapping[str, Any], handler: str) -> Iterator[str]:
+    """Yield the actions of a handler of the resource's type. Raises KeyError for an unknown type."""
+    kind = resource["Type"]
+    only_with = table("rights")["only_with"].get(kind, {})
+    named = {*_keys(resource)}
+    for action in table("rights")["types"][kind].get(handler, ()):
+        if action not in only_with or named.intersection(only_with[action]):
+            yield action
+
+
+def _keys(value: Any) -> Iterator[str]:
+    """Yield the keys of mappings, at any depth."""
+    if isinstance(value, Mapping):
+        yield from value
+    for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _keys(one)
+
+
+def takes_no_resource(action: str) -> bool:
+    """Whether IAM judges an action of a handler without a resource."""
+    return action in table("rights")["without_resource"]

@@ -21,6 +21,7 @@ from phalanx.template.permissions import (
     OWN_OF_PRIVATE,
     OWN_OF_SENT,
     needed,
+    takes_no_resource,
 )
 
 # CloudFormation shortens a stack's name in longer names, but never this much (docs/aws-behaviour.md 3.30).
@@ -32,17 +33,15 @@ _SERVICES_WITH_ROLES = {
     "AWS::EMR::Cluster": "elasticmapreduce",
 }
 _LUSTRE_TYPES = frozenset({"AWS::FSx::DataRepositoryAssociation", "AWS::FSx::FileSystem"})
-# What takes no resource beside descriptions, or none that is known before (docs/aws-behaviour.md 6.2).
+# What phalanx itself calls and takes no resource, or none that is known before (docs/aws-behaviour.md 6.2).
 _ANYWHERE = frozenset(
     {
-        *("dynamodb:ListTables", "elasticfilesystem:CreateFileSystem", "elasticmapreduce:DescribeReleaseLabel"),
-        *("elasticmapreduce:ListClusters", "elasticmapreduce:ListReleaseLabels", "elasticmapreduce:RunJobFlow"),
-        *("elasticmapreduce:ListSupportedInstanceTypes", "events:ListRules", "iam:ListRoles", "lambda:ListFunctions"),
-        *("logs:DescribeLogGroups", "pricing:GetProducts", "servicequotas:GetAWSDefaultServiceQuota"),
-        *("sns:ListTopics", "sqs:ListQueues"),
+        *("elasticmapreduce:DescribeReleaseLabel", "elasticmapreduce:ListClusters"),
+        *("elasticmapreduce:ListReleaseLabels", "elasticmapreduce:ListSupportedInstanceTypes", "pricing:GetProducts"),
+        "servicequotas:GetAWSDefaultServiceQuota",
     }
 )
-_DESCRIPTIONS = ("autoscaling:Describe", "ec2:Describe", "fsx:Describe")
+_DESCRIPTIONS = ("autoscaling:Describe", "ec2:Describe")
 # Of the service behind logins to a head without a public address.
 _SESSIONS = "ssmmessages:"
 # What removes or takes apart is bound to the cluster's tag.
@@ -77,9 +76,19 @@ _TYPES: Mapping[str, str] = {
     "ec2:ModifySubnetAttribute": "subnet",
     "ec2:ModifyVpcEndpoint": "route-table security-group subnet vpc-endpoint",
     "ec2:ModifyVpcAttribute": "vpc",
+    "ec2:ReplaceRoute": "route-table",
+    "ec2:ReplaceRouteTableAssociation": "route-table subnet",
     "ec2:RunInstances": "image instance launch-template network-interface security-group subnet volume",
+    "ec2:UpdateSecurityGroupRuleDescriptionsEgress": "security-group",
+    "ec2:UpdateSecurityGroupRuleDescriptionsIngress": "security-group",
     **dict.fromkeys(
-        ("elasticfilesystem:TagResource", "elasticfilesystem:UntagResource", "elasticfilesystem:UpdateFileSystem"),
+        (
+            *("elasticfilesystem:DescribeBackupPolicy", "elasticfilesystem:DescribeFileSystemPolicy"),
+            *("elasticfilesystem:DescribeLifecycleConfiguration", "elasticfilesystem:ListTagsForResource"),
+            *("elasticfilesystem:DescribeReplicationConfigurations", "elasticfilesystem:TagResource"),
+            *("elasticfilesystem:ModifyMountTargetSecurityGroups", "elasticfilesystem:UntagResource"),
+            "elasticfilesystem:UpdateFileSystem",
+        ),
         "file-system",
     ),
     **dict.fromkeys(
@@ -131,6 +140,8 @@ NAMED: Mapping[str, tuple[str, ...]] = {
 }
 _OF_BUCKETS = ("s3:ListBucket", "s3:PutObject")
 _OF_PARAMETERS = ("ssm:GetParameter", "ssm:GetParameters")
+# About roles of services and buckets with links, which have statements of their own.
+_OF_SERVICES = ("iam:CreateServiceLinkedRole", "s3:GetBucketPolicy", "s3:PutBucketPolicy")
 # What nodes of EMR start with, as the document names it.
 _AGENT = r"s3://([^\"]*phalanx)/agent-"
 MOST = 6144
@@ -174,9 +185,9 @@ def statements(
 
     Parameters and buckets have statements of their own. `launched` are further types of EC2 that are used.
     """
-    wanted = {*actions} - {*_OF_BUCKETS, *_OF_PARAMETERS}
+    wanted = {*actions} - {*_OF_BUCKETS, *_OF_PARAMETERS, *_OF_SERVICES}
     used, made = wanted & {*_USED}, wanted & {*_TYPES}
-    anywhere = {one for one in wanted - made if one in _ANYWHERE or one.startswith(_DESCRIPTIONS)}
+    anywhere = {one for one in wanted - made if one in _ANYWHERE or _is_without_resource(one)}
     removals = {one for one in wanted - made if one.startswith(_REMOVALS)}
     owned = wanted - used - made - anywhere - removals
     found = [
@@ -187,6 +198,10 @@ def statements(
         _allow("Used", used, {_USED[one] for one in used}),
     ]
     return [one for one in found if one["Action"]]
+
+
+def _is_without_resource(action: str) -> bool:
+    return takes_no_resource(action) or action.startswith(_DESCRIPTIONS)
 
 
 def parts(whole: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -280,11 +295,15 @@ def _of_their_storage(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     file_system = document.get("Parameters", {}).get("FileSystemId", {}).get("Default")
     if file_system and any(one["Type"] == "AWS::EFS::MountTarget" for one in made):
         where = {f"elasticfilesystem:*:*:file-system/{file_system}"}
-        yield _allow("TheirMountTarget", ["elasticfilesystem:DeleteMountTarget"], where)
+        changes = ["elasticfilesystem:DeleteMountTarget", "elasticfilesystem:ModifyMountTargetSecurityGroups"]
+        yield _allow("TheirMountTarget", changes, where)
     rules = [one["Properties"] for one in made if one["Type"] == "AWS::EC2::SecurityGroupIngress"]
     groups = {f"ec2:*:*:security-group/{one['GroupId']}" for one in rules if isinstance(one["GroupId"], str)}
     if groups:
-        changes = ["ec2:AuthorizeSecurityGroupIngress", "ec2:RevokeSecurityGroupIngress"]
+        changes = [
+            *("ec2:AuthorizeSecurityGroupIngress", "ec2:RevokeSecurityGroupIngress"),
+            "ec2:UpdateSecurityGroupRuleDescriptionsIngress",
+        ]
         yield _allow("TheirGroup", changes, groups)
 
 

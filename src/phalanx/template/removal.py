@@ -21,33 +21,16 @@ from phalanx.template.naming import (
     RETAIN_EXCEPT_ON_CREATE,
     arn,
 )
+from phalanx.template.permissions import of_handler
 
 PATH = Sub("/phalanx/${AWS::Region}/")
 """IAM's roles belong to no region, and this one must be found again from its own."""
 
-# Type → what deletes it, beside descriptions. EC2's are bound by the cluster's tag, which nothing but the stack's own
-# resources have, and the others by ARN: so that a group of verbs is as exact as a list, and takes fewer bytes.
-_DELETES: Mapping[str, str] = {
-    "AWS::AutoScaling::AutoScalingGroup": "autoscaling:UpdateAutoScalingGroup autoscaling:DeleteAutoScalingGroup",
-    "AWS::AutoScaling::ScheduledAction": "autoscaling:DeleteScheduledAction",
-    "AWS::DynamoDB::Table": "dynamodb:DeleteTable dynamodb:DescribeTable",
-    "AWS::EC2::EIP": "ec2:ReleaseAddress",
-    "AWS::EC2::LaunchTemplate": "ec2:Delete*",
-    "AWS::EC2::SecurityGroup": "ec2:Delete* ec2:Revoke*",
-    "AWS::EC2::SubnetRouteTableAssociation": "ec2:DisassociateRouteTable",
-    "AWS::EC2::VPCGatewayAttachment": "ec2:DetachInternetGateway",
-    "AWS::EFS::MountTarget": "elasticfilesystem:DeleteMountTarget elasticfilesystem:DescribeMountTargets",
-    "AWS::Events::Rule": "events:DeleteRule events:DescribeRule events:RemoveTargets events:ListTargetsByRule",
-    "AWS::IAM::InstanceProfile": "iam:RemoveRoleFromInstanceProfile iam:DeleteInstanceProfile iam:Get*",
-    "AWS::IAM::Role": "iam:DeleteRole iam:DeleteRolePolicy iam:Get* iam:List*",
-    "AWS::Lambda::Function": "lambda:DeleteFunction lambda:GetFunction",
-    "AWS::Lambda::Permission": "lambda:RemovePermission",
-    "AWS::SNS::Subscription": "sns:Unsubscribe sns:GetSubscriptionAttributes",
-    "AWS::SNS::Topic": "sns:DeleteTopic sns:GetTopicAttributes",
-    "AWS::SQS::Queue": "sqs:DeleteQueue sqs:GetQueueAttributes sqs:SetQueueAttributes",
-}
+# EC2's resources are bound by the cluster's tag, which nothing but the stack's own ones have, and the others by ARN: so
+# that a group of verbs is as exact as a list, and takes fewer bytes.
+_GROUPS = ("ec2:Delete", "ec2:Disassociate", "ec2:Revoke", "iam:Get", "iam:List")
 # They support no resource-level permissions (docs/aws-behaviour.md 6).
-_ANYWHERE = ("autoscaling:Describe*", "ec2:Describe*")
+_ANYWHERE = ("autoscaling:Describe", "ec2:Describe")
 _TAGGED = ("ec2:", "autoscaling:")
 # What names a resource of a type in a policy, as Fn::Sub has it.
 _ARNS = {
@@ -102,12 +85,10 @@ def _policy(template: Template, plan: Plan) -> iam.PolicyType:
 def _statements(template: Template, plan: Plan) -> Iterator[dict[str, Any]]:
     """Yield what deletes exactly this stack's resources, by ARN or by the cluster's tag."""
     there = {name: str(one.resource_type) for name, one in template.resources.items() if name != REMOVAL_ROLE}
-    wanted = {action for kind in there.values() for action in _DELETES.get(kind, "").split()}
-    if plan.spec.policies:
-        wanted.add("iam:DetachRolePolicy")
+    wanted = {*_deletions(template)}
     tagged = {action for action in wanted if action.startswith(_TAGGED)}
-    yield allow(list(_ANYWHERE), "*")
-    yield allow(sorted(wanted - tagged - {*_ANYWHERE}), _owned(there, plan))
+    yield allow([f"{one}*" for one in _ANYWHERE], "*")
+    yield allow(sorted(wanted - tagged), _owned(there, plan))
     only = {"StringEquals": {f"aws:ResourceTag/{CLUSTER_TAG}": Ref("AWS::StackName")}}
     here = Split(" ", Sub(" ".join(arn(service, "*").data["Fn::Sub"] for service in ("ec2", "autoscaling"))))
     yield {**allow(sorted(tagged), here), "Condition": only}
@@ -115,6 +96,15 @@ def _statements(template: Template, plan: Plan) -> Iterator[dict[str, Any]]:
         yield _interface()
     if plan.mount_target:
         yield allow(["ec2:RevokeSecurityGroupIngress"], arn("ec2", f"security-group/{plan.mount_target.groups[0]}"))
+
+
+def _deletions(template: Template) -> Iterator[str]:
+    """Yield what deletes the resources that do not outlive the stack, beside descriptions."""
+    made = (one.to_dict() for one in template.resources.values())
+    deleted = (one for one in made if not one.get("DeletionPolicy", "").startswith("Retain"))
+    for action in (action for one in deleted for action in of_handler(one, "delete")):
+        if not action.startswith(_ANYWHERE):
+            yield next((f"{group}*" for group in _GROUPS if action.startswith(group)), action)
 
 
 def _interface() -> dict[str, Any]:

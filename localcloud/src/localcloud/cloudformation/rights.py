@@ -1,13 +1,16 @@
 """What CloudFormation does with its caller's rights: the calls that make, change and delete each type of resource.
 
-A role's session that creates, updates or deletes a stack needs every one of them, as on AWS. A type without a row needs
-none here. Source: the handlers' permissions in AWS's resource schemas, less those for properties that a stack does not
-set.
+A role's session that creates, updates or deletes a stack needs every one of them, as on AWS. rights.json has them, from
+the handlers' permissions in AWS's resource schemas. Those for certain properties are needed only with these. A type
+without a row needs none here.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localcloud.cloudformation.errors import ResourceFailed
@@ -15,218 +18,47 @@ from localcloud.cloudformation.errors import ResourceFailed
 if TYPE_CHECKING:
     from localcloud.iam.credentials import May
 
-# Type → (calls that make it, calls that delete it, the resource they are about).
-_CALLS: Mapping[str, tuple[str, str, str]] = {
-    "AWS::AutoScaling::AutoScalingGroup": (
-        "autoscaling:CreateAutoScalingGroup autoscaling:CreateOrUpdateTags autoscaling:PutNotificationConfiguration "
-        "autoscaling:DescribeAutoScalingGroups autoscaling:DescribeScalingActivities ec2:RunInstances",
-        "autoscaling:UpdateAutoScalingGroup autoscaling:DeleteAutoScalingGroup autoscaling:DescribeAutoScalingGroups",
-        "autoScalingGroup:1:autoScalingGroupName/{name}",
-    ),
-    "AWS::AutoScaling::ScheduledAction": (
-        "autoscaling:PutScheduledUpdateGroupAction autoscaling:DescribeScheduledActions",
-        "autoscaling:DeleteScheduledAction autoscaling:DescribeScheduledActions",
-        "autoScalingGroup:1:autoScalingGroupName/{name}",
-    ),
-    "AWS::DynamoDB::Table": (
-        "dynamodb:CreateTable dynamodb:DescribeTable dynamodb:TagResource",
-        "dynamodb:DeleteTable dynamodb:DescribeTable",
-        "table/{name}",
-    ),
-    "AWS::EC2::EIP": ("ec2:AllocateAddress ec2:CreateTags", "ec2:ReleaseAddress ec2:DescribeAddresses", "elastic-ip/1"),
-    "AWS::EC2::InternetGateway": (
-        "ec2:CreateInternetGateway ec2:CreateTags",
-        "ec2:DeleteInternetGateway ec2:DescribeInternetGateways",
-        "internet-gateway/1",
-    ),
-    "AWS::EC2::LaunchTemplate": (
-        "ec2:CreateLaunchTemplate ec2:CreateTags",
-        "ec2:DeleteLaunchTemplate ec2:DescribeLaunchTemplates",
-        "launch-template/1",
-    ),
-    "AWS::EC2::NatGateway": (
-        "ec2:CreateNatGateway ec2:DescribeNatGateways ec2:CreateTags",
-        "ec2:DeleteNatGateway ec2:DescribeNatGateways",
-        "natgateway/1",
-    ),
-    "AWS::EC2::Route": (
-        "ec2:CreateRoute ec2:DescribeRouteTables",
-        "ec2:DeleteRoute ec2:DescribeRouteTables",
-        "route-table/1",
-    ),
-    "AWS::EC2::RouteTable": ("ec2:CreateRouteTable ec2:CreateTags", "ec2:DeleteRouteTable", "route-table/1"),
-    "AWS::EC2::SecurityGroup": (
-        "ec2:CreateSecurityGroup ec2:DescribeSecurityGroups ec2:AuthorizeSecurityGroupEgress "
-        "ec2:AuthorizeSecurityGroupIngress ec2:RevokeSecurityGroupEgress ec2:CreateTags",
-        "ec2:DeleteSecurityGroup ec2:DescribeSecurityGroups",
-        "security-group/1",
-    ),
-    "AWS::EC2::SecurityGroupEgress": (
-        "ec2:AuthorizeSecurityGroupEgress ec2:DescribeSecurityGroupRules",
-        "ec2:RevokeSecurityGroupEgress ec2:DescribeSecurityGroupRules",
-        "security-group/1",
-    ),
-    "AWS::EC2::SecurityGroupIngress": (
-        "ec2:AuthorizeSecurityGroupIngress ec2:DescribeSecurityGroupRules",
-        "ec2:RevokeSecurityGroupIngress ec2:DescribeSecurityGroupRules",
-        "security-group/1",
-    ),
-    "AWS::EC2::Subnet": (
-        "ec2:CreateSubnet ec2:DescribeSubnets ec2:ModifySubnetAttribute ec2:CreateTags",
-        "ec2:DeleteSubnet ec2:DescribeSubnets",
-        "subnet/1",
-    ),
-    "AWS::EC2::SubnetRouteTableAssociation": (
-        "ec2:AssociateRouteTable ec2:DescribeRouteTables",
-        "ec2:DisassociateRouteTable ec2:DescribeRouteTables",
-        "route-table/1",
-    ),
-    "AWS::EC2::VPC": (
-        "ec2:CreateVpc ec2:DescribeVpcs ec2:DescribeVpcAttribute ec2:ModifyVpcAttribute ec2:CreateTags",
-        "ec2:DeleteVpc ec2:DescribeVpcs",
-        "vpc/1",
-    ),
-    "AWS::EC2::VPCEndpoint": (
-        "ec2:CreateVpcEndpoint ec2:DescribeVpcEndpoints ec2:CreateTags",
-        "ec2:DeleteVpcEndpoints ec2:DescribeVpcEndpoints",
-        "vpc-endpoint/1",
-    ),
-    "AWS::EC2::VPCGatewayAttachment": (
-        "ec2:AttachInternetGateway ec2:DescribeInternetGateways",
-        "ec2:DetachInternetGateway ec2:DescribeInternetGateways",
-        "internet-gateway/1",
-    ),
-    "AWS::EFS::FileSystem": (
-        "elasticfilesystem:CreateFileSystem elasticfilesystem:DescribeFileSystems elasticfilesystem:TagResource",
-        "elasticfilesystem:DeleteFileSystem elasticfilesystem:DescribeFileSystems",
-        "file-system/{name}",
-    ),
-    "AWS::EFS::MountTarget": (
-        "elasticfilesystem:CreateMountTarget elasticfilesystem:DescribeMountTargets ec2:CreateNetworkInterface "
-        "ec2:DescribeNetworkInterfaces ec2:DescribeSubnets",
-        "elasticfilesystem:DeleteMountTarget elasticfilesystem:DescribeMountTargets ec2:DeleteNetworkInterface",
-        "file-system/{name}",
-    ),
-    "AWS::EMR::Cluster": (
-        "elasticmapreduce:RunJobFlow elasticmapreduce:DescribeCluster elasticmapreduce:AddTags iam:PassRole",
-        "elasticmapreduce:TerminateJobFlows elasticmapreduce:DescribeCluster",
-        "cluster/1",
-    ),
-    "AWS::Events::Rule": (
-        "events:PutRule events:DescribeRule events:PutTargets events:TagResource",
-        "events:DeleteRule events:DescribeRule events:RemoveTargets events:ListTargetsByRule",
-        "rule/{name}",
-    ),
-    "AWS::FSx::DataRepositoryAssociation": (
-        "fsx:CreateDataRepositoryAssociation fsx:DescribeDataRepositoryAssociations fsx:TagResource",
-        "fsx:DeleteDataRepositoryAssociation fsx:DescribeDataRepositoryAssociations",
-        "association/fs-1/dra-1",
-    ),
-    "AWS::FSx::FileSystem": (
-        "fsx:CreateFileSystem fsx:DescribeFileSystems fsx:TagResource",
-        "fsx:DeleteFileSystem fsx:DescribeFileSystems",
-        "file-system/1",
-    ),
-    "AWS::IAM::InstanceProfile": (
-        "iam:CreateInstanceProfile iam:AddRoleToInstanceProfile iam:GetInstanceProfile iam:PassRole",
-        "iam:RemoveRoleFromInstanceProfile iam:DeleteInstanceProfile iam:GetInstanceProfile",
-        "instance-profile/{name}",
-    ),
-    "AWS::IAM::Policy": ("iam:PutRolePolicy iam:GetRolePolicy", "iam:DeleteRolePolicy", "role/{name}"),
-    "AWS::IAM::Role": (
-        "iam:CreateRole iam:PutRolePolicy iam:GetRolePolicy iam:TagRole iam:GetRole",
-        "iam:DeleteRole iam:DeleteRolePolicy iam:GetRole iam:ListAttachedRolePolicies iam:ListRolePolicies",
-        "role/{name}",
-    ),
-    "AWS::ImageBuilder::Component": (
-        "imagebuilder:CreateComponent imagebuilder:GetComponent imagebuilder:TagResource",
-        "imagebuilder:DeleteComponent imagebuilder:GetComponent imagebuilder:UntagResource",
-        "component/{name}",
-    ),
-    "AWS::ImageBuilder::DistributionConfiguration": (
-        "imagebuilder:CreateDistributionConfiguration imagebuilder:GetDistributionConfiguration "
-        "imagebuilder:TagResource",
-        "imagebuilder:DeleteDistributionConfiguration imagebuilder:GetDistributionConfiguration "
-        "imagebuilder:UntagResource",
-        "distribution-configuration/{name}",
-    ),
-    "AWS::ImageBuilder::Image": (
-        "imagebuilder:CreateImage imagebuilder:GetImage imagebuilder:TagResource imagebuilder:GetImageRecipe "
-        "imagebuilder:GetInfrastructureConfiguration imagebuilder:GetDistributionConfiguration",
-        "imagebuilder:DeleteImage imagebuilder:GetImage imagebuilder:CancelImageCreation imagebuilder:UntagResource "
-        "imagebuilder:StartResourceStateUpdate imagebuilder:GetLifecycleExecution",
-        "image/{name}",
-    ),
-    "AWS::ImageBuilder::ImageRecipe": (
-        "imagebuilder:CreateImageRecipe imagebuilder:GetImageRecipe imagebuilder:TagResource ec2:DescribeImages "
-        "imagebuilder:GetComponent ssm:GetParameter",
-        "imagebuilder:DeleteImageRecipe imagebuilder:GetImageRecipe imagebuilder:UntagResource",
-        "image-recipe/{name}",
-    ),
-    "AWS::ImageBuilder::InfrastructureConfiguration": (
-        "imagebuilder:CreateInfrastructureConfiguration imagebuilder:GetInfrastructureConfiguration "
-        "imagebuilder:TagResource",
-        "imagebuilder:DeleteInfrastructureConfiguration imagebuilder:GetInfrastructureConfiguration "
-        "imagebuilder:UntagResource",
-        "infrastructure-configuration/{name}",
-    ),
-    "AWS::Lambda::Function": (
-        "lambda:CreateFunction lambda:GetFunction lambda:TagResource",
-        "lambda:DeleteFunction lambda:GetFunction",
-        "function:{name}",
-    ),
-    "AWS::Lambda::Permission": ("lambda:AddPermission", "lambda:RemovePermission", "function:{name}"),
-    "AWS::Logs::LogGroup": (
-        "logs:CreateLogGroup logs:DescribeLogGroups logs:PutRetentionPolicy logs:TagResource",
-        "logs:DeleteLogGroup logs:DescribeLogGroups",
-        "log-group:{name}",
-    ),
-    "AWS::SNS::Subscription": ("sns:Subscribe", "sns:Unsubscribe sns:GetSubscriptionAttributes", "{name}"),
-    "AWS::SNS::Topic": (
-        "sns:CreateTopic sns:TagResource sns:GetTopicAttributes",
-        "sns:DeleteTopic sns:GetTopicAttributes",
-        "{name}",
-    ),
-    "AWS::SQS::Queue": (
-        "sqs:CreateQueue sqs:GetQueueAttributes sqs:TagQueue",
-        "sqs:DeleteQueue sqs:GetQueueAttributes",
-        "{name}",
-    ),
-    "AWS::SQS::QueuePolicy": ("sqs:SetQueueAttributes", "sqs:SetQueueAttributes", "{name}"),
-}
-# Type → the calls that change it in place.
-_UPDATES: Mapping[str, str] = {
-    "AWS::AutoScaling::AutoScalingGroup": "autoscaling:UpdateAutoScalingGroup autoscaling:CreateOrUpdateTags "
-    "autoscaling:DeleteTags autoscaling:PutNotificationConfiguration autoscaling:DescribeAutoScalingGroups",
-    "AWS::AutoScaling::ScheduledAction": "autoscaling:PutScheduledUpdateGroupAction",
-    "AWS::DynamoDB::Table": "dynamodb:DescribeTable dynamodb:TagResource dynamodb:UntagResource",
-    "AWS::EC2::EIP": "ec2:CreateTags ec2:DeleteTags",
-    "AWS::EC2::InternetGateway": "ec2:CreateTags ec2:DeleteTags",
-    "AWS::EC2::LaunchTemplate": "ec2:CreateLaunchTemplateVersion ec2:CreateTags ec2:DeleteTags",
-    "AWS::EC2::NatGateway": "ec2:CreateTags ec2:DeleteTags",
-    "AWS::EC2::RouteTable": "ec2:CreateTags ec2:DeleteTags",
-    "AWS::EC2::SecurityGroup": "ec2:AuthorizeSecurityGroupEgress ec2:AuthorizeSecurityGroupIngress "
-    "ec2:RevokeSecurityGroupEgress ec2:RevokeSecurityGroupIngress ec2:CreateTags ec2:DeleteTags",
-    "AWS::EC2::Subnet": "ec2:CreateTags ec2:DeleteTags",
-    "AWS::EC2::VPC": "ec2:CreateTags ec2:DeleteTags",
-    "AWS::EC2::VPCEndpoint": "ec2:ModifyVpcEndpoint ec2:DescribeVpcEndpoints ec2:CreateTags ec2:DeleteTags",
-    "AWS::EFS::FileSystem": "elasticfilesystem:UpdateFileSystem elasticfilesystem:DescribeFileSystems "
-    "elasticfilesystem:TagResource elasticfilesystem:UntagResource",
-    "AWS::Events::Rule": "events:PutRule events:DescribeRule events:PutTargets events:RemoveTargets events:TagResource "
-    "events:UntagResource",
-    "AWS::FSx::DataRepositoryAssociation": "fsx:UpdateDataRepositoryAssociation "
-    "fsx:DescribeDataRepositoryAssociations fsx:TagResource fsx:UntagResource",
-    "AWS::FSx::FileSystem": "fsx:UpdateFileSystem fsx:DescribeFileSystems fsx:TagResource fsx:UntagResource",
-    "AWS::IAM::Policy": "iam:PutRolePolicy iam:DeleteRolePolicy",
-    "AWS::IAM::Role": "iam:UpdateRole iam:UpdateRoleDescription iam:UpdateAssumeRolePolicy iam:PutRolePolicy "
-    "iam:DeleteRolePolicy iam:PutRolePermissionsBoundary iam:DeleteRolePermissionsBoundary iam:TagRole iam:UntagRole",
-    "AWS::Lambda::Function": "lambda:UpdateFunctionCode lambda:UpdateFunctionConfiguration lambda:GetFunction "
-    "lambda:TagResource lambda:UntagResource",
-    "AWS::Logs::LogGroup": "logs:DescribeLogGroups logs:PutRetentionPolicy logs:TagResource logs:UntagResource",
-    "AWS::SNS::Subscription": "sns:SetSubscriptionAttributes",
-    "AWS::SNS::Topic": "sns:SetTopicAttributes sns:GetTopicAttributes sns:TagResource sns:UntagResource",
-    "AWS::SQS::Queue": "sqs:SetQueueAttributes sqs:GetQueueAttributes sqs:TagQueue sqs:UntagQueue",
-    "AWS::SQS::QueuePolicy": "sqs:SetQueueAttributes",
+# Type → the resource that its calls are about.
+_RESOURCES: Mapping[str, str] = {
+    "AWS::AutoScaling::AutoScalingGroup": "autoScalingGroup:1:autoScalingGroupName/{name}",
+    "AWS::AutoScaling::ScheduledAction": "autoScalingGroup:1:autoScalingGroupName/{name}",
+    "AWS::DynamoDB::Table": "table/{name}",
+    "AWS::EC2::EIP": "elastic-ip/1",
+    "AWS::EC2::InternetGateway": "internet-gateway/1",
+    "AWS::EC2::LaunchTemplate": "launch-template/1",
+    "AWS::EC2::NatGateway": "natgateway/1",
+    "AWS::EC2::PlacementGroup": "placement-group/1",
+    "AWS::EC2::Route": "route-table/1",
+    "AWS::EC2::RouteTable": "route-table/1",
+    "AWS::EC2::SecurityGroup": "security-group/1",
+    "AWS::EC2::SecurityGroupEgress": "security-group/1",
+    "AWS::EC2::SecurityGroupIngress": "security-group/1",
+    "AWS::EC2::Subnet": "subnet/1",
+    "AWS::EC2::SubnetRouteTableAssociation": "route-table/1",
+    "AWS::EC2::VPC": "vpc/1",
+    "AWS::EC2::VPCEndpoint": "vpc-endpoint/1",
+    "AWS::EC2::VPCGatewayAttachment": "internet-gateway/1",
+    "AWS::EFS::FileSystem": "file-system/{name}",
+    "AWS::EFS::MountTarget": "file-system/{name}",
+    "AWS::EMR::Cluster": "cluster/1",
+    "AWS::Events::Rule": "rule/{name}",
+    "AWS::FSx::DataRepositoryAssociation": "association/fs-1/dra-1",
+    "AWS::FSx::FileSystem": "file-system/1",
+    "AWS::IAM::InstanceProfile": "instance-profile/{name}",
+    "AWS::IAM::Policy": "role/{name}",
+    "AWS::IAM::Role": "role/{name}",
+    "AWS::ImageBuilder::Component": "component/{name}",
+    "AWS::ImageBuilder::DistributionConfiguration": "distribution-configuration/{name}",
+    "AWS::ImageBuilder::Image": "image/{name}",
+    "AWS::ImageBuilder::ImageRecipe": "image-recipe/{name}",
+    "AWS::ImageBuilder::InfrastructureConfiguration": "infrastructure-configuration/{name}",
+    "AWS::Lambda::Function": "function:{name}",
+    "AWS::Lambda::Permission": "function:{name}",
+    "AWS::Logs::LogGroup": "log-group:{name}",
+    "AWS::SNS::Subscription": "{name}",
+    "AWS::SNS::Topic": "{name}",
+    "AWS::SQS::Queue": "{name}",
+    "AWS::SQS::QueuePolicy": "{name}",
 }
 # Actions about other resources than the one that is made, or about more than it (docs/aws-behaviour.md 6.2).
 _TARGETS: Mapping[str, str] = {
@@ -241,32 +73,28 @@ _TARGETS: Mapping[str, str] = {
     "ec2:ModifyVpcEndpoint": "route-table/1 security-group/1 subnet/1 vpc-endpoint/1",
     "ec2:DeleteNetworkInterface": "network-interface/1",
     # A key pair, a placement group and a reservation are named by few launch templates.
+    "ec2:ReplaceRouteTableAssociation": "route-table/1 subnet/1",
     "ec2:RunInstances": "image/1 instance/1 launch-template/1 network-interface/1 security-group/1 subnet/1 volume/1",
     "fsx:CreateDataRepositoryAssociation": "association/fs-1/dra-1 file-system/1",
-    "iam:PassRole": "role/{name}",
+    "iam:PassRole": "role/{role}",
     "imagebuilder:GetComponent": "component/{name}",
     "imagebuilder:GetDistributionConfiguration": "distribution-configuration/{name}",
+    "imagebuilder:GetImage": "image/{name}",
     "imagebuilder:GetImageRecipe": "image-recipe/{name}",
     "imagebuilder:GetInfrastructureConfiguration": "infrastructure-configuration/{name}",
     # Its id is the service's own.
     "imagebuilder:GetLifecycleExecution": "lifecycle-execution/lce-1",
     "route53:AssociateVPCWithHostedZone": "hostedzone/1",
+    **dict.fromkeys(("s3:GetBucketPolicy", "s3:ListBucket", "s3:PutBucketPolicy"), "{bucket}"),
     "ssm:GetParameter": "parameter/aws/service/1",
 }
-# Actions that IAM judges without a resource, beside EC2's, Auto Scaling's and FSx's descriptions.
-_WITHOUT_RESOURCE = frozenset(
-    {"elasticfilesystem:CreateFileSystem", "elasticmapreduce:RunJobFlow", "logs:DescribeLogGroups"}
-)
-_DESCRIPTIONS = ("autoscaling:Describe", "ec2:Describe", "fsx:Describe")
-_OF_ONE = ("ec2:DescribeVpcAttribute",)
 OF_EFS = "ec2:DeleteNetworkInterface"
 """About an interface that EFS has made, which has none of the stack's tags."""
 # What an ARN has in place of the region and the account.
-_PLACES = {"iam": ":{account}", "route53": ":"}
+_PLACES = {"iam": ":{account}", "route53": ":", "s3": ":"}
 _WITHOUT_ACCOUNT = ("ec2:image/", "ssm:parameter/aws/")
 # Image Builder works with a role of its own, which the first call makes (docs/aws-behaviour.md 9.12).
 _OWN_ROLE = "role/aws-service-role/imagebuilder.amazonaws.com/AWSServiceRoleForImageBuilder"
-_BY_ITS_ROLE = (("iam:CreateServiceLinkedRole", _OWN_ROLE), ("iam:GetRole", _OWN_ROLE))
 # The same of Auto Scaling, EFS, FSx and EMR (docs/aws-behaviour.md 6.3). This is always an account's first call.
 _SCALING_ROLE = "role/aws-service-role/autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
 _EFS_ROLE = "role/aws-service-role/elasticfilesystem.amazonaws.com/AWSServiceRoleForAmazonElasticFileSystem"
@@ -274,34 +102,28 @@ _EMR_ROLE = "role/aws-service-role/elasticmapreduce.amazonaws.com/AWSServiceRole
 _FSX_ROLE = "role/aws-service-role/fsx.amazonaws.com/AWSServiceRoleForAmazonFSx"
 # FSx makes one for each link to S3 (docs/aws-behaviour.md 4.13).
 _LINK_ROLE = "role/aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_fs-1"
-_OF_LINK = tuple(
-    (f"iam:{verb}", _LINK_ROLE) for verb in ("CreateServiceLinkedRole", "AttachRolePolicy", "PutRolePolicy")
-)
-# (Type, what is done) → calls that are about other resources.
-_OTHERS: Mapping[tuple[str, str], tuple[tuple[str, str], ...]] = {
-    ("AWS::AutoScaling::AutoScalingGroup", "create"): (("iam:CreateServiceLinkedRole", _SCALING_ROLE),),
-    ("AWS::EFS::MountTarget", "create"): (("iam:CreateServiceLinkedRole", _EFS_ROLE),),
-    ("AWS::EMR::Cluster", "create"): (("iam:CreateServiceLinkedRole", _EMR_ROLE),),
-    ("AWS::FSx::DataRepositoryAssociation", "create"): _OF_LINK,
-    ("AWS::FSx::FileSystem", "create"): (("iam:CreateServiceLinkedRole", _FSX_ROLE),),
-    ("AWS::ImageBuilder::Component", "create"): _BY_ITS_ROLE,
-    ("AWS::ImageBuilder::DistributionConfiguration", "create"): _BY_ITS_ROLE,
-    ("AWS::ImageBuilder::Image", "create"): (*_BY_ITS_ROLE, ("iam:PassRole", "role/{stack}-DeletionRole-0123456789AB")),
-    ("AWS::ImageBuilder::Image", "delete"): (("iam:PassRole", "role/{stack}-DeletionRole-0123456789AB"),),
-    ("AWS::ImageBuilder::ImageRecipe", "create"): _BY_ITS_ROLE,
-    ("AWS::ImageBuilder::InfrastructureConfiguration", "create"): (
-        *_BY_ITS_ROLE,
-        ("iam:PassRole", "role/{stack}-BuildRole-0123456789AB"),
-        ("iam:GetInstanceProfile", "instance-profile/{stack}-BuildProfile-0123456789AB"),
+_OF_IMAGES = ("Component", "DistributionConfiguration", "Image", "ImageRecipe", "InfrastructureConfiguration")
+_DELETION_ROLE = "role/{stack}-DeletionRole-0123456789AB"
+# (Type, action) → the other resource that this call of its handlers is about.
+_OTHERS: Mapping[tuple[str, str], str] = {
+    ("AWS::AutoScaling::AutoScalingGroup", "iam:CreateServiceLinkedRole"): _SCALING_ROLE,
+    ("AWS::EFS::MountTarget", "iam:CreateServiceLinkedRole"): _EFS_ROLE,
+    ("AWS::EMR::Cluster", "iam:CreateServiceLinkedRole"): _EMR_ROLE,
+    ("AWS::FSx::DataRepositoryAssociation", "iam:AttachRolePolicy"): _LINK_ROLE,
+    ("AWS::FSx::DataRepositoryAssociation", "iam:CreateServiceLinkedRole"): _LINK_ROLE,
+    ("AWS::FSx::DataRepositoryAssociation", "iam:PutRolePolicy"): _LINK_ROLE,
+    ("AWS::FSx::FileSystem", "iam:CreateServiceLinkedRole"): _FSX_ROLE,
+    **{(f"AWS::ImageBuilder::{kind}", "iam:CreateServiceLinkedRole"): _OWN_ROLE for kind in _OF_IMAGES},
+    **{(f"AWS::ImageBuilder::{kind}", "iam:GetRole"): _OWN_ROLE for kind in _OF_IMAGES},
+    ("AWS::ImageBuilder::Image", "iam:PassRole"): _DELETION_ROLE,
+    ("AWS::ImageBuilder::InfrastructureConfiguration", "iam:PassRole"): "role/{stack}-BuildRole-0123456789AB",
+    ("AWS::ImageBuilder::InfrastructureConfiguration", "iam:GetInstanceProfile"): (
+        "instance-profile/{stack}-BuildProfile-0123456789AB"
     ),
+    ("AWS::Lambda::Function", "elasticfilesystem:DescribeMountTargets"): "file-system/1",
 }
-
-
-# (Type, property) → what it takes beside that to make and to delete the resource.
-_OF_PROPERTIES: Mapping[tuple[str, str], Mapping[str, str]] = {
-    ("AWS::EC2::VPCEndpoint", "PrivateDnsEnabled"): {"create": "route53:AssociateVPCWithHostedZone"},
-    ("AWS::IAM::Role", "ManagedPolicyArns"): {"create": "iam:AttachRolePolicy", "delete": "iam:DetachRolePolicy"},
-}
+# What is done → the handlers that CloudFormation calls. It does not say when it reads and lists: so it may at any time.
+_HANDLERS = {"create": ("create", "read", "list"), "update": ("update", "read", "list"), "delete": ("delete",)}
 # Types whose calls are about another resource → the property that names it.
 _ABOUT = {
     "AWS::AutoScaling::ScheduledAction": "AutoScalingGroupName",
@@ -351,25 +173,49 @@ def require(
 
 
 def calls(
-    kind: str, stack: str, place: str, doing: str, name: str = "", properties: Iterable[str] = ()
+    kind: str, stack: str, place: str, doing: str, name: str = "", properties: Mapping[str, Any] | None = None
 ) -> Iterator[tuple[str, str]]:
     """Yield the calls that create, update or delete a resource of this type, each with the ARN that it is about.
 
     One without a name gets one of those that CloudFormation makes.
     """
-    created, deleted, about = _CALLS.get(kind, ("", "", ""))
-    chosen = {"create": created, "update": _UPDATES.get(kind, ""), "delete": deleted}[doing]
+    given = properties or {}
     named = name or f"{stack}-{kind.rpartition(':')[2]}-0123456789AB"
-    more = [_OF_PROPERTIES[kind, one].get(doing, "") for one in properties if (kind, one) in _OF_PROPERTIES]
-    for action in " ".join([chosen, *more]).split():
-        for resource in _TARGETS.get(action, about).split():
-            yield action, _arn(action, resource.format(name=named), *place.split(":"))
-    for action, resource in _OTHERS.get((kind, doing), ()):
-        yield action, _arn(action, resource.format(stack=stack), *place.split(":"))
+    values = {
+        "name": named,
+        "stack": stack,
+        "role": str(given.get("Role", "")).partition(":role/")[2] or named,
+        "bucket": str(given.get("DataRepositoryPath", "")).removeprefix("s3://").partition("/")[0] or "bucket",
+    }
+    for action in actions(kind, doing, given):
+        about = _OTHERS.get((kind, action)) or _TARGETS.get(action) or _RESOURCES[kind]
+        for resource in about.split():
+            yield action, _arn(action, resource.format(**values), *place.split(":"))
+
+
+def actions(kind: str, doing: str, properties: Mapping[str, Any]) -> list[str]:
+    """Return the actions that create, update or delete a resource of this type with these properties."""
+    handlers, only_with = _table()["types"].get(kind, {}), _table()["only_with"].get(kind, {})
+    given = {*_keys(properties)}
+    found = {action for one in _HANDLERS[doing] for action in handlers.get(one, ())}
+    return sorted(one for one in found if one not in only_with or given.intersection(only_with[one]))
+
+
+def _keys(value: Any) -> Iterator[str]:
+    """Yield the keys of mappings, at any depth."""
+    if isinstance(value, Mapping):
+        yield from value
+    for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _keys(one)
+
+
+@functools.cache
+def _table() -> Mapping[str, Any]:
+    return json.loads(Path(__file__).with_suffix(".json").read_bytes())
 
 
 def _arn(action: str, resource: str, region: str, account: str) -> str:
-    if action in _WITHOUT_RESOURCE or (action.startswith(_DESCRIPTIONS) and action not in _OF_ONE):
+    if action in _table()["without_resource"]:
         return "*"
     service = action.partition(":")[0]
     owner = "" if f"{service}:{resource}".startswith(_WITHOUT_ACCOUNT) else account
@@ -390,4 +236,4 @@ def name_of(kind: str, physical_id: str, properties: Mapping[str, Any]) -> str:
 
 def types() -> Iterable[str]:
     """Return the types with a row."""
-    return _CALLS
+    return _table()["types"]
