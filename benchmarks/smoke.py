@@ -28,8 +28,9 @@ from benchmarks.measure import PHALANX, ROOT
 from benchmarks.smoke_cost import NODES, TYPE
 from benchmarks.smoke_report import Report, Step
 from phalanx import connection
-from phalanx.aws import log_groups, remains, stacks, transcript
+from phalanx.aws import log_groups, stacks, transcript
 from phalanx.aws.aws import Aws
+from phalanx.aws.inventory import remains
 from phalanx.aws.model import Resource
 from phalanx.cluster.cluster_record import BOOT_LOGS
 from phalanx.errors import PhalanxError

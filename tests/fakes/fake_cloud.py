@@ -8,8 +8,9 @@ from datetime import datetime, timezone
 from botocore.exceptions import ClientError
 from rosters import a_node
 
-from phalanx.aws import remains, stacks
+from phalanx.aws import stacks
 from phalanx.aws.aws import Aws
+from phalanx.aws.inventory import remains
 from phalanx.aws.model import (
     CLUSTER_TAG,
     Heads,

@@ -21,7 +21,7 @@ from localcloud.iam import credentials
 from localcloud.weather import launches, newcomers
 from localcloud.weather.forecast import Forecast
 from localcloud.weather.neighbours import _guard_duty, _make_group, _make_interface
-from phalanx.aws import foreign
+from phalanx.aws.inventory import foreign
 from phalanx.aws.model import Resource
 from phalanx.errors import CloudError
 from phalanx.spec.spec import ClusterSpec

@@ -10,7 +10,7 @@ from account import ALLOW, trust
 from aws_here import AwsHere
 from fleet_fakes import Cloud, cloud
 
-from phalanx.aws import drift
+from phalanx.aws.inventory import drift
 from phalanx.aws.model import Resource
 
 EVERYBODY = [{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]

@@ -11,7 +11,8 @@ from emr_fakes import LABEL, Emr, trust
 from fleet_fakes import forget_resources, name
 from stack_fakes import stacks
 
-from phalanx.aws import lookups, orphans, remains
+from phalanx.aws import lookups
+from phalanx.aws.inventory import orphans, remains
 from phalanx.emr import emr_checks
 from phalanx.emr.instance_groups import InstanceGroups
 from phalanx.errors import SpecError

@@ -20,8 +20,9 @@ from localcloud.storage import fsx
 from localcloud.storage.file_systems import directory
 from localcloud.storage.fsx.records import Link
 from localcloud.storage.fsx.service import Service
-from phalanx.aws import lustre_file_systems, remains
-from phalanx.aws.orphans import clusters
+from phalanx.aws import lustre_file_systems
+from phalanx.aws.inventory import remains
+from phalanx.aws.inventory.orphans import clusters
 
 BUCKET = "bucket-of-fsx"
 ACCOUNT = "123456789012"

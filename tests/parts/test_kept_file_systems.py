@@ -9,8 +9,8 @@ import pytest
 from moto.efs.models import efs_backends
 from stack_fakes import stacks
 
+from phalanx.aws import file_systems as kept_file_systems
 from phalanx.errors import LocalCloudError
-from phalanx.local import kept_file_systems
 
 
 @pytest.mark.parametrize("damage", ["", '{"region": "us-', "[]", '{"region": "us-east-1"}'])
@@ -27,7 +27,7 @@ def test_a_damaged_record_of_a_kept_file_system_does_not_stop_the_local_cloud(tm
     assert (tmp_path / "efs" / made[0]).is_dir(), "its data is kept"
     with pytest.raises(LocalCloudError, match="damaged"):
         kept_file_systems.region_of(tmp_path, made[0])
-    assert kept_file_systems.newest(tmp_path, "any", "us-east-1") == ""
+    assert kept_file_systems.kept_beside(tmp_path, "any", "us-east-1") == ""
 
 
 def test_a_file_system_has_the_size_that_efs_counts(tmp_path):

@@ -30,7 +30,7 @@ from moto.efs.models import efs_backends
 from stack_fakes import Stacks, stacks
 
 from localcloud.storage import file_systems
-from phalanx.aws import orphans, remains
+from phalanx.aws.inventory import orphans, remains
 from phalanx.aws.refusals import translate
 
 STACK_TAG = "aws:cloudformation:stack-name"

@@ -26,7 +26,7 @@ from leftovers import (
 from moto.ec2.models import ec2_backends
 from stack_fakes import Stacks, stacks
 
-from phalanx.aws import orphans, remains, strays
+from phalanx.aws.inventory import orphans, remains, strays
 from phalanx.template.document import build
 
 KINDS = {

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from fake_cloud import HEAD_FAILED, MISSING, event, roster
 
+from phalanx.aws.inventory.orphans import Orphans
 from phalanx.aws.model import Running
-from phalanx.aws.orphans import Orphans
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError
 from phalanx.jobs.job_model import JobState, JobStatus
@@ -343,7 +343,7 @@ def test_why_without_a_cluster_or_without_a_fault(phalanx, cloud):
 
 def test_reap_lists_what_is_left_of_clusters_without_a_stack(phalanx, cloud, monkeypatch):
     left = [Orphans("old", "", ("VPC vpc-1",)), Orphans("stuck", "ROLLBACK_COMPLETE", ())]
-    monkeypatch.setattr("phalanx.aws.orphans.find", lambda api: left)
+    monkeypatch.setattr("phalanx.aws.inventory.orphans.find", lambda api: left)
     assert phalanx("reap") == 1
     assert phalanx.out.splitlines() == [
         "Of cluster old is left (it has no stack):",

@@ -10,9 +10,10 @@ from botocore.loaders import JSONFileLoader
 from clusters import aws_spec
 
 from phalanx import connection
-from phalanx.aws import log_groups, lookups, remains, reservations, sessions, ssh_rules, stacks
+from phalanx.aws import log_groups, lookups, reservations, sessions, ssh_rules, stacks
 from phalanx.aws.auto_scaling import AutoScaling
 from phalanx.aws.aws import Aws
+from phalanx.aws.inventory import remains
 from phalanx.aws.model import Resource
 from phalanx.aws.policies import require_policies
 from phalanx.aws.refusals import is_gone, translate

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from fake_cloud import READY, FakeAws
 
-from phalanx.aws import drift, stacks
+from phalanx.aws import stacks
+from phalanx.aws.inventory import drift
 from phalanx.aws.model import Heads
 from phalanx.cluster import head_watch
 from phalanx.cluster.head_watch import HeadWatch

@@ -298,7 +298,7 @@ def test_what_runs_on_nodes_needs_the_standard_library_alone() -> None:
 
 
 def test_botocore_is_imported_in_aws_and_in_the_local_cloud_only() -> None:
-    others = [m for m in modules() if m.part != "localcloud" and not m.is_in("phalanx.aws", "phalanx.local")]
+    others = [m for m in modules() if m.part != "localcloud" and not m.is_in("phalanx.aws")]
     assert [(m.name, i) for m in others for i in m.imports if i.split(".")[0] in ("boto3", "botocore")] == []
 
 
@@ -326,7 +326,7 @@ def test_namespaces_are_made_in_the_local_cloud_only() -> None:
 
 
 def test_contract_runner_launchers_and_command_line_do_not_ask_which_service_makes_the_machines() -> None:
-    """What differs is behind Machines, Fleet and a builder in template/ (CONTRIBUTING.md, "Add a cloud")."""
+    """What differs is behind Machines, Fleet and a builder in template/ (CONTRIBUTING.md, "Where the machines are")."""
     rooms = [module for part in ("runner", "launchers", "cli") for module in (SOURCE / "phalanx" / part).rglob("*.py")]
     asking = re.compile(r"is_emr\(|spec\.emr\b|settings\.emr\b|\bhadoop\b(?!\.util)|\bEMR\b")
     found = {path.stem for path in (*rooms, SOURCE / "phalanx/node/contract.py") if asking.search(path.read_text())}

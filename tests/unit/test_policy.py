@@ -61,9 +61,11 @@ def made_calls() -> set[str]:
     services = "s3|emr|ec2|autoscaling|efs|fsx|logs|sqs|dynamodb|sns|lambda|iam|ssm|service-quotas|cloudformation"
     services += "|pricing|events|s3control"
     pattern = rf'"({services})",\s*"([a-z_]+)"'
-    files = [file for room in ("aws", "emr", "cluster") for file in (SOURCES / room).glob("*.py")]
+    files = [file for room in ("aws", "emr", "cluster") for file in (SOURCES / room).rglob("*.py")]
     found = {pair for file in files for pair in re.findall(pattern, file.read_text())}
-    listed = re.findall(r'^    "(describe_[a-z_]+)": \(', (SOURCES / "aws" / "remains.py").read_text(), re.M)
+    listed = re.findall(
+        r'^    "(describe_[a-z_]+)": \(', (SOURCES / "aws" / "inventory" / "remains.py").read_text(), re.M
+    )
     found |= {("ec2", operation) for operation in listed}
     return {action(*pair) for pair in found if "_" in pair[1]}
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws.model import CLUSTER_TAG
+from phalanx.aws import tags
 from phalanx.plan.existing_vpc import Endpoint
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ def find(api: Aws, vpc: str, cluster: str) -> tuple[tuple[Endpoint, ...], int]:
 
     Interface endpoints without private DNS serve nobody who calls a service by its name.
     """
-    own = {"Key": CLUSTER_TAG, "Value": cluster}
-    entries = [one for one in _described(api, vpc) if own not in one.get("Tags", [])]
+    entries = [one for one in _described(api, vpc) if not tags.is_of(one, cluster)]
     named = [one for one in entries if one["VpcEndpointType"] == "Interface" and _takes_over(one)]
     zones = _zones(api, named)
     rules = _rules(api, named)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws.model import CLUSTER_TAG
+from phalanx.aws import tags
 from phalanx.errors import SpecError
 
 # Imported where it is called, because `down` needs no spec.
@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
 def kept(api: Aws, cluster: str) -> str:
     """Return the newest unused file system with the cluster's tag, or "". Only called when there is no stack."""
-    tag = {"Key": CLUSTER_TAG, "Value": cluster}
     found = [
         f
         for f in api.pages("efs", "describe_file_systems", "FileSystems")
-        if tag in f.get("Tags", []) and f["LifeCycleState"] == "available"
+        if tags.is_of(f, cluster) and f["LifeCycleState"] == "available"
     ]
     free = [f for f in found if not f["NumberOfMountTargets"]]
     return max(free, key=lambda f: f["CreationTime"])["FileSystemId"] if free else ""
@@ -58,7 +57,6 @@ def _of_cluster(api: Aws, cluster: str, groups: list[str]) -> set[str]:
     """Return which of these security groups are of the cluster's stack."""
     if not groups:
         return set()
-    wanted = {"group-id": groups, f"tag:{CLUSTER_TAG}": [cluster]}
-    filters = [{"Name": name, "Values": values} for name, values in wanted.items()]
-    found = api.call("ec2", "describe_security_groups", Filters=filters)
+    chosen = [{"Name": "group-id", "Values": groups}, *tags.filters(cluster)]
+    found = api.call("ec2", "describe_security_groups", Filters=chosen)
     return {group["GroupId"] for group in found["SecurityGroups"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws.model import CLUSTER_TAG
+from phalanx.aws import tags
 from phalanx.aws.refusals import code
 from phalanx.data import table
 from phalanx.errors import CloudError, SpecError
@@ -25,7 +25,7 @@ def describe(api: Aws, file_system: str) -> dict[str, Any] | None:
 def tagged(api: Aws) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield the file systems that clusters have made, each with its cluster's name."""
     for found in api.pages("fsx", "describe_file_systems", "FileSystems"):
-        if cluster := _cluster(found):
+        if cluster := tags.cluster_of(found):
             yield found, cluster
 
 
@@ -63,7 +63,7 @@ def usd_per_hour(api: Aws, cluster: str, file_system: str) -> float:
     from phalanx.plan import lustre_storage
 
     found = describe(api, file_system)
-    if not found or _cluster(found) != cluster:
+    if not found or tags.cluster_of(found) != cluster:
         return 0.0
     made = found["LustreConfiguration"]
     throughput = made.get("PerUnitStorageThroughput") or 0
@@ -79,9 +79,5 @@ def used_gib(api: Aws, quota: str, cluster: str) -> int:
         found["StorageCapacity"]
         for found in api.pages("fsx", "describe_file_systems", "FileSystems")
         if found.get("LustreConfiguration", {}).get("DeploymentType", "").lower().startswith(wanted)
-        and _cluster(found) != cluster
+        and tags.cluster_of(found) != cluster
     )
-
-
-def _cluster(found: dict[str, Any]) -> str:
-    return next((tag["Value"] for tag in found.get("Tags", []) if tag["Key"] == CLUSTER_TAG), "")

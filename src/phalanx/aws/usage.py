@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import lustre_file_systems
-from phalanx.aws.model import CLUSTER_TAG
+from phalanx.aws import lustre_file_systems, tags
 from phalanx.aws.refusals import is_gone
 from phalanx.errors import CloudError
 from phalanx.plan import quotas
@@ -60,7 +59,7 @@ def _used(api: Aws, quota: Quota, cluster: str) -> int:
     if quota.unit not in _LISTINGS:
         return quota.used  # that of one VPC, which was counted there
     operation, listed, which = _LISTINGS[quota.unit]
-    return sum(_of_others(entry, cluster) for entry in api.pages("ec2", operation, listed, **which))
+    return sum(not tags.is_of(entry, cluster) for entry in api.pages("ec2", operation, listed, **which))
 
 
 def _vcpus(api: Aws, quota: Quota, cluster: str) -> int:
@@ -71,11 +70,7 @@ def _vcpus(api: Aws, quota: Quota, cluster: str) -> int:
         instance["InstanceType"]
         for instance in instances
         if quotas.counts(quota, instance["InstanceType"], instance.get("InstanceLifecycle", ""))
-        and _of_others(instance, cluster)
+        and not tags.is_of(instance, cluster)
     )
     sizes = api.pages("ec2", "describe_instance_types", "InstanceTypes", InstanceTypes=list(types)) if types else ()
     return sum(types[size["InstanceType"]] * size["VCpuInfo"]["DefaultVCpus"] for size in sizes)
-
-
-def _of_others(entry: dict[str, Any], cluster: str) -> bool:
-    return {"Key": CLUSTER_TAG, "Value": cluster} not in entry.get("Tags", [])

@@ -13,7 +13,7 @@ from phalanx.cli.options import debug_option, json_option
 from phalanx.spec.cloud_names import CLOUDS, is_local
 
 if TYPE_CHECKING:
-    from phalanx.aws.orphans import Orphans
+    from phalanx.aws.inventory.orphans import Orphans
 
 LEFT = 1
 
@@ -34,7 +34,7 @@ def command(cloud: str, region: str, as_json: bool) -> int:
       phalanx reap --region eu-central-1
       phalanx reap --json | jq -r '.[].cluster'
     """
-    from phalanx.aws import orphans
+    from phalanx.aws.inventory import orphans
     from phalanx.local import endpoint
 
     off = is_local(cloud) and endpoint.find() is None

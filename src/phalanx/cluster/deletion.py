@@ -6,7 +6,8 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 
 from phalanx import waits
-from phalanx.aws import file_systems, log_groups, lustre_file_systems, policies, remains, stacks
+from phalanx.aws import file_systems, log_groups, lustre_file_systems, policies, stacks
+from phalanx.aws.inventory import remains
 from phalanx.aws.model import Resource, StackEvent
 from phalanx.cluster import foreign_resources, rivals
 from phalanx.cluster.foreign_resources import ForeignDeleted

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from phalanx import state_files
-from phalanx.aws import drift, foreign, log_groups, stacks, tables
+from phalanx.aws import log_groups, stacks, tables
+from phalanx.aws.inventory import drift, foreign
 from phalanx.aws.model import ScalingActivity, StackEvent, StackState
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.stack import read_roster

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from phalanx.aws import foreign
+from phalanx.aws.inventory import foreign
 from phalanx.aws.model import Resource
 from phalanx.errors import CloudError
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from phalanx.aws import drift, stacks
+from phalanx.aws import stacks
+from phalanx.aws.inventory import drift
 from phalanx.aws.model import Heads
 from phalanx.errors import CloudError
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import change_sets, foreign, stacks
+from phalanx.aws import change_sets, stacks
+from phalanx.aws.inventory import foreign
 from phalanx.aws.model import StackEvent, StackState
 from phalanx.cluster.cluster_record import JOB_USER, Cluster
 from phalanx.cluster.deletion import LETS_NODES_IN, Deletion, file_systems_of

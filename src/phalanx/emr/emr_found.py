@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws.model import CLUSTER_TAG
+from phalanx.aws import tags
 from phalanx.aws.refusals import code
 from phalanx.errors import CloudError, ClusterError
 from phalanx.plan.emr_cluster import EmrCluster, Instance
@@ -60,9 +60,8 @@ def _unsuited(described: dict[str, Any]) -> Iterator[str]:
         yield f"has the release {label}, whose Python is older than 3.9: {FIRST_RELEASE}.0.0 is the first that works"
     if not described["Ec2InstanceAttributes"].get("Ec2KeyName"):
         yield "was made without an EC2 key pair, so that nobody can log in to its nodes"
-    for tag in described.get("Tags", []):
-        if tag["Key"] == CLUSTER_TAG:
-            yield f"is phalanx's own: `phalanx adopt {tag['Value']} --cloud emr` takes it over"
+    if own := tags.cluster_of(described):
+        yield f"is phalanx's own: `phalanx adopt {own} --cloud emr` takes it over"
 
 
 def _groups(api: Aws, cluster_id: str) -> Iterator[dict[str, Any]]:

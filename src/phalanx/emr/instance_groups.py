@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import stacks
-from phalanx.aws.model import CLUSTER_TAG, Heads, Resource, Running, ScalingActivity
+from phalanx.aws import stacks, tags
+from phalanx.aws.model import Heads, Resource, Running, ScalingActivity
 from phalanx.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -112,14 +112,15 @@ class InstanceGroups:
         named = [known["Id"] for known in self._active() if known["Name"] == cluster]
         for cluster_id in dict.fromkeys([*recorded, *named]):
             known = self._described(cluster_id)
-            is_ours = cluster_id in recorded or cluster in _clusters_of(known)
+            is_ours = cluster_id in recorded or tags.is_of(known, cluster)
             state = known["Status"]["State"]
             if is_ours and not state.startswith("TERMINATED"):
                 yield f"EMR cluster {cluster_id} ({state})"
 
     def clusters(self) -> Iterator[str]:
         for one in self._active():
-            yield from _clusters_of(self._described(one["Id"]))
+            if cluster := tags.cluster_of(self._described(one["Id"])):
+                yield cluster
 
     def _active(self) -> Iterator[dict[str, Any]]:
         """Yield the region's clusters that have, or will have, machines."""
@@ -151,11 +152,6 @@ class InstanceGroups:
         for group in self._api.pages("emr", "list_instance_groups", "InstanceGroups", ClusterId=cluster_id):
             if group["Status"]["State"] in ("ARRESTED", "SUSPENDED"):
                 yield _failure(group["Status"], f"EMR has given up on the workers' group: {_reason(group['Status'])}")
-
-
-def _clusters_of(described: dict[str, Any]) -> list[str]:
-    """Return the cluster of phalanx of which the tag of one of EMR's speaks."""
-    return [tag["Value"] for tag in described.get("Tags", []) if tag["Key"] == CLUSTER_TAG]
 
 
 def _of_cluster(known: dict[str, Any], now_s: float) -> Iterator[ScalingActivity]:

@@ -6,12 +6,9 @@ import os
 from functools import cached_property
 from typing import Any
 
-from botocore.exceptions import ConnectionError, HTTPClientError
-from botocore.session import Session
-
 from phalanx.aws import sessions
 from phalanx.aws.aws import Aws
-from phalanx.errors import CloudError
+from phalanx.errors import CloudError, CloudUnreachable
 from phalanx.local import endpoint
 
 
@@ -34,7 +31,7 @@ class LocalAws(Aws):
         """The local cloud's address, once it has started. Raises NotRunning when nothing has started it."""
         return endpoint.wait()
 
-    def session(self) -> Session:
+    def session(self) -> sessions.Session:
         """Return a session of the administrator, or of whoever's keys for this local cloud the shell has."""
         if os.environ.get("AWS_ENDPOINT_URL") == self.endpoint.url and "AWS_SESSION_TOKEN" in os.environ:
             return sessions.make(self.region)
@@ -48,7 +45,7 @@ class LocalAws(Aws):
         try:
             return super().call(service, operation, **arguments)
         except CloudError as error:
-            if isinstance(error.__cause__, (HTTPClientError, ConnectionError)):
+            if isinstance(error, CloudUnreachable):
                 endpoint.require_alive(self.endpoint)
             error.hint = error.hint or endpoint.remedy(self.endpoint)
             raise

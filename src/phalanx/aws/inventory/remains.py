@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from phalanx.aws import lustre_file_systems, strays
-from phalanx.aws.model import CLUSTER_TAG, Resource
+from phalanx.aws import lustre_file_systems, tags
+from phalanx.aws.inventory import strays
+from phalanx.aws.model import Resource
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
@@ -62,12 +63,8 @@ def find(api: Aws, cluster: str, resources: Sequence[Resource]) -> list[str]:
     return [line for look in looks for line in look()] or list(strays.find(api, cluster))
 
 
-def _tag_filter(cluster: str) -> list[dict[str, Any]]:
-    return [{"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]}]
-
-
 def _tagged_instances(api: Aws, cluster: str) -> Iterator[str]:
-    for reservation in api.pages("ec2", "describe_instances", "Reservations", Filters=_tag_filter(cluster)):
+    for reservation in api.pages("ec2", "describe_instances", "Reservations", Filters=tags.filters(cluster)):
         for instance in reservation["Instances"]:
             state = instance["State"]["Name"]
             if state != "terminated":
@@ -76,14 +73,10 @@ def _tagged_instances(api: Aws, cluster: str) -> Iterator[str]:
 
 def _tagged_in_ec2(api: Aws, cluster: str) -> Iterator[str]:
     for operation, (listed, key, kind) in _BY_TAG.items():
-        for entry in api.pages("ec2", operation, listed, Filters=_tag_filter(cluster)):
-            if entry.get("State") not in _ENDED and _carries_tag(entry, cluster):
+        for entry in api.pages("ec2", operation, listed, Filters=tags.filters(cluster)):
+            # The answer is filtered by the tag already, except for NAT gateways in moto.
+            if entry.get("State") not in _ENDED and tags.is_of(entry, cluster):
                 yield f"{kind} {entry[key]}"
-
-
-def _carries_tag(entry: Mapping[str, Any], cluster: str) -> bool:
-    """Whether the entry has the tag. The answer is filtered by it already, except for NAT gateways in moto."""
-    return {"Key": CLUSTER_TAG, "Value": cluster} in entry.get("Tags", [])
 
 
 def _groups(api: Aws, resources: Sequence[Resource]) -> Iterator[str]:

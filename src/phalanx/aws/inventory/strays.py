@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import lustre_file_systems
+from phalanx.aws import lustre_file_systems, tags
 from phalanx.aws.model import CLUSTER_TAG
 from phalanx.aws.refusals import is_denied
 from phalanx.errors import CloudError
@@ -100,9 +100,8 @@ def find(api: Aws, cluster: str) -> Iterator[str]:
 
 
 def _groups(api: Aws, cluster: str) -> Iterator[str]:
-    tagged = [{"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]}]
     names = [f"{cluster}-head", f"{cluster}-workers"]
-    for which in ({"Filters": tagged}, {"AutoScalingGroupNames": names}):
+    for which in ({"Filters": tags.filters(cluster)}, {"AutoScalingGroupNames": names}):
         groups = list(api.pages("autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", **which))
         if groups:
             yield from (f"Auto Scaling group {group['AutoScalingGroupName']}" for group in groups)
@@ -110,8 +109,7 @@ def _groups(api: Aws, cluster: str) -> Iterator[str]:
 
 
 def _launch_templates(api: Aws, cluster: str) -> Iterator[str]:
-    tagged = [{"Name": f"tag:{CLUSTER_TAG}", "Values": [cluster]}]
-    for template in api.pages("ec2", "describe_launch_templates", "LaunchTemplates", Filters=tagged):
+    for template in api.pages("ec2", "describe_launch_templates", "LaunchTemplates", Filters=tags.filters(cluster)):
         yield f"launch template {template['LaunchTemplateId']}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from phalanx.aws import tags
 from phalanx.aws.model import CLUSTER_TAG, Resource
 from phalanx.aws.refusals import code
 from phalanx.errors import CloudError
@@ -41,13 +42,13 @@ def find(api: Aws, cluster: str, vpc: str) -> list[str]:
         *(
             _line("VPC endpoint", e["VpcEndpointId"], e["ServiceName"])
             for e in _endpoints(api, vpc)
-            if _alien(e, cluster)
+            if not tags.is_of(e, cluster)
         ),
         *(_line("network interface", one["NetworkInterfaceId"], one.get("Description", "")) for one in interfaces),
         *(
             _line("security group", g["GroupId"], g["GroupName"])
             for g in _security_groups(api, vpc)
-            if _alien(g, cluster)
+            if not tags.is_of(g, cluster)
         ),
     ]
 
@@ -58,7 +59,7 @@ def sharers(api: Aws, cluster: str, resources: Sequence[Resource]) -> list[str]:
     own = _ids(resources, "AWS::EC2::SecurityGroup")
     let_in = {pair["GroupId"] for group in _described(api, "group-id", own) for pair in _pairs(group)}
     groups += _tagged(api, "group-id", sorted(let_in.difference(own)))
-    return sorted({tag["Value"] for group in groups for tag in _of_clusters(group)} - {cluster})
+    return sorted({tags.cluster_of(group) for group in groups} - {cluster, ""})
 
 
 def _behind_endpoints(api: Aws, resources: Sequence[Resource]) -> list[dict[str, Any]]:
@@ -69,12 +70,8 @@ def _behind_endpoints(api: Aws, resources: Sequence[Resource]) -> list[dict[str,
     made = _ids(resources, "AWS::EC2::VPCEndpoint")
     every = api.pages("ec2", "describe_vpc_endpoints", "VpcEndpoints") if made else ()
     groups = list(_tagged(api, "vpc-id", sorted({one["VpcId"] for one in every if one["VpcEndpointId"] in made})))
-    public = {tag["Value"] for group in groups if _HEAD_GROUP in group["GroupName"] for tag in _of_clusters(group)}
-    return [group for group in groups if not public.intersection(tag["Value"] for tag in _of_clusters(group))]
-
-
-def _of_clusters(group: dict[str, Any]) -> list[dict[str, str]]:
-    return [tag for tag in group.get("Tags", []) if tag["Key"] == CLUSTER_TAG]
+    public = {tags.cluster_of(group) for group in groups if _HEAD_GROUP in group["GroupName"]}
+    return [group for group in groups if tags.cluster_of(group) not in public]
 
 
 def _ids(resources: Sequence[Resource], kind: str) -> list[str]:
@@ -122,10 +119,6 @@ def _deleted(api: Aws, group: str) -> bool:
             return False
         raise
     return True
-
-
-def _alien(entry: dict[str, Any], cluster: str) -> bool:
-    return {"Key": CLUSTER_TAG, "Value": cluster} not in entry.get("Tags", [])
 
 
 def _line(kind: str, identity: str, what: str) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import lustre_file_systems, remains, stacks, strays
+from phalanx.aws import lustre_file_systems, stacks, tags
+from phalanx.aws.inventory import remains, strays
 from phalanx.aws.model import CLUSTER_TAG
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def _empty_file_systems(api: Aws) -> Mapping[str, list[str]]:
     """Return the EFS file systems that nobody uses and that have no data, which `down` would not have kept."""
     found: dict[str, list[str]] = defaultdict(list)
     for one in api.pages("efs", "describe_file_systems", "FileSystems"):
-        cluster = next((tag["Value"] for tag in one.get("Tags", []) if tag["Key"] == CLUSTER_TAG), "")
+        cluster = tags.cluster_of(one)
         if cluster and _is_empty(one):
             found[cluster].append(f"file system {one['FileSystemId']} (EFS has counted no data in it)")
     return found
