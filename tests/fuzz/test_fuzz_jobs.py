@@ -37,7 +37,7 @@ from phalanx.runner.head.crew import Crew
 from phalanx.runner.login import Line
 from phalanx.runner.loop import Loop
 from phalanx.runner.names import MANIFEST, OUTPUT, WORK
-from phalanx.runner.process import JobDescription, Process
+from phalanx.runner.process import PreparedJob, Process
 from phalanx.runner.verbs import follow, listing
 from phalanx.ssh import head_answers
 from phalanx.ssh.head_answers import InvalidAnswerError
@@ -208,7 +208,7 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
     (tmp_path / "roster.json").write_text(roster(1, 1).to_json())
     os.utime(tmp_path / "roster.json", (1, 1))
     process = Process("0", HEAD, ("work",), ("true",), {HEAD: 1}, is_rank=True)
-    job = JobDescription("1", "exec", ("true",), "/efs/1")
+    job = PreparedJob(("true",), "exec", id="1", directory="/efs/1")
 
     def check(data: bytes) -> None:
         loop = PatientLoop()

@@ -13,6 +13,7 @@ from fake_jobs import run, wait_for_line
 
 from phalanx.errors import JobError
 from phalanx.jobs.job import JOBS, JobSpec, list_jobs, submit
+from phalanx.runner.files.job_record import Mirror
 from phalanx.runner.head import aside, checkpoint_copy
 from phalanx.runner.loop import Loop
 
@@ -113,8 +114,8 @@ def test_another_stop_cuts_the_last_copy_short(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_copy.checked, "argv", lambda *_: ("sleep", "300"))
     monkeypatch.setattr(aside, "reap", list)  # other children of this process are not its own
     stage = mock.Mock(loop=Loop(), stops=1)
-    job = {"mirror": {"bucket": "b", "prefix": "runs/", "home": "/efs/.phalanx/mirrors/1"}}
-    copy = checkpoint_copy.CheckpointCopy(stage, str(tmp_path), job, "head")
+    mirror = Mirror("b", "runs/", "us-east-1", "https://s3", "/efs/.phalanx/mirrors/1")
+    copy = checkpoint_copy.CheckpointCopy(stage, str(tmp_path), mirror, "head")
     reports = []
 
     def report(text):

@@ -19,6 +19,7 @@ import pytest
 from power_cuts import World, worlds
 
 from phalanx.runner.files import state as states
+from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.verbs.submit import _keep
 
 KILLS = 10
@@ -27,18 +28,19 @@ SEED = 11
 WRITER = """
 import os, sys
 from phalanx.runner.files import state as states
+from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.verbs.submit import _keep
 number = 0
 while True:
     number += 1
-    job = {"id": f"J{number}", "name": "", "launcher": "exec", "command": ["x" * 3000], "submitted_at": 1.0}
-    directory = os.path.join(sys.argv[1], job["id"])
+    job = JobRecord(("x" * 3000,), "exec", id=f"J{number}")
+    directory = os.path.join(sys.argv[1], job.id)
     os.mkdir(directory)
     _keep(job, directory)
     state = states.initial(job, False)
     for state["state"] in ("pending", "running", "succeeded"):
         states.write(directory, state)
-        print(job["id"], state["state"], flush=True)
+        print(job.id, state["state"], flush=True)
 """
 ORDER = ("pending", "running", "succeeded")
 
@@ -132,7 +134,7 @@ def history(root: Path, disk: Disk) -> list[tuple[int, str, str]]:
     """Record two jobs' lives on this disk; return (number of calls, job, recorded state)."""
     recorded = []
     for job_id in ("J1", "J2"):
-        job = {"id": job_id, "name": "", "launcher": "exec", "command": ["true"], "submitted_at": 1.0}
+        job = JobRecord(("true",), "exec", id=job_id)
         directory = str(root / job_id)
         disk.mkdir(directory)
         _keep(job, directory)

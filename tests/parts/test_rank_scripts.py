@@ -8,11 +8,11 @@ from dataclasses import replace
 from fake_nodes import roster
 
 from phalanx.launchers import load
-from phalanx.runner.process import JobDescription
+from phalanx.runner.process import PreparedJob
 
 
 def test_deepspeeds_ranks_are_given_the_granted_gpus_in_place_of_the_first_ones(tmp_path):
-    job = JobDescription("1", "", ("x",), str(tmp_path), devices={"deeplearning-worker1": ("2", "3")})
+    job = PreparedJob(("x",), "", id="1", directory=str(tmp_path), devices={"deeplearning-worker1": ("2", "3")})
     nodes = roster(nodes=2, slots=2)
     nodes = nodes._replace(nodes=tuple(node._replace(gpus=2) for node in nodes.nodes))
     first, second = load("deepspeed").processes(replace(job, launcher="deepspeed"), nodes)

@@ -18,6 +18,7 @@ from phalanx.jobs.job import Job, JobSpec, JobStatus, OutputLine, submit
 from phalanx.launchers import load
 from phalanx.runner.batch import allocation
 from phalanx.runner.batch.scheduling import HELD, AllocationStatus, release
+from phalanx.runner.files import job_record
 from phalanx.runner.files.state import LOST, PENDING, STOPPED, SUCCEEDED, initial
 from phalanx.runner.head.begin import Runner
 from phalanx.runner.head.doorway import open_listener
@@ -90,11 +91,11 @@ def run_with(scheduler: Any, directory: Path, cluster: FakeCluster) -> None:
             os.environ.update(cluster.env)
             allocation._ENDS_BY_ITSELF_S = 0.1
             allocation._FIRST_LOOK_S = allocation._LAST_LOOK_S = 0.1
-            job = json.loads((directory / "job.json").read_text())
+            job = job_record.read(str(directory))
             plugins = Plugins(load, lambda _: scheduler)
-            with open_listener(job["id"]) as door:
+            with open_listener(job.id) as door:
                 state = initial(job, has_secrets=False)
-                Runner(str(directory), {**job, "secrets": {}}, plugins, state).run(door)
+                Runner(str(directory), job, plugins, state).run(door)
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
@@ -107,7 +108,7 @@ def test_what_a_scheduler_may_still_hold_is_reported_whatever_the_runner_died_of
     like = submit(cluster, JobSpec(("true",), "exec", directory=tmp_path / "code"))
     like.wait(120)
     job = json.loads(Path(like.directory, "job.json").read_text())
-    job.update(id="J1", via={"scheduler": "fake", "options": []})
+    job.update(id="J1", via="fake")
     (directory / "job.json").write_text(json.dumps(job))
     run_with(Refusing(), directory, cluster)
     reported = json.loads((directory / "state.json").read_text())
@@ -130,7 +131,9 @@ def accepted(cluster: FakeCluster, code: Path, **changes: Any) -> Path:
     job = {**json.loads((directory / "job.json").read_text()), "id": directory.name, **changes}
     (directory / "job.json").write_text(json.dumps(job))
     gone = {"pid": 1, "start": "never", "boot_id": boot_id(), "head": "i-1"}
-    (directory / "state.json").write_text(json.dumps({**initial(job, has_secrets=False), "runner": gone}))
+    (directory / "state.json").write_text(
+        json.dumps({**initial(job_record.read(str(directory)), has_secrets=False), "runner": gone})
+    )
     return directory
 
 

@@ -18,6 +18,7 @@ from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudError, JobError
 from phalanx.jobs.job_model import JobStatus
 from phalanx.jobs.job_output import OutputLine
+from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.files.state import initial
 
 
@@ -105,7 +106,7 @@ def test_a_stopped_job_that_has_not_ended_is_reported_as_that(capfd):
         id = "261121-095500-abcd"
         status = JobStatus.from_record(
             {
-                **initial({"id": id, "name": "", "launcher": "exec", "command": [], "submitted_at": 1.0}, False),
+                **initial(JobRecord((), "exec", id=id), False),
                 "state": "running",
                 "message": "copying checkpoints to s3://b/p; `phalanx stop` now cuts that short",
             }
@@ -223,9 +224,7 @@ def test_the_tail_of_a_failed_job_is_shown_unless_it_is_still_on_the_screen(capf
                 yield OutputLine(process, "deeplearning-worker1", "stderr", 0.0, data)
             yield JobStatus.from_record(
                 {
-                    **initial(
-                        {"id": self.id, "name": "", "launcher": "exec", "command": [], "submitted_at": 1.0}, False
-                    ),
+                    **initial(JobRecord((), "exec", id=self.id), False),
                     "state": "failed",
                     "tail": ["rank 1", "KeyError: 'x'"],
                 }

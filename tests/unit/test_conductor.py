@@ -18,10 +18,10 @@ from phalanx.runner.files.output import OutputWriter
 from phalanx.runner.head.conductor import Conductor
 from phalanx.runner.login import Line
 from phalanx.runner.loop import Loop
-from phalanx.runner.process import JobDescription, Process
+from phalanx.runner.process import PreparedJob, Process
 from phalanx.runner.starter.answers import REFUSED
 
-JOB = JobDescription("1", "exec", ("true",), "/efs/1")
+JOB = PreparedJob(("true",), "exec", id="1", directory="/efs/1")
 HEAD, OTHER = "deeplearning-worker1", "deeplearning-worker2"
 WELL = {"problem": "", "code": 0, "taken": [], "boot_id": "b"}
 CLEAN = {"ended": [], "killed": [], "left": []}

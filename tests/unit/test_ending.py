@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from phalanx.runner.head.ending import GIVE_UP, TERMINATE, WAIT, Proof, WindDown
-from phalanx.runner.process import JobDescription
+from phalanx.runner.process import PreparedJob
 
 CLEAN = {"ended": [], "killed": [], "left": []}
 
@@ -63,7 +63,7 @@ def line(node: str, report: object = None) -> SimpleNamespace:
 
 
 def test_a_report_counts_and_a_node_without_one_is_asked(asked):
-    proof = Proof(JobDescription("1", "exec", ("true",), "/efs/1"))
+    proof = Proof(PreparedJob(("true",), "exec", id="1", directory="/efs/1"))
     lines = [line("n1", CLEAN), line("n2"), line("n3")]
     proof.inquire(line("n4"))
     proof.inquire(lines[1])
@@ -80,7 +80,7 @@ def test_a_report_counts_and_a_node_without_one_is_asked(asked):
 
 
 def test_a_node_that_joins_again_reports_by_itself(asked):
-    proof = Proof(JobDescription("1", "exec", ("true",), "/efs/1"))
+    proof = Proof(PreparedJob(("true",), "exec", id="1", directory="/efs/1"))
     proof.inquire(line("n2"))
     proof.withdraw("n2")
     assert proof.lacks(line("n2"))

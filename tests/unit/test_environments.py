@@ -13,6 +13,7 @@ from phalanx.jobs.environments import choose, from_requirements, recipe, recipe_
 from phalanx.launchers import LAUNCHERS, load
 from phalanx.runner.environments import environment
 from phalanx.runner.environments.interpreters import Interpreter, allows
+from phalanx.runner.files.job_record import JobRecord
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -139,16 +140,16 @@ def test_an_environment_of_the_image_that_is_not_the_recipe_s_is_not_used(tmp_pa
     monkeypatch.setattr(environment, "_ON_IMAGE", str(tmp_path))
     (tmp_path / "mpich").mkdir()
     (tmp_path / "mpich/.complete").write_text(content)
-    assert environment._on_image(recipe("mpich").environment.to_record()) is None
+    assert environment._on_image(recipe("mpich").environment) is None
 
 
 def test_a_job_uses_the_environment_that_the_image_has_of_its_recipe(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "_ON_IMAGE", str(tmp_path))
-    wanted, job = recipe("mpich").environment.to_record(), tmp_path / "jobs/1"
+    wanted, job = recipe("mpich").environment, tmp_path / "jobs/1"
     (tmp_path / "mpich").mkdir()
-    (tmp_path / "mpich/.complete").write_text(json.dumps({"digest": wanted["digest"]}))
+    (tmp_path / "mpich/.complete").write_text(json.dumps({"digest": wanted.digest}))
     job.mkdir(parents=True)
-    (job / "job.json").write_text(json.dumps({"environment": wanted}))
+    (job / "job.json").write_text(json.dumps(JobRecord(("true",), id="1", environment=wanted).to_record()))
     umask = os.umask(0o022)
     assert environment.bring(str(job)) == 0
     os.umask(umask)

@@ -10,9 +10,9 @@ import pytest
 from fake_nodes import roster
 
 from phalanx.launchers import load
-from phalanx.runner.process import JobDescription, Process, RefusedError
+from phalanx.runner.process import PreparedJob, Process, RefusedError
 
-JOB = JobDescription("1", "", ("python", "t.py"), "/efs/.phalanx/jobs/1", first_port=21000)
+JOB = PreparedJob(("python", "t.py"), "", id="1", directory="/efs/.phalanx/jobs/1", first_port=21000)
 PLAIN = roster(nodes=3, slots=2)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ from phalanx.errors import JobError
 from phalanx.jobs.job import _new_id
 from phalanx.jobs.job_model import JobState, JobStatus
 from phalanx.node.validate import Invalid
+from phalanx.runner.files import job_record
 from phalanx.runner.files import state as states
+from phalanx.runner.files.job_record import Environment, JobRecord, Mirror
 from phalanx.runner.files.schema import job_state
 
-JOB = {"id": "J1", "name": "", "launcher": "exec", "command": ["true"], "submitted_at": 1.5}
+JOB = JobRecord(("true",), "exec", id="J1", submitted_at=1.5)
 RUNNER = {"pid": 7, "start": "9", "boot_id": "b", "head": "i-1"}
 STATE = {**states.initial(JOB, has_secrets=False), "runner": RUNNER}
 
@@ -118,3 +121,47 @@ def test_of_a_damaged_job_nothing_is_proved():
     status = JobStatus.from_record(states.damaged("/efs/.phalanx/jobs/J1", "state.json is empty"))
     assert (status.id, status.state, status.message) == ("J1", JobState.DAMAGED, "damaged record: state.json is empty")
     assert status.state.final and not status.verified
+
+
+FULL = replace(
+    JOB,
+    processes=2,
+    tags={"model": "resnet"},
+    nodes_min=1,
+    nodes_max=2,
+    role_env={"server": {"A": "b"}},
+    hosts=("deeplearning-worker1",),
+    environment=Environment("mine", {"requirements.txt": "x"}, (("-r", "requirements.txt"),), variables={"A": "b"}),
+    mirror=Mirror("b", "runs/", "us-east-1", "https://s3", "/efs/.phalanx/s3/b~runs"),
+)
+
+
+def test_a_job_is_read_as_it_was_written_without_its_secrets(job):
+    (job / "job.json").write_text(json.dumps(replace(FULL, secrets={"KEY": "s3cret"}).to_record()))
+    assert "s3cret" not in (job / "job.json").read_text()
+    assert job_record.read(str(job)) == FULL
+
+
+@pytest.mark.parametrize("name", sorted(FULL.to_record()))
+def test_a_field_of_a_job_that_is_missing_or_of_another_kind_is_named(name):
+    with pytest.raises(Invalid, match=name):
+        JobRecord.from_record({key: value for key, value in FULL.to_record().items() if key != name})
+    for value in (object(), [1], {"a": 1}, {"a": {"b": 1}}):
+        with pytest.raises(Invalid, match=name):
+            JobRecord.from_record({**FULL.to_record(), name: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"id": "J2"}, "belongs to another job"),
+        ({"command": []}, "no command"),
+        ({"launcher": ""}, "no launcher"),
+        ({"processes": 0}, "processes: 0 is too small"),
+        ({"resume": "../J1"}, "resume: no job has such an id"),
+    ],
+)
+def test_a_damaged_description_says_why(job, changes, why):
+    (job / "job.json").write_text(json.dumps({**JOB.to_record(), **changes}))
+    with pytest.raises(Invalid, match=f"job.json: .*{why}"):
+        job_record.read(str(job))

@@ -12,12 +12,14 @@ from phalanx.api import Cluster
 from phalanx.cli.run import command as run
 from phalanx.cluster import cluster_record
 from phalanx.errors import JobError
+from phalanx.jobs.environments import recipe
 from phalanx.jobs.job_model import JobOptions, JobSpec, JobStatus
-from phalanx.runner.process import JobDescription
+from phalanx.runner.files.job_record import JobRecord
+from phalanx.runner.process import PreparedJob
 
 FIELDS = {field.name for field in fields(JobSpec)}
-# What `run` and `Cluster.run` make of other options, and what only `launch` sets.
-MADE = {"command", "nodes_min", "nodes_max", "environment"}
+# What `run` and `Cluster.run` make of other options, what only `launch` sets, and what is known when a job is sent.
+MADE = {"command", "nodes_min", "nodes_max", "environment"} | {"id", "stack", "submitted_at", "mirror"}
 OF_LAUNCH = {"role_env", "hosts", "sync_dir"}
 
 
@@ -33,15 +35,17 @@ def test_every_field_is_an_option_in_python():
 
 def test_everything_but_code_and_secrets_is_sent_as_json():
     spec = JobSpec(("true",), tags={"model": "resnet"}, hosts=("deeplearning-worker1",), secrets={"KEY": "s3cret"})
-    sent = json.loads(json.dumps(spec.to_record("J1")))
-    assert set(sent) == FIELDS - {"directory", "secrets"} | {"format", "id", "submitted_at"}
+    sent = json.loads(json.dumps(spec.to_record()))
+    assert set(sent) == FIELDS - {"directory", "secrets"} | {"format"}
     assert (sent["tags"], sent["hosts"]) == ({"model": "resnet"}, ["deeplearning-worker1"])
     assert "s3cret" not in str(sent)
 
 
 def test_a_launcher_sees_what_was_sent():
-    sent = json.loads(json.dumps(JobSpec(("python", "t.py"), processes=2, name="long").to_record("J1")))
-    seen = JobDescription.from_record(sent, "/efs/jobs/J1", master_port=29500)
+    spec = JobSpec(("python", "t.py"), id="J1", processes=2, name="long", environment=recipe("mpich").environment)
+    sent = JobRecord.from_record(json.loads(json.dumps(spec.to_record())))
+    assert {**vars(sent), "directory": spec.directory} == vars(spec)
+    seen = PreparedJob.of(sent, "/efs/jobs/J1", master_port=29500)
     assert (seen.id, seen.command, seen.processes, seen.name) == ("J1", ("python", "t.py"), 2, "long")
     assert (seen.directory, seen.master_port) == ("/efs/jobs/J1", 29500)
 

@@ -10,9 +10,9 @@ import pytest
 from fake_nodes import roster
 
 from phalanx.launchers import load, ray_nodes
-from phalanx.runner.process import JobDescription
+from phalanx.runner.process import PreparedJob
 
-JOB = JobDescription("1", "ray", ("python", "t.py"), "/efs/.phalanx/jobs/1", first_port=21000, token="s3cret")
+JOB = PreparedJob(("python", "t.py"), "ray", id="1", directory="/efs/.phalanx/jobs/1", first_port=21000, token="s3cret")
 
 
 def flags(process) -> dict[str, str]:

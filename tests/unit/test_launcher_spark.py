@@ -7,12 +7,14 @@ from dataclasses import replace
 from fake_nodes import roster
 
 from phalanx.launchers import load
-from phalanx.runner.process import JobDescription
+from phalanx.runner.process import PreparedJob
 
-JOB = JobDescription("1", "spark", ("python", "p.py"), "/efs/.phalanx/jobs/1", first_port=21000, token="s3cret")
+JOB = PreparedJob(
+    ("python", "p.py"), "spark", id="1", directory="/efs/.phalanx/jobs/1", first_port=21000, token="s3cret"
+)
 
 
-def settings(job: JobDescription, nodes: int = 2, slots: int = 2) -> dict[str, str]:
+def settings(job: PreparedJob, nodes: int = 2, slots: int = 2) -> dict[str, str]:
     driver, *_ = load("spark").processes(job, roster(nodes, slots))
     return dict(line.split(" ", 1) for line in driver.files["spark-defaults.conf"].splitlines())
 

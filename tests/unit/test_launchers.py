@@ -10,9 +10,9 @@ from fake_nodes import roster
 from phalanx.jobs.environments import recipe
 from phalanx.launchers import LAUNCHERS, load
 from phalanx.launchers.options import OPTIONS
-from phalanx.runner.process import FIRST_PORT, PORTS, JobDescription, RefusedError, planned, with_recipes
+from phalanx.runner.process import FIRST_PORT, PORTS, PreparedJob, RefusedError, planned, with_recipes
 
-JOB = JobDescription("1", "exec", ("python", "t.py"), "/efs/.phalanx/jobs/1", master_port=29500)
+JOB = PreparedJob(("python", "t.py"), "exec", id="1", directory="/efs/.phalanx/jobs/1", master_port=29500)
 ROSTER = roster(nodes=3, slots=4)
 
 

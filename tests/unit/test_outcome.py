@@ -11,7 +11,7 @@ from fake_nodes import roster
 from phalanx.launchers import load
 from phalanx.runner.head.book import Member
 from phalanx.runner.head.verdict import NODE, Life, Outcome
-from phalanx.runner.process import JobDescription
+from phalanx.runner.process import PreparedJob
 
 RANK = Member("3", "n2", is_rank=True)
 MPIEXEC = Member("mpiexec", "n1", is_rank=False, is_main=True)
@@ -50,7 +50,7 @@ def test_a_lost_node_explains_all_failures():
     ],
 )
 def test_a_line_of_mpiexec_that_would_only_alarm_is_left_out(text, left):
-    [mpiexec] = load("mpi").processes(JobDescription("1", "mpi", ("hostname",), "/efs/1"), roster(2, 2))
+    [mpiexec] = load("mpi").processes(PreparedJob(("hostname",), "mpi", id="1", directory="/efs/1"), roster(2, 2))
     assert re.sub(mpiexec.harmless.encode(), b"", text, flags=re.MULTILINE) == (text if left is None else left)
 
 

@@ -20,6 +20,7 @@ from phalanx.node.agent import Agent
 from phalanx.node.aws_client import Aws
 from phalanx.node.sigv4 import Credentials
 from phalanx.plan.private_access import ENDPOINTS
+from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.verbs import checkpoints
 from phalanx.spec.spec import ClusterSpec
 
@@ -115,6 +116,7 @@ def test_checkpoints_are_kept_in_the_regions_own_s3(region, domain, tmp_path, mo
         monkeypatch.delenv(name, raising=False)
     partition = RESOLVER.get_partition_for_region(region)
     stack = f"arn:{partition}:cloudformation:{region}:123456789012:stack/demo/1"
-    job = {"checkpoint": "s3://bucket/runs", "stack": stack, "env": {}}
-    checkpoints.claim(str(tmp_path / ".phalanx/jobs/J1"), job, [])
-    assert job["mirror"]["endpoint"] == f"https://s3.{region}.{domain}"
+    job = checkpoints.claim(
+        str(tmp_path / ".phalanx/jobs/J1"), JobRecord(("x",), checkpoint="s3://bucket/runs", stack=stack), []
+    )
+    assert job.mirror is not None and job.mirror.endpoint == f"https://s3.{region}.{domain}"

@@ -11,10 +11,11 @@ import pytest
 from fake_nodes import roster
 
 from phalanx.node.roster import Roster
+from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.head.planner import Planner
-from phalanx.runner.process import JobDescription, Process, RefusedError
+from phalanx.runner.process import PreparedJob, Process, RefusedError
 
-JOB = {"id": "1", "launcher": "fake", "command": ["true"], "env": {"A": "b"}}
+JOB = JobRecord(("true",), "fake", id="1", env={"A": "b"})
 USERS_PORT = 47113
 
 
@@ -28,7 +29,7 @@ class Launcher:
     def __init__(self, *named: int) -> None:
         self.named = named
 
-    def processes(self, job: JobDescription, on: Roster) -> list[Process]:
+    def processes(self, job: PreparedJob, on: Roster) -> list[Process]:
         if len(on.nodes) < 2:
             raise RefusedError("2 nodes are needed")
         ports = (job.port(0), *self.named)
@@ -74,8 +75,8 @@ def names(processes) -> list[str]:
 def test_it_is_planned_on_all_nodes_and_the_roster_is_kept(make, tmp_path: Path):
     plan = make().plan(JOB, 0)
     assert names(plan.processes) == ["1", "2", "3"]
-    assert (plan.description.master_port, plan.description.command) == (29500, ("true",))
-    assert plan.description.env == {"A": "b", "PHALANX_RESTART": "0"}
+    assert (plan.job.master_port, plan.job.command) == (29500, ("true",))
+    assert plan.job.env == {"A": "b", "PHALANX_RESTART": "0"}
     assert len(json.loads((tmp_path / "roster.json").read_text())["nodes"]) == 3
 
 
@@ -132,6 +133,6 @@ def test_a_port_that_the_user_named_is_not_exchanged(make):
 
 def test_the_attempts_of_a_job_share_a_token(make):
     planner = make()
-    tokens = {planner.plan(JOB, restart).description.token for restart in (0, 1)}
+    tokens = {planner.plan(JOB, restart).job.token for restart in (0, 1)}
     assert len(tokens) == 1
     assert "" not in tokens

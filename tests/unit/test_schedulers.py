@@ -14,7 +14,8 @@ from phalanx.jobs.job_model import JobSpec
 from phalanx.launchers import load as load_launcher
 from phalanx.runner.batch.allocation import request_for
 from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, Request, count_here, granted_gpus, shown
-from phalanx.runner.process import JobDescription, Process, RefusedError
+from phalanx.runner.files.job_record import JobRecord
+from phalanx.runner.process import PreparedJob, Process, RefusedError
 from phalanx.runner.starter.attend import assignments, environment
 from phalanx.schedulers import SCHEDULERS, load, sge, slurm
 
@@ -32,8 +33,8 @@ def planned(*ranks: dict[str, int]) -> Sequence[Process]:
     return [Process(str(number), next(iter(one)), ("x",), ("x",), one) for number, one in enumerate(ranks)]
 
 
-def job(**fields: int) -> dict:
-    return {"id": "J1", "processes": None, "per_node": None, "via": "slurm", "via_options": [], **fields}
+def job(**fields: int) -> JobRecord:
+    return JobRecord(("x",), id="J1", via="slurm", **fields)
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
@@ -53,7 +54,7 @@ def test_what_is_asked_for_follows_from_what_the_launcher_plans():
 
 
 def test_rays_nodes_are_asked_for_by_their_cpus():
-    description = JobDescription("J1", "ray", ("x",), "/d", per_node=3)
+    description = PreparedJob(("x",), "ray", id="J1", directory="/d", per_node=3)
     plan = load_launcher("ray").processes(description, roster(nodes=2, slots=4))
     asked = request_for(job(per_node=3), "/d", "slurm", plan)
     assert (asked.processes, asked.nodes, asked.per_node, asked.anywhere) == (6, 2, 3, False)

@@ -11,13 +11,14 @@ import pytest
 from phalanx.errors import JobError, SharedSilent
 from phalanx.jobs import toolbox
 from phalanx.jobs.halting import halt
+from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.files.state import initial
 from phalanx.runner.names import RUNNER_GONE, STILL_RUNS
 from phalanx.runner.verbs import stop
 from phalanx.ssh.remote import Completed, NotEnded, Remote
 
 SILENCE = SharedSilent("the shared directory /efs does not answer")
-JOB = {"id": "J1", "name": "", "launcher": "exec", "command": ["true"], "submitted_at": 1.0}
+JOB = JobRecord(("true",), "exec", id="J1")
 
 
 class Head:

@@ -22,10 +22,10 @@ def pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dic
 
 # By the type of the field, as the class spells it.
 _KINDS: dict[str, dict[str, Any]] = {
-    "int | None": {"type": click.IntRange(1)},
+    "Optional[int]": {"type": click.IntRange(1)},
     "int": {"type": click.IntRange(0)},
     "bool": {"is_flag": True},
-    "str | None": {"metavar": "TEXT"},
+    "Optional[str]": {"metavar": "TEXT"},
     "Path": {"type": click.Path(path_type=Path, exists=True, file_okay=False)},
     "Mapping[str, str]": {"multiple": True, "metavar": "NAME=value", "callback": pairs},
 }
@@ -44,7 +44,7 @@ def chosen_fields(chosen: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flags() -> list[Field[Any]]:
-    return [field for field in fields(JobSpec) if field.metadata]
+    return [field for field in fields(JobSpec) if field.metadata.get("flag")]
 
 
 def _option(field: Field[Any]) -> Callable[..., Any]:

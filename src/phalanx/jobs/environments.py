@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from phalanx.errors import JobError
 from phalanx.runner.environments.interpreters import allows
+from phalanx.runner.files.job_record import Environment
 
 REQUIREMENTS = "requirements.txt"
 _RECIPES = Path(__file__).parents[1] / "recipes"
@@ -32,44 +31,6 @@ _INCLUDE = re.compile(r"^\s*(-r|--requirement|-c|--constraint)(?:\s+|=|(?<=-[rc]
 # Paths mean one thing here and another in an environment that outlives the job's code.
 _LOCAL = re.compile(r"^\s*(?:(?:-e|--editable|-f|--find-links)(?:\s+|=))?(?P<path>\.{0,2}/?\S*)")
 _RELATIVE = re.compile(r"^(?:\.{1,2}(?:/|$)|file:\.)")
-
-
-@dataclass(frozen=True)
-class Environment:
-    """How to make an environment: write `files`, run `pip install` with each of `steps`, then run `check`.
-
-    `python` is a specifier such as ">=3.10,<3.13" ("": any). Packages of the image stay visible unless `isolated`.
-    `variables` are set while the environment is made, `job_variables` in the job's processes.
-    """
-
-    name: str
-    files: Mapping[str, str]
-    steps: tuple[tuple[str, ...], ...]
-    python: str = ""
-    isolated: bool = False
-    check: tuple[str, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
-    job_variables: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def digest(self) -> str:
-        """A hash of everything that decides what is installed; the same on every machine."""
-        parts = (self.name, self.files, self.steps, self.python, self.isolated, self.check, self.variables)
-        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=dict).encode()).hexdigest()[:24]
-
-    def to_record(self) -> dict[str, Any]:
-        """Return plain data, for the job's record."""
-        return {
-            "name": self.name,
-            "digest": self.digest,
-            "python": self.python,
-            "isolated": self.isolated,
-            "files": dict(self.files),
-            "steps": [list(step) for step in self.steps],
-            "check": list(self.check),
-            "variables": dict(self.variables),
-            "job_variables": dict(self.job_variables),
-        }
 
 
 @dataclass(frozen=True)

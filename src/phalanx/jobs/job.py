@@ -116,7 +116,8 @@ def _report_sharing(shares: str, spec: JobSpec, progress: Callable[[SendProgress
 
 def _begin(job: Job, cluster: ClusterAccess, spec: JobSpec, detach: bool) -> HeadCommand:
     """Send the job's record: the head starts Python and connects to the nodes while this machine scans the code."""
-    record = json.dumps({**spec.to_record(job.id), "stack": cluster.stack_id}).encode()
+    sent = replace(spec, id=job.id, stack=cluster.stack_id, submitted_at=time.time())
+    record = json.dumps(sent.to_record()).encode()
     command = toolbox.command(cluster.shared, "submit", job.directory, *(["--detach"] if detach else []))
     connection = HeadCommand(cluster.remote(), command, stdin=subprocess.PIPE)
     connection.offer(b'{"record": %d}\n%b' % (len(record), record))
@@ -142,12 +143,10 @@ def _with_runner(connection: HeadCommand, job: Job, cluster: ClusterAccess, spec
 def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Process]:
     """Return what `submit` would start on this roster, without the job's id and port. Raises JobError for a misfit."""
     # Here, because only a dry run needs them.
-    from phalanx.runner.process import JobDescription, RefusedError, planned
+    from phalanx.runner.process import PreparedJob, RefusedError, planned
 
-    record = {**spec.to_record("JOB"), "secrets": spec.secrets}
-    description = JobDescription.from_record(record, f"{JOBS}/JOB")
     try:
-        return planned(launcher, description, roster)
+        return planned(launcher, PreparedJob.of(replace(spec, id="JOB"), f"{JOBS}/JOB"), roster)
     except RefusedError as error:
         raise JobError(*str(error).split("\n", 1)) from error
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from phalanx.errors import JobError
 from phalanx.node.validate import Invalid, parse
-from phalanx.runner.files.schema import FORMAT, job_state
-
-if TYPE_CHECKING:
-    from phalanx.jobs.environments import Environment
+from phalanx.runner.files.job_record import JobRecord
+from phalanx.runner.files.schema import job_state
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -24,8 +21,6 @@ _TAG = re.compile(r"[\w./@:+-][\w ./@:+=-]{0,127}")
 _PATH = re.compile(r"(?!.*(^|/)\.\.(/|$))/?[^/:\0\n]+(/[^/\0\n]+)*/?")
 # The options that go with --resume; all others come from the earlier job.
 _WITH_RESUME = ("resume", "directory")
-# Of the directory, the contents are sent; secrets take another way.
-_NOT_SENT = ("directory", "secrets")
 
 
 class JobState(str, Enum):
@@ -47,60 +42,11 @@ class JobState(str, Enum):
         return self not in (JobState.PENDING, JobState.RUNNING)
 
 
-def _option(flag: str, help: str, **default: Any) -> Any:
-    """Declare a field that `phalanx run` takes as a flag; the field's type decides which values the flag takes."""
-    return field(**default, metadata={"flag": flag, "help": help})
-
-
 @dataclass(frozen=True)
-class JobSpec:
-    """What to run, in a copy of `directory`. A field made with `_option` is a flag of `phalanx run`, too.
+class JobSpec(JobRecord):
+    """A job as it is requested on this machine: its record, and `directory`, of which the contents are sent."""
 
-    `env` reaches the processes through files and connections that only the job user can read, never through argv.
-    `links` are symbolic links in the copy of the code: their paths there, and what they lead to on the nodes, absolute
-    or relative to the shared directory.
-    `checkpoint` is a directory below the shared directory, which the processes find in PHALANX_CHECKPOINT; one job at a
-    time uses it. With an s3:// prefix it is also kept there. `resume` is an earlier job with such a directory: all but
-    the code, the secrets and, if it is given, the command comes from that job.
-    `secrets` are variables that are written nowhere: they go over ssh into the memory of the runner on the head, and
-    from there into the environments of the job's processes. With `nodes_min` and `nodes_max` (both or none; torchrun)
-    the job continues with the nodes that are left, and grows again. `options` are the launcher's own, by name;
-    `role_env` are variables for the processes of one role ("server", "worker"). `hosts` names the only nodes that may
-    be used. `sync_dir` is a local directory on each node: the code is copied there, and runs there. `environment`
-    describes Python packages, installed into a virtual environment on the shared directory before anything starts.
-    `via` is the cluster's batch system that allocates the nodes, `via_options` are its own arguments.
-    """
-
-    command: tuple[str, ...]
-    launcher: str = "mpi"
-    processes: int | None = _option("-n", "Processes in all.", default=None)
-    per_node: int | None = _option("-N", "Processes on each node.", default=None)
-    name: str | None = _option("--name", "A name for the job, to find it by.", default=None)
-    directory: Path = _option("--directory", "The code.", default=Path())  # noqa: RUF009
-    env: Mapping[str, str] = _option("--env", "A variable for the job. Repeatable.", default_factory=dict)
-    tags: Mapping[str, str] = _option("--tag", "A label for the job, to find it by. Repeatable.", default_factory=dict)
-    links: Mapping[str, str] = _option(
-        "--link", "A link in the job's copy of the code, such as data=datasets/mnist. Repeatable.", default_factory=dict
-    )
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    checkpoint: str | None = _option(
-        "--checkpoint",
-        "A directory for checkpoints, PHALANX_CHECKPOINT, that outlives the job: on the shared directory, or in S3.",
-        default=None,
-    )
-    resume: str | None = _option("--resume", "Go on from this job's checkpoints, with its command.", default=None)
-    restarts: int = _option("--restarts", "How often it is started again when it fails.", default=0)
-    wait: bool = _option("--wait", "Wait for free slots instead of sharing them with other jobs.", default=False)
-    wait_limit_s: int = _option("--wait-limit", "With --wait: give up after so many seconds.", default=86400)
-    nodes_min: int | None = None
-    nodes_max: int | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-    role_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    hosts: tuple[str, ...] = ()
-    sync_dir: str = ""
-    environment: Environment | None = None
-    via: str | None = None
-    via_options: tuple[str, ...] = ()
+    directory: Path = field(default=Path(), metadata={"flag": "--directory", "help": "The code."})
 
     def __post_init__(self) -> None:
         if not self.command and not self.resume:
@@ -138,19 +84,6 @@ class JobSpec:
                 f"'{self.name}' can't be a job's name", "Use letters, digits, '_', '-' and '.': at most 63 of them."
             )
 
-    def to_record(self, job_id: str) -> dict[str, Any]:
-        """Return the job's record as the head keeps it, for JSON, without the secrets."""
-        sent = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _NOT_SENT}
-        environment = self.environment.to_record() if self.environment else None
-        return {
-            "format": FORMAT,
-            **sent,
-            "id": job_id,
-            "name": self.name or "",
-            "environment": environment,
-            "submitted_at": time.time(),
-        }
-
     def _check_via(self) -> None:
         if self.via_options and not self.via:
             raise JobError("--via-option needs --via", "Add --via slurm, sge or yarn: it hands the job to a scheduler.")
@@ -159,8 +92,8 @@ class JobSpec:
             raise JobError(f"with --via {self.via}, {self.via} decides {what}", "Request processes with -n and -N.")
 
     def _check_resume(self) -> None:
-        given = (one for one in fields(self) if self.resume and one.metadata and one.name not in _WITH_RESUME)
-        for option in given:
+        options = [one for one in fields(self) if one.metadata.get("flag") and one.name not in _WITH_RESUME]
+        for option in options if self.resume else ():
             if getattr(self, option.name) not in (option.default, {}):
                 raise JobError(
                     f"{option.metadata['flag']} can't be changed with --resume, which takes it from job {self.resume}",

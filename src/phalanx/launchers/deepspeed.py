@@ -8,7 +8,7 @@ from typing import Dict, List, Tuple
 from phalanx.launchers import gpus
 from phalanx.launchers.placement import place
 from phalanx.node.roster import Roster
-from phalanx.runner.process import JobDescription, Process, RefusedError, refuse_variables
+from phalanx.runner.process import PreparedJob, Process, RefusedError, refuse_variables
 
 NAME = "deepspeed"
 SUMMARY = "deepspeed on every node, one rank per GPU or slot"
@@ -30,7 +30,7 @@ _GRANTED = "PHALANX_GPUS"
 _MASTER = 0
 
 
-def processes(job: JobDescription, roster: Roster) -> List[Process]:
+def processes(job: PreparedJob, roster: Roster) -> List[Process]:
     """Start one `deepspeed --no_ssh` per node; the hostfile gives each exactly its share of the ranks."""
     refuse_variables(job, _SETS)
     ranks = place(job, roster)
@@ -39,7 +39,7 @@ def processes(job: JobDescription, roster: Roster) -> List[Process]:
     return [_process(job, ranks, number, node, {**env, **_granted(job, node)}) for number, node in enumerate(ranks)]
 
 
-def _process(job: JobDescription, ranks: Dict[str, int], number: int, node: str, env: Dict[str, str]) -> Process:
+def _process(job: PreparedJob, ranks: Dict[str, int], number: int, node: str, env: Dict[str, str]) -> Process:
     flags: Dict[str, object] = {
         "hostfile": f"{job.directory}/hostfile",
         "node_rank": number,
@@ -60,12 +60,12 @@ def _process(job: JobDescription, ranks: Dict[str, int], number: int, node: str,
     )
 
 
-def _granted(job: JobDescription, node: str) -> Dict[str, str]:
+def _granted(job: PreparedJob, node: str) -> Dict[str, str]:
     devices = job.devices.get(node)
     return {_GRANTED: ",".join(devices)} if devices else {}
 
 
-def _own_flags(job: JobDescription) -> List[str]:
+def _own_flags(job: PreparedJob) -> List[str]:
     text = job.options.get("deepspeed-flags", "")
     try:
         return shlex.split(text)
@@ -77,7 +77,7 @@ def _hostfile(ranks: Dict[str, int]) -> str:
     return "".join(f"{node} slots={count}\n" for node, count in ranks.items())
 
 
-def _rank(job: JobDescription) -> str:
+def _rank(job: PreparedJob) -> str:
     # DeepSpeed numbers a node's GPUs from 0, even if a batch scheduler granted others. It adds --local_rank=N after the
     # first word of what it starts; the user's program gets it as its last word, which the keeper expects after "=".
     visible = f'[ -z "${_GRANTED}" ] || export CUDA_VISIBLE_DEVICES="${_GRANTED}"'

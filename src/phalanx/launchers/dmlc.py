@@ -9,7 +9,7 @@ from phalanx.launchers import gpus
 from phalanx.launchers.options import count
 from phalanx.launchers.placement import place, spread
 from phalanx.node.roster import Node, Roster
-from phalanx.runner.process import JobDescription, Process
+from phalanx.runner.process import PreparedJob, Process
 
 NAME = "dmlc"
 SUMMARY = "scheduler, servers and workers of a parameter server: MXNet's dist_sync and dist_async"
@@ -22,7 +22,7 @@ RECIPES: Tuple[str, ...] = ("mxnet",)
 _SCHEDULER = 0
 
 
-def processes(job: JobDescription, roster: Roster) -> List[Process]:
+def processes(job: PreparedJob, roster: Roster) -> List[Process]:
     """Start one worker per slot (or as -n and -N say), one server per node, and the scheduler on the first node.
 
     Servers and scheduler run the same command, as with DMLC's own tracker: there, `import mxnet` serves and then exits.
@@ -50,7 +50,7 @@ def _worker(group: _Group, number: int, node: Node, local: int, gpus_each: int) 
 class _Group:
     """What all processes of the job have in common."""
 
-    job: JobDescription
+    job: PreparedJob
     first: Node
     workers: int
     servers: int

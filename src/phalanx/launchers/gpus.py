@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Dict, Mapping
 
 from phalanx.node.roster import Roster
-from phalanx.runner.process import JobDescription, RefusedError
+from phalanx.runner.process import PreparedJob, RefusedError
 
 _REQUEST_FEWER = "Each process needs one: request fewer with -N, or set `slots:` in phalanx.yaml."
 _REQUEST_MORE = "Each process needs one of the granted GPUs: request more (slurm: --via-option --gpus-per-task=1)."
 
 
-def per_process(job: JobDescription, roster: Roster, placed: Mapping[str, int]) -> int:
+def per_process(job: PreparedJob, roster: Roster, placed: Mapping[str, int]) -> int:
     """Return the number of GPUs per process, the same everywhere; 0 without GPUs. `placed` is the result of `place`.
 
     Raises RefusedError as `require_alike` does, and when there are more processes than GPUs.
@@ -28,7 +28,7 @@ def per_process(job: JobDescription, roster: Roster, placed: Mapping[str, int]) 
     return min(gpus.values()) // max(placed.values())
 
 
-def require_alike(job: JobDescription, roster: Roster, placed: Mapping[str, int]) -> None:
+def require_alike(job: PreparedJob, roster: Roster, placed: Mapping[str, int]) -> None:
     """Raise RefusedError when the nodes have different numbers of GPUs and -N is not given."""
     gpus = _counts(roster, placed)
     fewest, most = min(gpus, key=lambda name: gpus[name]), max(gpus, key=lambda name: gpus[name])
@@ -48,7 +48,7 @@ def numbers(local: int, each: int) -> str:
     return ",".join(map(str, _own(local, each)))
 
 
-def visible(job: JobDescription, node: str, local: int, each: int) -> str:
+def visible(job: PreparedJob, node: str, local: int, each: int) -> str:
     """Return them as in CUDA_VISIBLE_DEVICES: among all GPUs of the node, if a batch scheduler granted some."""
     granted = job.devices.get(node)
     return ",".join(granted[number] for number in _own(local, each)) if granted else numbers(local, each)

@@ -7,7 +7,7 @@ from typing import Dict, List, Tuple
 from phalanx.launchers import gpus
 from phalanx.launchers.placement import place
 from phalanx.node.roster import Roster
-from phalanx.runner.process import JobDescription, Process
+from phalanx.runner.process import PreparedJob, Process
 
 NAME = "jax"
 SUMMARY = "one process per GPU or slot, so that jax.distributed.initialize() needs no arguments"
@@ -20,7 +20,7 @@ RECIPES: Tuple[str, ...] = ("jax",)
 _COORDINATOR = 0
 
 
-def processes(job: JobDescription, roster: Roster) -> List[Process]:
+def processes(job: PreparedJob, roster: Roster) -> List[Process]:
     """Number the processes node by node; process 0 runs JAX's coordinator."""
     placed = place(job, roster)
     each = gpus.per_process(job, roster, placed)
@@ -28,7 +28,7 @@ def processes(job: JobDescription, roster: Roster) -> List[Process]:
     return [_process(job, places, number, each) for number in range(len(places))]
 
 
-def _process(job: JobDescription, places: List[Tuple[str, int]], number: int, each: int) -> Process:
+def _process(job: PreparedJob, places: List[Tuple[str, int]], number: int, each: int) -> Process:
     node, local = places[number]
     visible = {"JAX_LOCAL_DEVICE_IDS": gpus.numbers(local, each)} if each else {}
     return Process(
@@ -43,7 +43,7 @@ def _process(job: JobDescription, places: List[Tuple[str, int]], number: int, ea
     )
 
 
-def _environment(job: JobDescription, places: List[Tuple[str, int]], number: int) -> Dict[str, str]:
+def _environment(job: PreparedJob, places: List[Tuple[str, int]], number: int) -> Dict[str, str]:
     coordinator = f"{places[0][0]}:{job.port(_COORDINATOR)}"
     return {
         "JAX_COORDINATOR_ADDRESS": coordinator,

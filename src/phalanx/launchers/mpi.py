@@ -7,7 +7,7 @@ from typing import Dict, List, Tuple
 from phalanx.launchers import gpus
 from phalanx.launchers.placement import place
 from phalanx.node.roster import Roster
-from phalanx.runner.process import JobDescription, Process
+from phalanx.runner.process import PreparedJob, Process
 
 NAME = "mpi"
 SUMMARY = "mpiexec over all slots: MPI programs, mpi4py, ChainerMN"
@@ -29,7 +29,7 @@ _HYDRA_FLAGS = ("-genvnone",)
 _OPEN_MPI_FLAGS = ("--leave-session-attached",)
 
 
-def processes(job: JobDescription, roster: Roster) -> List[Process]:
+def processes(job: PreparedJob, roster: Roster) -> List[Process]:
     """Start one mpiexec; its hostfile gives each node exactly the slots to use."""
     ranks = place(job, roster)
     gpus.require_alike(job, roster, ranks)
@@ -58,13 +58,13 @@ def _hostfile(ranks: Dict[str, int], hydra: bool) -> str:
     return "".join(line.format(node, count) + "\n" for node, count in ranks.items())
 
 
-def _agent(job: JobDescription) -> str:
+def _agent(job: PreparedJob) -> str:
     # The agent asks the head's runner, whose ssh connections to the nodes are open: this saves a handshake, and the
     # engine's daemons become children of the node's starter, which sees how they end.
     return f'#!/bin/sh\nexec python3 -IS "{job.directory}/rsh_agent.py" "$@"\n'
 
 
-def _environment(job: JobDescription) -> Dict[str, str]:
+def _environment(job: PreparedJob) -> Dict[str, str]:
     agent = f"{job.directory}/agent"
     names: Tuple[Tuple[str, str], ...] = (
         ("OMPI_MCA_plm_rsh_agent", agent),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Dict, NamedTuple
 
 if TYPE_CHECKING:
-    from phalanx.runner.process import JobDescription
+    from phalanx.runner.process import PreparedJob
 
 
 class Option(NamedTuple):
@@ -24,7 +24,7 @@ OPTIONS: Dict[str, Option] = {
 }
 
 
-def count(job: JobDescription, name: str, default: int) -> int:
+def count(job: PreparedJob, name: str, default: int) -> int:
     """Parse an option that is a number of processes, 1 or more. Raises RefusedError."""
     text = job.options.get(name)
     if text is None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from phalanx.node.roster import Node, Roster
-from phalanx.runner.process import JobDescription, RefusedError
+from phalanx.runner.process import PreparedJob, RefusedError
 
 
 def place(
-    job: JobDescription, roster: Roster, default_per_node: Optional[int] = None, evenly: bool = False
+    job: PreparedJob, roster: Roster, default_per_node: Optional[int] = None, evenly: bool = False
 ) -> Dict[str, int]:
     """Map node names to numbers of processes, in the roster's order, without nodes that get none. Raises RefusedError.
 
@@ -46,7 +46,7 @@ def _room(node: Node, per_node: Optional[int]) -> int:
     return per_node
 
 
-def _require_room(job: JobDescription, room: Dict[str, int]) -> None:
+def _require_room(job: PreparedJob, room: Dict[str, int]) -> None:
     if (job.processes or 0) > sum(room.values()):
         raise RefusedError(_too_many(job, list(room.values())))
 
@@ -64,7 +64,7 @@ def _fill(left: int, room: Dict[str, int]) -> Dict[str, int]:
     return {name: count for name, count in placed.items() if count}
 
 
-def _too_many(job: JobDescription, room: Sequence[int]) -> str:
+def _too_many(job: PreparedJob, room: Sequence[int]) -> str:
     nodes = f"{len(room)} node{'s' if len(room) > 1 else ''}"
     limit = f" at {job.per_node} per node (-N)" if job.per_node else ""
     return (

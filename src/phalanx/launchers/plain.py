@@ -6,7 +6,7 @@ from typing import Dict, List, Tuple
 
 from phalanx.launchers.placement import place
 from phalanx.node.roster import Roster
-from phalanx.runner.process import JobDescription, Process
+from phalanx.runner.process import PreparedJob, Process
 
 NAME = "exec"
 SUMMARY = "the plain command on every node, with RANK, WORLD_SIZE and MASTER_ADDR"
@@ -16,14 +16,14 @@ OPTIONS: Tuple[str, ...] = ()
 RECIPES: Tuple[str, ...] = ()
 
 
-def processes(job: JobDescription, roster: Roster) -> List[Process]:
+def processes(job: PreparedJob, roster: Roster) -> List[Process]:
     """Start one process per node, or as many as -n and -N say; ranks are dense and in the roster's order."""
     ranks = place(job, roster, default_per_node=1)
     places = [(node, local) for node, count in ranks.items() for local in range(count)]
     return [_process(job, ranks, rank, node, local) for rank, (node, local) in enumerate(places)]
 
 
-def _process(job: JobDescription, ranks: Dict[str, int], rank: int, node: str, local: int) -> Process:
+def _process(job: PreparedJob, ranks: Dict[str, int], rank: int, node: str, local: int) -> Process:
     nodes = list(ranks)
     numbers = {
         "RANK": rank,

@@ -8,7 +8,7 @@ from typing import Dict, List, Tuple
 
 from phalanx.launchers.placement import place
 from phalanx.node.roster import Node, Roster
-from phalanx.runner.process import JobDescription, Process
+from phalanx.runner.process import PreparedJob, Process
 
 NAME = "ray"
 SUMMARY = "a Ray cluster for the time of the job; the command runs once, on the head, as its driver"
@@ -31,7 +31,7 @@ _ADVICE = r"^(?:[-\d]+ [\d:,]+\t(?:INFO|SUCC) .*)?\n?"
 _START_TIMEOUT_S = "120"
 
 
-def processes(job: JobDescription, roster: Roster) -> List[Process]:
+def processes(job: PreparedJob, roster: Roster) -> List[Process]:
     """Run `ray start` on every node, with as many CPUs as -n and -N (or the slots) say; then the command."""
     cpus = place(job, roster)
     nodes = [node for node in roster.nodes if node.name in cpus]
@@ -39,7 +39,7 @@ def processes(job: JobDescription, roster: Roster) -> List[Process]:
     return [_driver(job, nodes[0], address, len(nodes)), *(_ray(job, node, nodes[0], cpus) for node in nodes)]
 
 
-def _driver(job: JobDescription, head: Node, address: str, nodes: int) -> Process:
+def _driver(job: PreparedJob, head: Node, address: str, nodes: int) -> Process:
     source = pkgutil.get_data(__package__ or "", _NODES) or b""
     # In two steps, the second under a keeper, so that the start of the command itself is known.
     wait = f"python3 {shlex.quote(f'{job.directory}/{_NODES}')} {nodes}"
@@ -54,7 +54,7 @@ def _driver(job: JobDescription, head: Node, address: str, nodes: int) -> Proces
     )
 
 
-def _ray(job: JobDescription, node: Node, head: Node, cpus: Dict[str, int]) -> Process:
+def _ray(job: PreparedJob, node: Node, head: Node, cpus: Dict[str, int]) -> Process:
     ports = (job.port(_AGENT),) if node != head else (job.port(_GCS), job.port(_AGENT))
     return Process(
         label=f"ray@{node.name}",
@@ -70,12 +70,12 @@ def _ray(job: JobDescription, node: Node, head: Node, cpus: Dict[str, int]) -> P
     )
 
 
-def _key(job: JobDescription) -> Dict[str, str]:
+def _key(job: PreparedJob) -> Dict[str, str]:
     """Return the variables of Ray's token: without it, anyone who reaches Ray's ports may run anything."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": f"{job.directory}/{_TOKEN}"}
 
 
-def _flags(job: JobDescription, node: Node, head: Node, cpus: int) -> Tuple[str, ...]:
+def _flags(job: PreparedJob, node: Node, head: Node, cpus: int) -> Tuple[str, ...]:
     own: Dict[str, object] = {
         "node-ip-address": node.address,
         "num-cpus": cpus,

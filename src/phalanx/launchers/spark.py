@@ -6,7 +6,7 @@ from typing import Dict, List, Tuple
 
 from phalanx.launchers.placement import place
 from phalanx.node.roster import Node, Roster
-from phalanx.runner.process import JobDescription, Process
+from phalanx.runner.process import PreparedJob, Process
 
 NAME = "spark"
 SUMMARY = "a standalone Spark cluster for the time of the job; the command runs once, on the head, as its driver"
@@ -60,7 +60,7 @@ exit 1
 """
 
 
-def processes(job: JobDescription, roster: Roster) -> List[Process]:
+def processes(job: PreparedJob, roster: Roster) -> List[Process]:
     """Run a master on the first node and a worker on each, with as many cores as -n and -N (or the slots) say."""
     cores = place(job, roster)
     nodes = [node for node in roster.nodes if node.name in cores]
@@ -68,7 +68,7 @@ def processes(job: JobDescription, roster: Roster) -> List[Process]:
     return [_driver(job, nodes[0], sum(cores.values())), _master(job, nodes[0]), *workers]
 
 
-def _driver(job: JobDescription, head: Node, cores: int) -> Process:
+def _driver(job: PreparedJob, head: Node, cores: int) -> Process:
     wait = _WAIT.format(
         turns=_START_TIMEOUT_S * 5,
         timeout_s=_START_TIMEOUT_S,
@@ -93,7 +93,7 @@ def _driver(job: JobDescription, head: Node, cores: int) -> Process:
     )
 
 
-def _settings(job: JobDescription, head: Node, cores: int) -> Dict[str, object]:
+def _settings(job: PreparedJob, head: Node, cores: int) -> Dict[str, object]:
     """Return what is in spark-defaults.conf. Without the secret, anyone who reaches Spark's ports may run anything."""
     return {
         "spark.master": _url(job, head),
@@ -112,19 +112,19 @@ def _settings(job: JobDescription, head: Node, cores: int) -> Dict[str, object]:
     }
 
 
-def _master(job: JobDescription, head: Node) -> Process:
+def _master(job: PreparedJob, head: Node) -> Process:
     flags = ("--host", head.address, "--port", str(job.port(_MASTER)), "--webui-port", "0")
     return _service(job, head, f"master@{head.name}", (PROGRAM, f"{_DEPLOY}.master.Master", *flags), _MASTER, {})
 
 
-def _worker(job: JobDescription, node: Node, head: Node, cores: int) -> Process:
+def _worker(job: PreparedJob, node: Node, head: Node, cores: int) -> Process:
     flags = ("--host", node.address, "--port", str(job.port(_WORKER)), "--webui-port", "0", "--cores", str(cores))
     argv = (f"{job.directory}/{_AFTER_MASTER}", PROGRAM, f"{_DEPLOY}.worker.Worker", *flags, _url(job, head))
     return _service(job, node, f"worker@{node.name}", argv, _WORKER, {node.name: cores})
 
 
 def _service(
-    job: JobDescription, node: Node, label: str, argv: Tuple[str, ...], port: int, places: Dict[str, int]
+    job: PreparedJob, node: Node, label: str, argv: Tuple[str, ...], port: int, places: Dict[str, int]
 ) -> Process:
     return Process(
         label=label,
@@ -139,9 +139,9 @@ def _service(
     )
 
 
-def _url(job: JobDescription, head: Node) -> str:
+def _url(job: PreparedJob, head: Node) -> str:
     return f"spark://{head.address}:{job.port(_MASTER)}"
 
 
-def _env(job: JobDescription, node: Node) -> Dict[str, str]:
+def _env(job: PreparedJob, node: Node) -> Dict[str, str]:
     return {"SPARK_CONF_DIR": job.directory, "SPARK_LOCAL_IP": node.address}

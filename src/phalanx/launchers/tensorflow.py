@@ -11,7 +11,7 @@ from phalanx.launchers import gpus
 from phalanx.launchers.options import count
 from phalanx.launchers.placement import place
 from phalanx.node.roster import Roster
-from phalanx.runner.process import JobDescription, Process, RefusedError
+from phalanx.runner.process import PreparedJob, Process, RefusedError
 
 NAME = "tensorflow"
 SUMMARY = "TensorFlow's workers and parameter servers: TF_CONFIG, or TF1's --ps_hosts and --worker_hosts"
@@ -23,7 +23,7 @@ RECIPES: Tuple[str, ...] = ("tensorflow",)
 _STYLES = ("config", "flags")
 
 
-def processes(job: JobDescription, roster: Roster) -> List[Process]:
+def processes(job: PreparedJob, roster: Roster) -> List[Process]:
     """Start one worker per slot; with --ps also parameter servers, one on each node in turn, and for TF2 a chief.
 
     TF2's ParameterServerStrategy trains from the chief; its workers and servers serve, and none of them ends by itself.
@@ -51,7 +51,7 @@ class _Task:
     def address(self) -> str:
         return f"{self.node}:{self.port}"
 
-    def process(self, job: JobDescription, jobs: Dict[str, List[str]]) -> Process:
+    def process(self, job: PreparedJob, jobs: Dict[str, List[str]]) -> Process:
         flags, config = (), {}
         if _style(job) == "flags":
             flags = self._flags(jobs)
@@ -81,14 +81,14 @@ class _Task:
         )
 
 
-def _style(job: JobDescription) -> str:
+def _style(job: PreparedJob) -> str:
     style = job.options.get("tf-style", _STYLES[0])
     if style not in _STYLES:
         raise RefusedError(f"--tf-style is '{style}'\nIt is one of: {', '.join(_STYLES)}.")
     return style
 
 
-def _tasks(job: JobDescription, roster: Roster) -> List[_Task]:
+def _tasks(job: PreparedJob, roster: Roster) -> List[_Task]:
     placed = place(job, roster)
     is_flags = _style(job) == "flags"
     servers = count(job, "ps", len(placed) if is_flags else 0)
@@ -111,7 +111,7 @@ def _tasks(job: JobDescription, roster: Roster) -> List[_Task]:
     ]
 
 
-def _visible(job: JobDescription, kind: str, seat: Tuple[str, int], each: int) -> Optional[str]:
+def _visible(job: PreparedJob, kind: str, seat: Tuple[str, int], each: int) -> Optional[str]:
     """Show GPUs to workers only: TensorFlow takes all the memory of every GPU that a process sees."""
     if not each:
         return None

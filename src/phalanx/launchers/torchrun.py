@@ -8,7 +8,7 @@ from typing import Dict, List, Tuple
 from phalanx.launchers import gpus
 from phalanx.launchers.placement import place
 from phalanx.node.roster import Roster
-from phalanx.runner.process import JobDescription, Process, RefusedError, refuse_variables
+from phalanx.runner.process import PreparedJob, Process, RefusedError, refuse_variables
 
 NAME = "torchrun"
 SUMMARY = "torchrun on every node, one rank per slot: PyTorch DDP, FSDP"
@@ -27,7 +27,7 @@ _ELASTIC_RESTARTS = 3
 _RENDEZVOUS = {"last_call_timeout": "5", "keep_alive_interval": "3", "keep_alive_max_attempt": "4"}
 
 
-def processes(job: JobDescription, roster: Roster) -> List[Process]:
+def processes(job: PreparedJob, roster: Roster) -> List[Process]:
     """Start one torchrun per node: with a static rendezvous on the first, or with --nodes an elastic one."""
     refuse_variables(job, _SETS)
     job = replace(job, command=_command(job.command))
@@ -38,7 +38,7 @@ def processes(job: JobDescription, roster: Roster) -> List[Process]:
     return [_torchrun(job, ranks, number, node) for number, node in enumerate(ranks)]
 
 
-def _torchrun(job: JobDescription, ranks: Dict[str, int], number: int, node: str) -> Process:
+def _torchrun(job: PreparedJob, ranks: Dict[str, int], number: int, node: str) -> Process:
     flags: Dict[str, object] = {
         "nnodes": len(ranks),
         "node-rank": number,
@@ -49,7 +49,7 @@ def _torchrun(job: JobDescription, ranks: Dict[str, int], number: int, node: str
     return _process(job, node, ranks[node], flags, {})
 
 
-def _elastic(job: JobDescription, roster: Roster) -> List[Process]:
+def _elastic(job: PreparedJob, roster: Roster) -> List[Process]:
     fewest, most = job.nodes_min or 1, job.nodes_max or 1
     if len(roster.nodes) < fewest:
         raise RefusedError(
@@ -61,7 +61,7 @@ def _elastic(job: JobDescription, roster: Roster) -> List[Process]:
     return [_elastic_torchrun(job, node, count, next(iter(ranks))) for node, count in ranks.items()]
 
 
-def _elastic_torchrun(job: JobDescription, node: str, count: int, first: str) -> Process:
+def _elastic_torchrun(job: PreparedJob, node: str, count: int, first: str) -> Process:
     rendezvous = {**_RENDEZVOUS, "is_host": str(node == first).lower()}
     flags: Dict[str, object] = {
         "nnodes": f"{job.nodes_min}:{job.nodes_max}",
@@ -77,7 +77,7 @@ def _elastic_torchrun(job: JobDescription, node: str, count: int, first: str) ->
     return _process(job, node, count, flags, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"})
 
 
-def _process(job: JobDescription, node: str, count: int, flags: Dict[str, object], env: Dict[str, str]) -> Process:
+def _process(job: PreparedJob, node: str, count: int, flags: Dict[str, object], env: Dict[str, str]) -> Process:
     argv = ["torchrun", *(f"--{name}={value}" for name, value in flags.items()), "--no-python"]
     return Process(
         label=f"torchrun@{node}",

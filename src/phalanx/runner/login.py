@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Tuple
 
     from phalanx.node.roster import Node
-    from phalanx.runner.process import JobDescription
+    from phalanx.runner.process import PreparedJob
 
 # ServerAlive covers the time before the first frame; after it, heartbeats are quicker.
 SSH = ("ssh", "-x", "-T", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "ControlPath=none")
@@ -59,7 +59,7 @@ def spawned(argv: Tuple[str, ...]) -> Line:
     return Line(in_write, out_read, err_read, lambda: os.kill(pid, signal.SIGKILL))
 
 
-def log_in(job: JobDescription, node: Node) -> Line:
+def log_in(job: PreparedJob, node: Node) -> Line:
     """Start a starter over ssh, or directly on the head, and return the line to it."""
     args = ["starter", job.id, job.work, *(["--head"] if node.head else [])]
     kept = "" if node.head else _kept_connection(node.instance_id)

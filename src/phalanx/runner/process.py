@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Collection, Mapping, Optional, Protocol, Sequence, Tuple
+from dataclasses import dataclass, field, fields
+from typing import Any, Collection, Mapping, Protocol, Sequence, Tuple
 
 from phalanx.node.roster import Roster
+from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.names import WORK
 
 # Ports that phalanx chooses: above those of a node's services, below those that Linux assigns itself (32768 on).
@@ -18,51 +19,29 @@ class RefusedError(ValueError):
 
 
 @dataclass(frozen=True)
-class JobDescription:
+class PreparedJob(JobRecord):
     """What the user requested, and what the head's runner found out before it calls the launcher.
 
-    `processes` and `per_node` are None where the user gave no number. `directory` is the job's own, at the same path
-    on every node. `engine` is the output of the launcher's ENGINE command on the head ("" when it is missing),
-    `master_port` a TCP port that was free there, and `first_port` begins the job's own ports: see `port`. `secrets` are
-    variables that only the runner passes to processes; a launcher puts them into neither argv nor env nor files.
-    `nodes_min` and `nodes_max` are set for a job that continues with fewer nodes and grows again; an engine that does
-    so may restart its ranks `restarts` times. `options` are the launcher's own (name → text; OPTIONS lists those it
-    takes), `role_env` are variables for the processes of one role. `hosts` are the only nodes that may be used, in this
-    order (none: all); `sync_dir` is where each node gets its own copy of the code, to run in. `devices` (node → numbers
-    or names) are the GPUs that the job may see: those that a batch scheduler granted where it names them, or those
-    that no other job uses; elsewhere it may use all. `token` is
+    `directory` is the job's own, at the same path on every node. `engine` is the output of the launcher's ENGINE
+    command on the head ("" when it is missing), `master_port` a TCP port that was free there, and `first_port` begins
+    the job's own ports: see `port`. `devices` (node → numbers or names) are the GPUs that the job may see: those that a
+    batch scheduler granted where it names them, or those that no other job uses; elsewhere it may use all. `token` is
     this job's secret, for engines that authenticate processes that join, and for nodes' agents, which give the job's
     credentials in return. A launcher may put it only into files.
     """
 
-    id: str
-    launcher: str
-    command: Tuple[str, ...]
-    directory: str
-    processes: Optional[int] = None
-    per_node: Optional[int] = None
-    name: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    directory: str = ""
     master_port: int = 0
     token: str = field(default="", repr=False)
     first_port: int = FIRST_PORT
     engine: str = ""
-    nodes_min: Optional[int] = None
-    nodes_max: Optional[int] = None
-    restarts: int = 0
-    options: Mapping[str, str] = field(default_factory=dict)
-    role_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    hosts: Tuple[str, ...] = ()
-    sync_dir: str = ""
     devices: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
-    def from_record(cls, job: Mapping[str, Any], directory: str, **found: Any) -> JobDescription:
-        """Build one from job.json (and the secrets) of a job in `directory`, and from what was `found` on the head."""
-        known = {name: job[name] for name in cls.__dataclass_fields__ if name in job}
-        lists = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
-        return cls(**{**known, **lists, "directory": directory, **found})
+    def of(cls, job: JobRecord, directory: str, **found: Any) -> PreparedJob:
+        """Return a job in `directory`, with what was `found` on the head."""
+        requested = {one.name: getattr(job, one.name) for one in fields(JobRecord)}
+        return cls(**requested, directory=directory, **found)
 
     @property
     def work(self) -> str:
@@ -127,17 +106,17 @@ class Launcher(Protocol):
 
     NAME: str
     SUMMARY: str
-    ENGINE: Tuple[str, ...]  # command whose output on the head goes to JobDescription.engine; () for none
+    ENGINE: Tuple[str, ...]  # command whose output on the head goes to PreparedJob.engine; () for none
     OPTIONS: Tuple[str, ...]  # names of `phalanx.launchers.options` that it takes
     PROGRAM: str  # what it starts on nodes in addition to the user's command; "" for none
     RECIPES: Tuple[str, ...]  # those that install its engine
 
-    def processes(self, job: JobDescription, roster: Roster) -> Sequence[Process]:
+    def processes(self, job: PreparedJob, roster: Roster) -> Sequence[Process]:
         """Return every process to start. Raises RefusedError when the job does not fit the roster."""
         ...
 
 
-def _chosen(job: JobDescription, roster: Roster) -> Roster:
+def _chosen(job: PreparedJob, roster: Roster) -> Roster:
     """Return the roster with only the job's nodes."""
     if not job.hosts:
         return roster
@@ -147,7 +126,7 @@ def _chosen(job: JobDescription, roster: Roster) -> Roster:
     return roster._replace(nodes=tuple(node for node in map(roster.find, job.hosts) if node))
 
 
-def planned(launcher: Launcher, job: JobDescription, roster: Roster) -> Sequence[Process]:
+def planned(launcher: Launcher, job: PreparedJob, roster: Roster) -> Sequence[Process]:
     """Return what the launcher starts for this job. Raises RefusedError, also for an option that it doesn't take."""
     for name in job.options:
         if name not in launcher.OPTIONS:
@@ -166,7 +145,7 @@ def _training(roster: Roster) -> Roster:
     return roster._replace(nodes=roster.workers)
 
 
-def refuse_variables(job: JobDescription, own: Collection[str]) -> None:
+def refuse_variables(job: PreparedJob, own: Collection[str]) -> None:
     """Raise RefusedError when the user has set one of these, which the launcher (or its engine) sets itself."""
     wrong = [name for name in (*job.env, *job.secrets) if name in own]
     if wrong:

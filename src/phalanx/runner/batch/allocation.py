@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
     from phalanx.runner.batch.scheduling import Call, Scheduler
+    from phalanx.runner.files.job_record import JobRecord
     from phalanx.runner.head.stage import Stage
     from phalanx.runner.process import Process
 
@@ -276,14 +277,14 @@ def _send_beat(fd: int) -> None:
         pass  # that starter has died: the attempt's channel to it will report that
 
 
-def request_for(job: Dict[str, Any], directory: str, scheduler: str, processes: Sequence[Process]) -> Request:
+def request_for(job: JobRecord, directory: str, scheduler: str, processes: Sequence[Process]) -> Request:
     """Return the request for a launcher's plan; with only -n the scheduler may place the processes freely."""
     ranks: Counter[str] = Counter()
     for places in [one.places for one in processes if one.places] or [one.ranks for one in processes]:
         ranks.update(places)
-    anywhere = job["processes"] is not None and job["per_node"] is None
+    anywhere = job.processes is not None and job.per_node is None
     shape = {"processes": sum(ranks.values()), "nodes": len(ranks), "per_node": max(ranks.values())}
-    return Request(job["id"], directory, scheduler, **shape, anywhere=anywhere, options=tuple(job["via_options"]))
+    return Request(job.id, directory, scheduler, **shape, anywhere=anywhere, options=job.via_options)
 
 
 def log_tail(path: str) -> str:

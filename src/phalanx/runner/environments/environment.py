@@ -21,16 +21,20 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from phalanx.node.validate import Invalid
 from phalanx.objects import trees
 from phalanx.runner.environments import managed_python, node_copy
 from phalanx.runner.environments.build_log import BuildLog
 from phalanx.runner.environments.interpreters import Interpreter, find
 from phalanx.runner.environments.uv_settings import QUIET, from_pip, plain_variables
+from phalanx.runner.files import job_record
 from phalanx.runner.files import state as states
 from phalanx.runner.system import ENVIRONMENT, PR_SET_PDEATHSIG, activated, prctl, signal_name
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, Optional, Sequence
+    from typing import Dict, List, Mapping, Optional, Sequence
+
+    from phalanx.runner.files.job_record import Environment
 
 RESULT = "environment.json"
 _ON_IMAGE = "/usr/local/lib/phalanx/environments"
@@ -45,10 +49,10 @@ class CannotMakeError(Exception):
     """Why there is no environment: one line, then a hint."""
 
 
-def job_variables(wanted: Dict[str, Any], directory: str) -> Dict[str, str]:
+def job_variables(wanted: Environment, directory: str) -> Dict[str, str]:
     """Return the variables that an environment sets for its jobs; `{shared}` in one is the shared directory."""
     shared = os.path.dirname(os.path.dirname(node_copy.root_of(directory)))
-    return {name: value.replace("{shared}", shared) for name, value in wanted["job_variables"].items()}
+    return {name: value.replace("{shared}", shared) for name, value in wanted.job_variables.items()}
 
 
 def bring(directory: str) -> int:
@@ -58,11 +62,10 @@ def bring(directory: str) -> int:
     of the machine image is kept nowhere else ("").
     """
     os.umask(0o077)
-    with open(os.path.join(directory, "job.json")) as file:
-        wanted = json.load(file)["environment"]
     try:
+        wanted = _wanted(directory)
         result = _on_image(wanted) or _on_shared_directory(directory, wanted)
-    except CannotMakeError as error:
+    except (CannotMakeError, Invalid) as error:
         result = {"problem": str(error)}
     except OSError as error:
         result = {"problem": f"{error.filename or 'the shared directory'}: {error.strerror}"}
@@ -70,18 +73,25 @@ def bring(directory: str) -> int:
     return 1 if "problem" in result else 0
 
 
-def _on_image(wanted: Dict[str, Any]) -> Optional[Dict[str, str]]:
+def _wanted(directory: str) -> Environment:
+    wanted = job_record.read(directory).environment
+    if wanted is None:
+        raise Invalid("the job's record has no environment any more")
+    return wanted
+
+
+def _on_image(wanted: Environment) -> Optional[Dict[str, str]]:
     """Return the environment that the machine image has of the same recipe, on every node; None if it has none."""
-    path = os.path.join(_ON_IMAGE, wanted["name"])
+    path = os.path.join(_ON_IMAGE, wanted.name)
     try:
         with open(os.path.join(path, node_copy.COMPLETE)) as file:
-            is_same = json.load(file)["digest"] == wanted["digest"]
+            is_same = json.load(file)["digest"] == wanted.digest
     except (FileNotFoundError, KeyError, ValueError):
         return None
     return {"kept": "", "path": path} if is_same else None
 
 
-def _on_shared_directory(directory: str, wanted: Dict[str, Any]) -> Dict[str, str]:
+def _on_shared_directory(directory: str, wanted: Environment) -> Dict[str, str]:
     kept = _bring(node_copy.root_of(directory), wanted, BuildLog(directory))
     _complete_activate(kept, job_variables(wanted, directory))
     return {"kept": kept, "path": node_copy.path_of(kept)}
@@ -102,10 +112,10 @@ def lock(path: str, how: int) -> Optional[int]:
     return fd
 
 
-def _bring(root: str, wanted: Dict[str, Any], log: BuildLog) -> str:
+def _bring(root: str, wanted: Environment, log: BuildLog) -> str:
     os.makedirs(root, mode=0o700, exist_ok=True)
     python = _interpreter(root, wanted, log)
-    path = os.path.join(root, f"{wanted['name']}-{_digest(wanted, python)}")
+    path = os.path.join(root, f"{wanted.name}-{_digest(wanted, python)}")
     if not is_complete(path):
         _make_alone(path, wanted, python, log)
     if not node_copy.is_here(path):
@@ -131,31 +141,31 @@ def _complete_activate(path: str, variables: Dict[str, str]) -> None:
         file.write("".join(f"\n{line}\n" for line in lines if line not in present))
 
 
-def _interpreter(root: str, wanted: Dict[str, Any], log: BuildLog) -> Interpreter:
+def _interpreter(root: str, wanted: Environment, log: BuildLog) -> Interpreter:
     """Return the Python for the environment: one of the head, or for a recipe one that uv brings."""
     path = os.environ.get("PATH", os.defpath)
-    python, seen = find(wanted["python"], path)
-    if python is None and wanted["isolated"] and (base := find("", path)[0]):
-        _say(f"no Python {wanted['python']} on the head: uv installs one on the shared directory")
+    python, seen = find(wanted.python, path)
+    if python is None and wanted.isolated and (base := find("", path)[0]):
+        _say(f"no Python {wanted.python} on the head: uv installs one on the shared directory")
         run = partial(_run, log, hint=_OTHER_PYTHON, timeout_s=managed_python.PROGRAM_TIMEOUT_S)
         python = managed_python.bring(os.path.dirname(root), wanted, base, run)
         if python is None:
             raise CannotMakeError(f"the Python that uv installed does not work on the head\n{_OTHER_PYTHON}")
     if python is None:
         raise CannotMakeError(
-            f"{wanted['name']} needs Python {wanted['python']}; on the head there {'are' if len(seen) > 1 else 'is'} "
+            f"{wanted.name} needs Python {wanted.python}; on the head there {'are' if len(seen) > 1 else 'is'} "
             f"{', '.join(seen) or 'none'}\n" + _OTHER_PYTHON
         )
     return python
 
 
-def _digest(wanted: Dict[str, Any], python: Interpreter) -> str:
-    packages = () if wanted["isolated"] else python.sites
-    parts = (_FORMAT, wanted["digest"], python.base, python.version_text, python.platform, *packages)
+def _digest(wanted: Environment, python: Interpreter) -> str:
+    packages = () if wanted.isolated else python.sites
+    parts = (_FORMAT, wanted.digest, python.base, python.version_text, python.platform, *packages)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
-def _make_alone(path: str, wanted: Dict[str, Any], python: Interpreter, log: BuildLog) -> None:
+def _make_alone(path: str, wanted: Environment, python: Interpreter, log: BuildLog) -> None:
     """Make it under an exclusive lock; a later job waits here and finds it complete."""
     held = lock(path, fcntl.LOCK_EX)
     if held is None:
@@ -169,7 +179,7 @@ def _make_alone(path: str, wanted: Dict[str, Any], python: Interpreter, log: Bui
         os.close(held)
 
 
-def _make(path: str, wanted: Dict[str, Any], installer: _Installer) -> None:
+def _make(path: str, wanted: Environment, installer: _Installer) -> None:
     began = time.monotonic()
     if os.path.exists(path):
         _say(f"{path} is incomplete: starting over")
@@ -180,8 +190,8 @@ def _make(path: str, wanted: Dict[str, Any], installer: _Installer) -> None:
     size_bytes = _size(path)
     installer.pack(size_bytes)
     facts = {
-        "name": wanted["name"],
-        "digest": wanted["digest"],
+        "name": wanted.name,
+        "digest": wanted.digest,
         "python": python.version_text,
         "bytes": size_bytes,
         "made_in_s": round(time.monotonic() - began, 1),
@@ -196,26 +206,26 @@ def _make(path: str, wanted: Dict[str, Any], installer: _Installer) -> None:
 class _Installer:
     """Runs the programs that make one environment. Each inherits the lock, which is taken while one of them lives."""
 
-    def __init__(self, path: str, wanted: Dict[str, Any], python: Interpreter, held: int, log: BuildLog) -> None:
+    def __init__(self, path: str, wanted: Environment, python: Interpreter, held: int, log: BuildLog) -> None:
         self._path = path
         self._wanted = wanted
         self.python = python
         self._held = held
         self._log = log
         # uv does not see packages outside the environment, so it would install the image's torch a second time.
-        self._uv = shutil.which("uv") if wanted["isolated"] else None
+        self._uv = shutil.which("uv") if wanted.isolated else None
         self._env = self._environment()
 
     def install(self) -> None:
         """Make the whole environment. Raises CannotMakeError."""
         self._make_venv()
-        for name, text in {**self._wanted["files"], **_HOME}.items():
+        for name, text in {**self._wanted.files, **_HOME}.items():
             self._write(name, text)
-        for args in self._wanted["steps"]:
+        for args in self._wanted.steps:
             self._run([*self._pip(), *args], "pip" if self._uv is None else "uv")
-        if self._wanted["check"]:
-            _say("checking: " + " ".join(self._wanted["check"])[:200])
-            self._run(self._wanted["check"], "its check")
+        if self._wanted.check:
+            _say("checking: " + " ".join(self._wanted.check)[:200])
+            self._run(self._wanted.check, "its check")
 
     def pack(self, size_bytes: int) -> None:
         """Pack what was made, for the nodes' copies. Raises CannotMakeError.
@@ -236,7 +246,7 @@ class _Installer:
         if self._uv:
             self._run([self._uv, "venv", "--quiet", "--python", self.python.base, self._path], "uv venv")
             return
-        shown = not self._wanted["isolated"] and not self.python.is_venv
+        shown = not self._wanted.isolated and not self.python.is_venv
         flags = ["--system-site-packages"] if shown else []
         if self.python.pip_serves_others:
             # Installing pip into it would take longer than most requirements, because all of pip is compiled.
@@ -244,7 +254,7 @@ class _Installer:
         version = ".".join(map(str, self.python.version[:2]))
         hint = f"On Debian and Ubuntu, add `boot: apt-get install -y python{version}-venv` to phalanx.yaml."
         self._run([self.python.base, "-m", "venv", *flags, self._path], "python -m venv", hint)
-        if not self._wanted["isolated"] and self.python.is_venv:
+        if not self._wanted.isolated and self.python.is_venv:
             self._show_packages_of(self.python.sites)
 
     def _show_packages_of(self, sites: Sequence[str]) -> None:
@@ -276,12 +286,12 @@ class _Installer:
         quiet = {**QUIET, "UV_LINK_MODE": "copy"}
         # An earlier job's settings for pip, uv, git and Python in the home directory must not count here.
         quiet.update(HOME=os.path.join(self._path, _FILES))
-        if "constraints.txt" in self._wanted["files"]:
+        if "constraints.txt" in self._wanted.files:
             # As variables they apply to build dependencies, too, which pip's flag does not.
             place = os.path.join(self._path, _FILES, "constraints.txt")
             names = ("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "UV_CONSTRAINT", "UV_BUILD_CONSTRAINT")
             quiet.update(dict.fromkeys(names, place))
-        variables = self._wanted["variables"]
+        variables = self._wanted.variables
         uv = from_pip({**own, **variables}) if self._uv else {}
         return {**own, **uv, **quiet, **variables}
 

@@ -12,10 +12,13 @@ import os
 import shutil
 import subprocess
 import time
-from typing import IO, Any, Callable, Dict, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Callable, Dict, Mapping, Sequence
 
 from phalanx.runner.environments.interpreters import Interpreter, ask
 from phalanx.runner.environments.uv_settings import QUIET, plain_variables
+
+if TYPE_CHECKING:
+    from phalanx.runner.files.job_record import Environment
 
 UV_VERSION = "0.13.9"
 SETTINGS = "/etc/uv/uv.toml"
@@ -31,7 +34,7 @@ _LOOK_EVERY_S = 0.5
 Run = Callable[[Sequence[str], Mapping[str, str], str], None]
 
 
-def bring(shared: str, wanted: Dict[str, Any], base: Interpreter, run: Run) -> Interpreter | None:
+def bring(shared: str, wanted: Environment, base: Interpreter, run: Run) -> Interpreter | None:
     """Return a Python that the recipe allows, and install it if need be; None if it does not work here.
 
     `shared` is .phalanx on the shared directory; `base` the image's own Python; `run(argv, env, name)` runs a program
@@ -40,12 +43,12 @@ def bring(shared: str, wanted: Dict[str, Any], base: Interpreter, run: Run) -> I
     """
     pythons = os.path.join(shared, "pythons")
     os.makedirs(pythons, mode=0o700, exist_ok=True)
-    env = _variables(pythons, wanted["variables"])
+    env = _variables(pythons, wanted.variables)
     with open(f"{pythons}.lock", "w") as held:
         _lock(held)
         uv = shutil.which("uv") or _install_uv(os.path.join(shared, "uv"), base, env, run)
-        run([uv, "python", "install", wanted["python"]], env, "uv python install")
-    return ask(_find(uv, wanted["python"], env))
+        run([uv, "python", "install", wanted.python], env, "uv python install")
+    return ask(_find(uv, wanted.python, env))
 
 
 def _lock(held: IO[str]) -> None:

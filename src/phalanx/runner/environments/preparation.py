@@ -21,6 +21,8 @@ from phalanx.runner.system import MARK, signal_name
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional
 
+    from phalanx.runner.files.job_record import JobRecord
+
 # Compiling a large package takes minutes; a build that takes longer than this hangs.
 _TIMEOUT_S = 7200.0
 _REPORT_AFTER_S = 1.0
@@ -35,11 +37,12 @@ LABEL = "environment"
 class Preparation:
     """Prepares the environment with `run`; afterwards `path` is its place."""
 
-    def __init__(self, stage: Stage, directory: str, job: Dict[str, Any], node: str) -> None:
+    def __init__(self, stage: Stage, directory: str, job: JobRecord, node: str) -> None:
         self.path = ""
         self._stage = stage
         self._directory = directory
         self._job = job
+        self._name = job.environment.name if job.environment else ""
         self._node = node
         self._aside: Aside
         self._lock: Optional[int] = None  # held until the runner ends, so that nobody deletes what its job uses
@@ -64,7 +67,7 @@ class Preparation:
     def _started(self) -> Aside:
         argv = checked.argv(os.path.join(self._directory, RUNNER), "environment", self._directory)
         # Without the job's own variables: all that affects a build must be part of the environment's hash.
-        env = {**os.environ, **self._job["secrets"], MARK: self._job["id"]}
+        env = {**os.environ, **self._job.secrets, MARK: self._job.id}
         aside = Aside(self._stage, LABEL, self._node, argv, env)
         aside.close_stdin()
         return aside
@@ -78,7 +81,7 @@ class Preparation:
             if elapsed_s > _TIMEOUT_S:
                 return f"not made within {_TIMEOUT_S:g} s"
             if time.monotonic() >= report_at:
-                report(f"making environment {self._job['environment']['name']} ({elapsed_s:.0f} s)")
+                report(f"making environment {self._name} ({elapsed_s:.0f} s)")
                 report_at += _REPORT_EVERY_S
             self._aside.turn(_LOOK_EVERY_S)
         if self._aside.code is not None:
@@ -106,17 +109,16 @@ class Preparation:
         self._stage.publish()
         if not problem:
             return {"state": states.STOPPED, "message": "stopped on request", "nodes": nodes}
-        name = self._job["environment"]["name"]
         return {
             "state": states.FAILED,
-            "message": f"environment {name} can't be made: {problem}",
+            "message": f"environment {self._name} can't be made: {problem}",
             "exit_code": _FAILED,
             "tail": self._stage.output.tail(self._aside.number, _TAIL_LINES),
             "nodes": nodes,
         }
 
     def _sweep(self) -> Dict[str, Any]:
-        sweep = Sweep(self._job["id"], self._aside.pid)
+        sweep = Sweep(self._job.id, self._aside.pid)
         while True:
             report = sweep.step()
             if report is not None:

@@ -1,4 +1,4 @@
-"""Validates a job's state before it is used or shown, on the head and on the user's machine.
+"""Validates what jobs can write before it is used or shown, on the head and on the user's machine.
 
 Every job can write into every job's directory, and so into the head's answers.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from phalanx.node.validate import Invalid, count, fields, require_format, truth
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional
+    from typing import Any, Callable, Dict, Optional, Tuple
 
     Check = Callable[[Any], Any]
 
@@ -55,27 +55,34 @@ def runner(value: Any) -> Dict[str, Any]:
     return fields(_RUNNER, value)
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
+    """Return the value if it is a text. Raises Invalid, as all checks here."""
     if not isinstance(value, str):
         raise Invalid(f"{type(value).__name__} is not a text")
     return value
 
 
-def _id(value: Any) -> str:
-    if not is_job_id(_text(value)):
+def job_id(value: Any) -> str:
+    if not is_job_id(text(value)):
         raise Invalid("no job has such an id")
     return value
 
 
-def _file_name(value: Any) -> str:
-    if "/" in _text(value) or "\0" in value or value in ("", ".", ".."):
+def file_name(value: Any) -> str:
+    if "/" in text(value) or "\0" in value or value in ("", ".", ".."):
         raise Invalid("no file has such a name")
     return value
 
 
-def _number(value: Any) -> float:
+def number(value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value):
         raise Invalid(f"{type(value).__name__} is not a number")
+    return value
+
+
+def positive(value: Any) -> int:
+    if not count(value):
+        raise Invalid("0 is too small")
     return value
 
 
@@ -95,81 +102,80 @@ def _state_name(value: Any) -> str:
     return value
 
 
-def _or(other: Any, check: Check) -> Check:
+def optional(other: Any, check: Check) -> Check:
+    """Return a check that lets `other` pass, too."""
     return lambda value: value if value == other else check(value)
 
 
-def _list(check: Check) -> Check:
-    def checked(values: Any) -> List[Any]:
+def _list_of(check: Check) -> Check:
+    return lambda values: list(tuple_of(check)(values))
+
+
+def tuple_of(check: Check) -> Check:
+    """Return a check for a list; it returns a tuple."""
+
+    def checked(values: Any) -> Tuple[Any, ...]:
         if not isinstance(values, (list, tuple)):
             raise Invalid(f"{type(values).__name__} is not a list")
-        return [check(value) for value in values]
+        return tuple(map(check, values))
 
     return checked
 
 
-def _object(checks: Dict[str, Check]) -> Check:
+def by_name(check: Check) -> Check:
+    """Return a check for an object with names of any kind."""
+
+    def checked(value: Any) -> Dict[str, Any]:
+        if not isinstance(value, dict):
+            raise Invalid(f"{type(value).__name__} is not an object")
+        return {text(name): check(one) for name, one in value.items()}
+
+    return checked
+
+
+def _object_of(checks: Dict[str, Check]) -> Check:
     return lambda value: fields(checks, value)
 
 
-def _texts_by_name(value: Any) -> Dict[str, str]:
-    if not isinstance(value, dict):
-        raise Invalid(f"{type(value).__name__} is not an object")
-    return {_text(name): _text(text) for name, text in value.items()}
-
-
-def _counts_by_name(value: Any) -> Dict[str, int]:
-    if not isinstance(value, dict):
-        raise Invalid(f"{type(value).__name__} is not an object")
-    return {_text(name): count(number) for name, number in value.items()}
-
-
-_TEXTS = _list(_text)
-
-
-def _names_by_name(value: Any) -> Dict[str, List[str]]:
-    if not isinstance(value, dict):
-        raise Invalid(f"{type(value).__name__} is not an object")
-    return {_text(name): _TEXTS(names) for name, names in value.items()}
-
-
-_VERDICT = {"node": _text, "clean": truth, "killed": count, "message": _text}
+texts = tuple_of(text)
+_TEXTS = _list_of(text)
+_VERDICT = {"node": text, "clean": truth, "killed": count, "message": text}
 _ATTEMPT = {
     "position": _large,
-    "message": _text,
-    "exit_code": _or(None, _whole),
-    "ran_s": _or(None, _number),
-    "lived_s": _or(None, _number),
+    "message": text,
+    "exit_code": optional(None, _whole),
+    "ran_s": optional(None, number),
+    "lived_s": optional(None, number),
     "died": truth,
     "gave_up": truth,
 }
-_RUNNER = {"pid": count, "start": _text, "boot_id": _text, "head": _text}
-_REPORT = {"ended": _TEXTS, "left": _TEXTS, "boot_id": _text}
-_PROCESS = {"number": count, "label": _text, "node": _text, "file": _file_name}
+_RUNNER = {"pid": count, "start": text, "boot_id": text, "head": text}
+_REPORT = {"ended": _TEXTS, "left": _TEXTS, "boot_id": text}
+_PROCESS = {"number": count, "label": text, "node": text, "file": file_name}
 _STATE: Dict[str, Check] = {
     "format": count,
-    "id": _id,
-    "name": _text,
-    "launcher": _text,
+    "id": job_id,
+    "name": text,
+    "launcher": text,
     "command": _TEXTS,
-    "submitted_at": _number,
-    "stack": _text,
+    "submitted_at": number,
+    "stack": text,
     "state": _state_name,
-    "started_at": _or(None, _number),
-    "ended_at": _or(None, _number),
-    "tags": _texts_by_name,
+    "started_at": optional(None, number),
+    "ended_at": optional(None, number),
+    "tags": by_name(text),
     "processes": count,
-    "ranks": _counts_by_name,
-    "gpus": _names_by_name,
+    "ranks": by_name(count),
+    "gpus": by_name(_TEXTS),
     "waits": truth,
-    "exit_code": _or(None, _whole),
-    "message": _text,
+    "exit_code": optional(None, _whole),
+    "message": text,
     "attempt": count,
     "restarts": count,
-    "attempts": _list(_object(_ATTEMPT)),
+    "attempts": _list_of(_object_of(_ATTEMPT)),
     "has_secrets": truth,
     "tail": _TEXTS,
-    "nodes": _list(_object(_VERDICT)),
-    "runner": _or({}, _object(_RUNNER)),
-    "allocation": _or(None, _object({"scheduler": _text, "id": _text})),
+    "nodes": _list_of(_object_of(_VERDICT)),
+    "runner": optional({}, _object_of(_RUNNER)),
+    "allocation": optional(None, _object_of({"scheduler": text, "id": text})),
 }

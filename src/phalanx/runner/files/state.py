@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.node.validate import Invalid, Newer
 from phalanx.runner.files import record
+from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.files.schema import DAMAGED, FINAL, FORMAT, job_state, runner
 from phalanx.runner.names import OUTPUT, SUBMITTER
 from phalanx.runner.system import boot_id, process_stat
@@ -32,14 +33,18 @@ _ROOM_BYTES = 64 << 10
 _COMES_WITHIN_S = 86400.0
 
 
-def initial(job: Dict[str, Any], has_secrets: bool) -> State:
+def initial(job: JobRecord, has_secrets: bool) -> State:
     """Return the state of a job that was just accepted."""
     return {
         "format": FORMAT,
-        **{key: job[key] for key in ("id", "name", "launcher", "command", "submitted_at")},
-        "tags": job.get("tags", {}),
+        "id": job.id,
+        "name": job.name or "",
+        "launcher": job.launcher,
+        "command": list(job.command),
+        "submitted_at": job.submitted_at,
+        "tags": dict(job.tags),
         # The id of the cluster's stack (settle.is_foreign).
-        "stack": job.get("stack", ""),
+        "stack": job.stack,
         "state": PENDING,
         "started_at": None,
         "ended_at": None,
@@ -50,7 +55,7 @@ def initial(job: Dict[str, Any], has_secrets: bool) -> State:
         "exit_code": None,
         "message": "",
         "attempt": 0,
-        "restarts": job.get("restarts", 0),
+        "restarts": job.restarts,
         "attempts": [],
         "has_secrets": has_secrets,
         "tail": [],
@@ -128,7 +133,7 @@ def job_id_of(directory: str) -> str:
 
 def damaged(directory: str, reason: Invalid) -> State:
     """Return the state that is shown of a job whose record is invalid or a newer phalanx's."""
-    job = {"id": job_id_of(directory), "name": "", "launcher": "", "command": [], "submitted_at": 0.0}
+    job = JobRecord((), "", job_id_of(directory))
     message = str(reason) if isinstance(reason, Newer) else f"damaged record: {reason}"
     return {**initial(job, has_secrets=False), "state": DAMAGED, "message": message}
 

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from phalanx.runner import checked
-from phalanx.runner.files import record
+from phalanx.runner.files import job_record, record
 from phalanx.runner.files import state as states
 from phalanx.runner.files.output import OutputReader
 from phalanx.runner.head.campaign import Campaign
@@ -16,21 +16,22 @@ from phalanx.runner.head.doorway import open_listener
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.restarts import Attempt, with_lost
 from phalanx.runner.head.stage import Stage
-from phalanx.runner.names import OUTPUT, RECORD, RUNNER, STOP
+from phalanx.runner.names import OUTPUT, RUNNER, STOP
 from phalanx.runner.process import RefusedError
 from phalanx.runner.system import forget_other_jobs, raise_file_limit
 
 if TYPE_CHECKING:
     import socket
-    from typing import Any, Dict, NoReturn
+    from typing import NoReturn
 
     from phalanx.node.roster import Roster
+    from phalanx.runner.files.job_record import JobRecord
     from phalanx.runner.plugins import Plugins
 
 
-def begin(directory: str, job: Dict[str, Any], plugins: Plugins, roster: Roster) -> None:
+def begin(directory: str, job: JobRecord, plugins: Plugins, roster: Roster) -> None:
     """Start the runner of a complete job, secrets included; return when it has written its state."""
-    state = states.initial(job, has_secrets=bool(job["secrets"]))
+    state = states.initial(job, has_secrets=bool(job.secrets))
     _start(Runner(directory, job, plugins, state), roster)
 
 
@@ -47,14 +48,13 @@ def resume(directory: str, plugins: Plugins) -> int:
     attempts = with_lost([Attempt(**attempt) for attempt in state["attempts"]], message, position)
     state["attempts"] = [attempt.to_json() for attempt in attempts]
     state.update(state=states.PENDING, message=f"restart {len(attempts)} of {state['restarts']}: {message}")
-    job = {**record.read_json(os.path.join(directory, RECORD)), "secrets": {}}
-    _start(Runner(directory, job, plugins, state), read_roster())
+    _start(Runner(directory, job_record.read(directory), plugins, state), read_roster())
     return 0
 
 
 def _start(runner: Runner, roster: Roster) -> None:
     runner.state["runner"] = {"head": roster.head.instance_id}
-    with open_listener(runner.job["id"]) as door:
+    with open_listener(runner.job.id) as door:
         _daemonize(runner, door)
 
 
@@ -113,7 +113,7 @@ def _settle_after(runner: int, directory: str) -> None:
 class Runner:
     """A job's runner, from its start to the job's end."""
 
-    def __init__(self, directory: str, job: Dict[str, Any], plugins: Plugins, state: states.State) -> None:
+    def __init__(self, directory: str, job: JobRecord, plugins: Plugins, state: states.State) -> None:
         self.directory = directory
         self.job = job
         self.state = state
@@ -139,9 +139,9 @@ class Runner:
         """Run all attempts of the job, and write a final state even after a failure."""
         campaign, job = None, self.job
         try:
-            scheduler = self._plugins.scheduler(job["via"]) if job["via"] else None
+            scheduler = self._plugins.scheduler(job.via) if job.via else None
             stage = Stage(self.directory, door)
-            launcher = self._plugins.launcher(job["launcher"])
+            launcher = self._plugins.launcher(job.launcher)
             campaign = Campaign(self.directory, job, launcher, self.state, stage, scheduler)
             campaign.run()
         except RefusedError as error:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from phalanx.node.roster import Roster
     from phalanx.runner.batch.allocation import Allocation
     from phalanx.runner.batch.scheduling import Scheduler
+    from phalanx.runner.files.job_record import JobRecord
     from phalanx.runner.head.checkpoint_copy import CheckpointCopy
 
 _REFUSED = 2
@@ -38,7 +39,7 @@ class Campaign:
     def __init__(
         self,
         directory: str,
-        job: Dict[str, Any],
+        job: JobRecord,
         launcher: Launcher,
         state: states.State,
         stage: Stage,
@@ -90,7 +91,7 @@ class Campaign:
 
     def _prepare(self) -> Optional[Dict[str, Any]]:
         """Prepare the job's environment, if it has one. Return how the job ended when that failed."""
-        if not self._job.get("environment"):
+        if not self._job.environment:
             return None
         # Here, because most jobs have no environment.
         from phalanx.runner.environments.environment import job_variables
@@ -101,21 +102,20 @@ class Campaign:
         over = preparation.run(lambda text: self._write(message=text))
         if over is None:
             own = {ENVIRONMENT: preparation.path}
-            recipes = job_variables(self._job["environment"], self._directory)
-            env = {**recipes, **self._job["env"], **own}
-            self._job = {**self._job, "env": env}
+            recipes = job_variables(self._job.environment, self._directory)
+            self._job = replace(self._job, env={**recipes, **self._job.env, **own})
             self._write(message=message)
         return over
 
     def _bring_checkpoints(self) -> Dict[str, Any]:
         """Bring the checkpoints that the job keeps in S3, if it does. Return how the job ended when that failed."""
-        if not self._job.get("mirror"):
+        if not self._job.mirror:
             return {}
         # Here, because most jobs keep none there.
         from phalanx.runner.head.checkpoint_copy import CheckpointCopy
 
         message = self._state["message"]
-        copy = CheckpointCopy(self._stage, self._directory, self._job, read_roster().head.name)
+        copy = CheckpointCopy(self._stage, self._directory, self._job.mirror, read_roster().head.name)
         over = copy.begin(lambda text: self._write(message=text))
         if not over:
             self._copy = copy
@@ -144,7 +144,7 @@ class Campaign:
             self._end_or_restart(outcome)
 
     def _conductor(self, plan: Plan) -> Conductor:
-        if plan.description.nodes_min is None:
+        if plan.job.nodes_min is None:
             dial = self._allocation.dial if self._allocation else None
             return Conductor(self._stage, *plan, self._on_begin, dial)
         # Here, because most jobs do not grow.
@@ -168,14 +168,14 @@ class Campaign:
 
     def _placed(self, plan: Plan) -> Optional[Plan]:
         """Return the plan on free slots if there are enough; with `wait`, once there are. None: the job has ended."""
-        give_up_at = time.monotonic() + self._job["wait_limit_s"]
+        give_up_at = time.monotonic() + self._job.wait_limit_s
         while True:
             with alone(self._directory):
                 occupancy = Occupancy(self._directory)
                 plan = self._planner.placed(plan, occupancy)
                 shared = occupancy.shared(plan.processes, plan.roster)
                 earlier = occupancy.earlier(self._state["submitted_at"])
-                if not (self._job["wait"] and (shared or earlier)):
+                if not (self._job.wait and (shared or earlier)):
                     self._shares = f"it runs on {shared}" if shared else ""
                     self._begin(plan)
                     return plan
@@ -191,7 +191,7 @@ class Campaign:
         if self._stage.stop_requested:
             self._end({"state": states.STOPPED, "message": f"stopped on request while waiting for {awaited}"})
         elif time.monotonic() > give_up_at:
-            message = f"waited {self._job['wait_limit_s']} s for {awaited}"
+            message = f"waited {self._job.wait_limit_s} s for {awaited}"
             self._end({"state": states.FAILED, "message": message, "exit_code": _NO_SLOTS})
         return self._state["state"] in states.FINAL
 
@@ -214,9 +214,9 @@ class Campaign:
             message = f"stopped on request while {self._state['message']}"
             self._end({"state": states.STOPPED, "message": message, "nodes": self._nodes})
             return None
-        description = replace(plan.description, devices=self._allocation.devices())
-        processes = planned(self._launcher, description, self._allocation.roster(plan.roster))
-        granted = Plan(description, plan.roster, processes)
+        job = replace(plan.job, devices=self._allocation.devices())
+        processes = planned(self._launcher, job, self._allocation.roster(plan.roster))
+        granted = Plan(job, plan.roster, processes)
         self._begin(granted)
         return granted
 
@@ -250,7 +250,7 @@ class Campaign:
 
     def _on_submitted(self, allocation: str) -> None:
         # If this runner dies, the process that settles the job gives it back.
-        self._write(allocation={"scheduler": self._job["via"], "id": allocation})
+        self._write(allocation={"scheduler": self._job.via, "id": allocation})
 
     def _has_other_ports(self, taken: Set[Tuple[str, int]]) -> bool:
         return bool(taken) and self._planner.has_other_ports(self._job, len(self._attempts), taken)
@@ -271,7 +271,7 @@ class Campaign:
         self._stage.output.attempt = len(self._attempts)
         self._attempts.append(Attempt(self._stage.output.position))
         ranks = ranks_of(plan.processes)
-        gpus, processes = gpus_of(plan.description, plan.processes, plan.roster), sum(ranks.values())
+        gpus, processes = gpus_of(plan.job, plan.processes, plan.roster), sum(ranks.values())
         self._write(attempt=len(self._attempts) - 1, processes=processes, ranks=ranks, gpus=gpus, waits=False)
 
     def _on_wait(self, text: str, waits: bool = False) -> None:

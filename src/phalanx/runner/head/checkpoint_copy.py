@@ -16,6 +16,7 @@ from phalanx.runner.names import COPIER_STATUS, RUNNER
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict
 
+    from phalanx.runner.files.job_record import Mirror
     from phalanx.runner.head.stage import Stage
 
 LABEL = "checkpoints"
@@ -29,12 +30,12 @@ _FAILED = 1
 class CheckpointCopy:
     """`begin` brings the newest copy, the process then makes others by itself, and `end` makes the last one."""
 
-    def __init__(self, stage: Stage, directory: str, job: Dict[str, Any], head: str) -> None:
+    def __init__(self, stage: Stage, directory: str, place: Mirror, head: str) -> None:
         self._stage = stage
         self._is_cut = False
         self._status = os.path.join(directory, COPIER_STATUS)
-        self._place: Dict[str, str] = job["mirror"]
-        self.url = f"s3://{self._place['bucket']}/{self._place['prefix']}"
+        self._place = place
+        self.url = f"s3://{place.bucket}/{place.prefix}"
         if os.path.exists(self._status):
             os.unlink(self._status)  # of a runner that died
         argv = checked.argv(os.path.join(directory, RUNNER), "copier", directory)
@@ -67,7 +68,7 @@ class CheckpointCopy:
         self._over()
         if not problem:
             return outcome
-        message = f"its checkpoints are not in {self.url}: {problem}; they are in {self._place['home']}/files"
+        message = f"its checkpoints are not in {self.url}: {problem}; they are in {self._place.home}/files"
         if outcome["state"] == states.SUCCEEDED:
             return {**outcome, "state": states.FAILED, "message": message, "exit_code": _FAILED}
         return {**outcome, "message": f"{outcome.get('message', '')} ({message})".strip()}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from phalanx.runner.head.channel import Channel
     from phalanx.runner.head.stage import Stage
     from phalanx.runner.login import Line
-    from phalanx.runner.process import JobDescription, Process
+    from phalanx.runner.process import PreparedJob, Process
 
 # After a rank failed, its engine may report why before it is asked to end.
 _ENGINE_MAY_SPEAK_S = 1.0
@@ -46,7 +46,7 @@ class Conductor:
     def __init__(
         self,
         stage: Stage,
-        job: JobDescription,
+        job: PreparedJob,
         roster: Roster,
         processes: Sequence[Process],
         on_begin: Callable[[Dict[str, int]], None],

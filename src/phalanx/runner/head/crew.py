@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from phalanx.node.roster import Node
     from phalanx.runner.head.stage import Stage
-    from phalanx.runner.process import JobDescription, Process
+    from phalanx.runner.process import PreparedJob, Process
 
     class Listener(Protocol):
         """Handles the events that the crew receives."""
@@ -76,7 +76,7 @@ class Crew:
     def __init__(
         self,
         stage: Stage,
-        job: JobDescription,
+        job: PreparedJob,
         nodes: Sequence[Node],
         processes: Sequence[Process],
         dial: Optional[Callable[[str], Line]],

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from phalanx.node.roster import Node
     from phalanx.runner.head.channel import Channel
     from phalanx.runner.head.settle import Inquiry
-    from phalanx.runner.process import JobDescription
+    from phalanx.runner.process import PreparedJob
 
 # After SIGTERM, an engine without ranks only cleans up, or (mpiexec) waits for the daemon of a node that is gone.
 _ENGINE_GRACE_S = 2.0
@@ -58,7 +58,7 @@ class WindDown:
 class Proof:
     """The nodes' reports at the end, from their starters, or from inquiries where a starter sent none."""
 
-    def __init__(self, job: JobDescription) -> None:
+    def __init__(self, job: PreparedJob) -> None:
         self._job = job
         self._inquiries: Dict[str, Inquiry] = {}  # node → the inquiry over a new connection
 

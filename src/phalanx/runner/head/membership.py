@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Dict, FrozenSet, List, Optional
 
     from phalanx.node.roster import Node, Roster
-    from phalanx.runner.process import JobDescription
+    from phalanx.runner.process import PreparedJob
 
 # The roster names a node some seconds before that node's sshd trusts the cluster, and every sshd refuses connections
 # for a moment when it reads its new certificate. For this long after a change, a node that refuses is tried again.
@@ -27,7 +27,7 @@ ANSWER_WITHIN_S = 60.0
 _PLACED_WITHIN_S = 1800.0
 
 
-def answer_within_s(job: JobDescription) -> float:
+def answer_within_s(job: PreparedJob) -> float:
     """Return how long an attempt waits for every node's checks. A node without beats is given up long before."""
     return _PLACED_WITHIN_S if job.sync_dir or ENVIRONMENT in job.env else ANSWER_WITHIN_S
 

@@ -12,12 +12,13 @@ from phalanx.node.roster import Roster
 from phalanx.runner.files import state as states
 from phalanx.runner.head.engine import output_of
 from phalanx.runner.head.membership import read_roster
-from phalanx.runner.process import FIRST_PORT, PORTS, JobDescription, Launcher, Process, RefusedError, planned
+from phalanx.runner.process import FIRST_PORT, PORTS, Launcher, PreparedJob, Process, RefusedError, planned
 from phalanx.runner.system import activated
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional, Sequence, Set, Tuple
+    from typing import Optional, Sequence, Set, Tuple
 
+    from phalanx.runner.files.job_record import JobRecord
     from phalanx.runner.head.slots import Occupancy
     from phalanx.runner.head.stage import Stage
 
@@ -32,7 +33,7 @@ _PORT_CHOICES = 5
 class Plan(NamedTuple):
     """A launcher's input, the roster, and the processes that the launcher returned."""
 
-    description: JobDescription
+    job: PreparedJob
     roster: Roster
     processes: Sequence[Process]
 
@@ -40,7 +41,7 @@ class Plan(NamedTuple):
 class Planner:
     """Plans a job's attempts, one after another, with ports and a token of the job's own.
 
-    `job` is the content of job.json with the secrets, `restart` the attempt's number from 0.
+    `restart` is the attempt's number from 0.
     """
 
     def __init__(self, directory: str, launcher: Launcher, stage: Stage) -> None:
@@ -54,9 +55,9 @@ class Planner:
         self._first_port = FIRST_PORT + int.from_bytes(os.urandom(4), "big") % PORTS
         self._port_choices = 0
 
-    def plan(self, job: Dict[str, Any], restart: int) -> Plan:
+    def plan(self, job: JobRecord, restart: int) -> Plan:
         """Plan the next attempt, waiting for another roster after a loss. Raises RefusedError when no roster fits."""
-        env = activated({**os.environ, **job["env"]})
+        env = activated({**os.environ, **job.env})
         engine = output_of(self._launcher.ENGINE, env) if self._launcher.ENGINE else ""
         deadline = time.monotonic() + (_ROSTER_WITHIN_S if self.lost else 0.0)
         # One port for the whole attempt: nodes that join later must find the others.
@@ -74,21 +75,21 @@ class Planner:
 
     def placed(self, plan: Plan, occupancy: Occupancy) -> Plan:
         """Return the same plan, on nodes with free slots where the job leaves the choice, and with their free GPUs."""
-        description = replace(plan.description, devices={})
-        roster = occupancy.roomy(description, plan.roster)
-        processes = planned(self._launcher, description, roster)
+        job = replace(plan.job, devices={})
+        roster = occupancy.roomy(job, plan.roster)
+        processes = planned(self._launcher, job, roster)
         free = occupancy.free_gpus(processes, plan.roster)
         if free:
-            description = replace(description, devices=free)
+            job = replace(job, devices=free)
             nodes = (node._replace(gpus=len(free.get(node.name, ()))) for node in roster.nodes)
-            processes = planned(self._launcher, description, roster._replace(nodes=tuple(nodes)))
-        return Plan(description, plan.roster, processes)
+            processes = planned(self._launcher, job, roster._replace(nodes=tuple(nodes)))
+        return Plan(job, plan.roster, processes)
 
     def is_outdated(self) -> bool:
         """Return whether there is another roster than the last attempt's."""
         return read_roster().generation != self.generation
 
-    def newer(self, job: Dict[str, Any], restart: int) -> Optional[Plan]:
+    def newer(self, job: JobRecord, restart: int) -> Optional[Plan]:
         """Return the plan for each new roster, once, for an attempt that grows; else None."""
         if not self.is_outdated():
             return None
@@ -99,7 +100,7 @@ class Planner:
         self.generation = plan.roster.generation
         return plan
 
-    def has_other_ports(self, job: Dict[str, Any], restart: int, taken: Set[Tuple[str, int]]) -> bool:
+    def has_other_ports(self, job: JobRecord, restart: int, taken: Set[Tuple[str, int]]) -> bool:
         """Choose other ports. Return whether that avoids the taken ones (node, port): not if the user chose them."""
         self._port_choices += 1
         self._first_port += _NEXT_PORTS
@@ -107,14 +108,14 @@ class Planner:
         wanted = {(process.node, port) for process in processes for port in process.ports}
         return self._port_choices < _PORT_CHOICES and not self._stage.stop_requested and not wanted & taken
 
-    def _plan_now(self, job: Dict[str, Any], restart: int, engine: str = "") -> Plan:
+    def _plan_now(self, job: JobRecord, restart: int, engine: str = "") -> Plan:
         roster = read_roster()
         roster = roster._replace(nodes=tuple(node for node in roster.nodes if node.instance_id not in self.lost))
         states.write_file(os.path.join(self._directory, "roster.json"), roster.to_json())
-        env = {**job["env"], "PHALANX_RESTART": str(restart)}
+        env = {**job.env, "PHALANX_RESTART": str(restart)}
         found = {"master_port": self._port, "first_port": self._first_port, "engine": engine, "token": self._token}
-        description = JobDescription.from_record({**job, "env": env}, self._directory, **found)
-        return Plan(description, roster, planned(self._launcher, description, roster))
+        prepared = PreparedJob.of(replace(job, env=env), self._directory, **found)
+        return Plan(prepared, roster, planned(self._launcher, prepared, roster))
 
 
 def _free_port() -> int:

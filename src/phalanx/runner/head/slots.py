@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Dict, Iterator, List, Mapping, Sequence, Set, Tuple
 
     from phalanx.node.roster import Node, Roster
-    from phalanx.runner.process import JobDescription, Process
+    from phalanx.runner.process import PreparedJob, Process
 
 _SOCKETS = "/proc/net/unix"
 # Choosing slots takes milliseconds; a runner that hangs must not keep others from starting.
@@ -36,7 +36,7 @@ def ranks_of(processes: Sequence[Process]) -> Dict[str, int]:
     return dict(counts)
 
 
-def gpus_of(job: JobDescription, processes: Sequence[Process], roster: Roster) -> Dict[str, List[str]]:
+def gpus_of(job: PreparedJob, processes: Sequence[Process], roster: Roster) -> Dict[str, List[str]]:
     """Return the GPUs that a job takes on each node, for other jobs to leave.
 
     Without `-n` these are all that it sees; else those that its processes are given, or one for each process. A user's
@@ -50,7 +50,7 @@ def gpus_of(job: JobDescription, processes: Sequence[Process], roster: Roster) -
     return taken
 
 
-def _seen(job: JobDescription, node: Node) -> List[str]:
+def _seen(job: PreparedJob, node: Node) -> List[str]:
     chosen = job.env.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return _listed_in(chosen)
@@ -118,7 +118,7 @@ class Occupancy:
         """The ids of these jobs."""
         return [state["id"] for state in self._others]
 
-    def roomy(self, job: JobDescription, roster: Roster) -> Roster:
+    def roomy(self, job: PreparedJob, roster: Roster) -> Roster:
         """Return the roster for placing `-n` processes: only free slots if they suffice, the freest nodes first.
 
         A job that runs on every node, or names its nodes, gets the roster as it is.

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-    from phalanx.runner.process import JobDescription, Process
+    from phalanx.runner.process import PreparedJob, Process
 
 _SCRIPT_NOT_FOUND = 2
 PACKAGE_NOT_FOUND = 1  # Python's own exit code
@@ -25,7 +25,7 @@ _TAKE_A_VALUE = ("-W", "-X", "-o", "+o", "-O", "+O")
 _PLAIN_OPTIONS = ("-u", "-B", "-O", "-OO", "-b", "-d", "-q", "-v")
 
 
-def needs(node: str, job: JobDescription, processes: Sequence[Process]) -> Dict[str, Any]:
+def needs(node: str, job: PreparedJob, processes: Sequence[Process]) -> Dict[str, Any]:
     """Return the body of a CHECK frame, which a node's starter answers with the functions below."""
     here = [process for process in processes if process.node == node]
     commands = [list(processes[0].command), *(list(process.argv) for process in here)]

@@ -17,8 +17,9 @@ from phalanx.objects.generations import CHANGED, Copy, Shelf, TakenError, kept_l
 from phalanx.objects.job_keys import OfJob
 from phalanx.objects.s3_client import Bucket, S3Error
 from phalanx.objects.snapshot import Home, Seen
+from phalanx.runner.files import job_record
 from phalanx.runner.files import state as states
-from phalanx.runner.names import COPIER_STATUS, RECORD
+from phalanx.runner.names import COPIER_STATUS
 from phalanx.runner.starter.guest import PORT, SOCKET
 
 if TYPE_CHECKING:
@@ -34,11 +35,11 @@ _ERRORS = (S3Error, CopyError, OSError, ValueError)
 
 def copy(directory: str) -> int:
     """Serve the job in this directory until stdin ends; return an exit status."""
-    with open(os.path.join(directory, RECORD), encoding="utf-8") as file:
-        job = json.load(file)
-    place = job["mirror"]
-    bucket = Bucket(place["bucket"], place["region"], place["endpoint"])
-    copier = Copier(Home(place["home"]), Shelf(bucket, place["prefix"], _Keys(job["id"]), job["id"]))
+    job = job_record.read(directory)
+    place = job.mirror
+    assert place is not None
+    bucket = Bucket(place.bucket, place.region, place.endpoint)
+    copier = Copier(Home(place.home), Shelf(bucket, place.prefix, _Keys(job.id), job.id))
     problem = copier.begin()
     if not problem:
         _tell(directory, {"ready": True})

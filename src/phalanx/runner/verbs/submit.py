@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from phalanx.node import validate
 from phalanx.runner import checked
 from phalanx.runner.files import state as states
+from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.slots import Occupancy
 from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_PREFIX, REFUSED_STATUS, RUNNER, SUBMITTER, WORK
-from phalanx.runner.process import JobDescription, RefusedError, planned
+from phalanx.runner.process import PreparedJob, RefusedError, planned
 from phalanx.runner.system import forget_other_jobs, raise_file_limit, roster_path, spawn
 from phalanx.runner.verbs import checkpoints
 
 if TYPE_CHECKING:
-    from typing import Any, BinaryIO, Dict, Sequence
+    from typing import BinaryIO, Dict, Mapping, Sequence
 
     from phalanx.node.roster import Roster
     from phalanx.runner.plugins import Plugins
@@ -45,10 +48,10 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
     except (RefusedError, EOFError, OSError) as error:
         return _refuse(error)
     try:
-        job["secrets"] = _receive(directory)
+        job = replace(job, secrets=_receive(directory))
         checkpoints.require_secrets(directory, job)
-        checkpoints.claim(directory, job, occupancy.running)
-        _link(directory, job["links"])
+        job = checkpoints.claim(directory, job, occupancy.running)
+        _link(directory, job.links)
         # Checked again, because a secret may have the name of a variable that the launcher sets.
         _planned(job, directory, plugins, roster, occupancy)
         _keep(job, directory)
@@ -61,17 +64,20 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
 
     begin(directory, job, plugins, roster)
     if not detach:
-        return follow(directory, job["stack"])
+        return follow(directory, job.stack)
     os.write(1, json.dumps({"shares": occupancy.shared(processes, roster)}).encode() + b"\n")
     return 0
 
 
-def _read_job() -> Dict[str, Any]:
+def _read_job() -> JobRecord:
     size = _read_sizes()["record"]
     text = b""
     while len(text) < size:
         text += _read(size - len(text))
-    return json.loads(text)
+    try:
+        return JobRecord.from_record(validate.parse(text))
+    except validate.Invalid as error:
+        raise RefusedError(f"the job's record is invalid: {error}") from error
 
 
 def _read_sizes() -> Dict[str, int]:
@@ -100,10 +106,10 @@ def _roster() -> Roster:
 
 
 def _planned(
-    job: Dict[str, Any], directory: str, plugins: Plugins, roster: Roster, occupancy: Occupancy
+    job: JobRecord, directory: str, plugins: Plugins, roster: Roster, occupancy: Occupancy
 ) -> Sequence[Process]:
-    description = JobDescription.from_record(job, directory)
-    return planned(plugins.launcher(job["launcher"]), description, occupancy.roomy(description, roster))
+    prepared = PreparedJob.of(job, directory)
+    return planned(plugins.launcher(job.launcher), prepared, occupancy.roomy(prepared, roster))
 
 
 def _make(directory: str, roster: Roster) -> None:
@@ -132,7 +138,7 @@ def _receive(directory: str) -> Dict[str, str]:
     return secrets
 
 
-def _link(directory: str, links: Dict[str, str]) -> None:
+def _link(directory: str, links: Mapping[str, str]) -> None:
     """Make the job's links in its copy of the code. Raises RefusedError, OSError."""
     work, shared = os.path.join(directory, WORK), os.path.dirname(os.path.dirname(os.path.dirname(directory)))
     for path, target in links.items():
@@ -162,10 +168,9 @@ def _unpack(directory: str, stdin: BinaryIO) -> None:
     unpack(directory, stdin, lambda text: os.write(1, text))
 
 
-def _keep(job: Dict[str, Any], directory: str) -> None:
+def _keep(job: JobRecord, directory: str) -> None:
     """Write the record, without the secrets, and reserve space for the last state. Raises OSError."""
-    record = {name: value for name, value in job.items() if name != "secrets"}
-    states.write_file(os.path.join(directory, RECORD), json.dumps(record), is_synced=True)
+    states.write_file(os.path.join(directory, RECORD), json.dumps(job.to_record()), is_synced=True)
     states.sync_directory(os.path.dirname(directory))
     states.keep_room(directory)
 
