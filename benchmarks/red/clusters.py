@@ -111,7 +111,7 @@ DEFENCES = (
     defence(
         "a record has a schema",
         "test_damaged_records.py",
-        ("runner/files/state.py", "state = job_state(state, job_id_of(directory))", "pass"),
+        ("runner/files/job_status.py", "cls(**fields(_CHECKS, value))", "cls(**value)"),
     ),
     defence(
         "a job's directory may be nested deeper than calls",

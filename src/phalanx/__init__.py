@@ -26,11 +26,11 @@ if TYPE_CHECKING:
         StackFailed,
     )
     from phalanx.jobs.future import JobFailed, JobFuture, Result
-    from phalanx.jobs.job_model import JobState, JobStatus, NodeVerdict
     from phalanx.jobs.transfer import Copied, TransferError
     from phalanx.node.roster import Missing, Node, Roster
     from phalanx.plan.plan import Plan, make_plan, offline_facts
     from phalanx.plan.plan_text import explain
+    from phalanx.runner.files.job_status import JobState, JobStatus, NodeVerdict
     from phalanx.spec.spec import ClusterSpec
     from phalanx.spec.spec_load import load
     from phalanx.template import synthesize
@@ -58,9 +58,9 @@ _PUBLIC = {
     "JobFuture": "phalanx.jobs.future",
     "JobFailed": "phalanx.jobs.future",
     "Result": "phalanx.jobs.future",
-    "JobState": "phalanx.jobs.job_model",
-    "JobStatus": "phalanx.jobs.job_model",
-    "NodeVerdict": "phalanx.jobs.job_model",
+    "JobState": "phalanx.runner.files.job_status",
+    "JobStatus": "phalanx.runner.files.job_status",
+    "NodeVerdict": "phalanx.runner.files.job_status",
     "Verdict": "phalanx.cluster.gather",
     "Copied": "phalanx.jobs.transfer",
     "TransferError": "phalanx.jobs.transfer",

@@ -103,7 +103,7 @@ import json, os, shutil, sys
 jobs, model = "/efs/.phalanx/jobs/", sys.argv[1]
 for job_id in ("991231-235959-badbad", "991231-235958-badbad"):
     shutil.copytree(jobs + model, jobs + job_id)
-    for name, more in (("job.json", {}), ("state.json", {"state": "running", "runner": {}, "attempts": []})):
+    for name, more in (("job.json", {}), ("state.json", {"state": "running", "runner": None, "attempts": []})):
         record = json.load(open(f"{jobs}{job_id}/{name}"))
         record.update(id=job_id, command=["sh", "-c", "echo ran >>/efs/loot"], restarts=9, stack="an earlier one")
         record.update(more)

@@ -13,7 +13,6 @@ STATE = {
     "ended_at": None,
     "tags": {"team": "vision"},
     "processes": 1,
-    "hosts": ["deeplearning-worker1"],
     "exit_code": None,
     "message": "",
     "attempt": 0,
@@ -26,6 +25,6 @@ STATE = {
     "allocation": None,
     "stack": "arn:aws:cloudformation:us-east-1:123456789012:stack/demo/1",
     "ranks": {"deeplearning-worker1": 1},
-    "gpus": {},
+    "gpus": {"deeplearning-worker1": ["0"]},
     "waits": False,
 }

@@ -19,13 +19,14 @@ from fuzz.fuzzing import changed_bytes, changed_text, changed_value, fuzz
 from fuzz.samples import PROCESS, STATE
 from phalanx.errors import JobError, PhalanxError
 from phalanx.jobs import check_net, net_plot, net_result, transfer
-from phalanx.jobs.job_model import JobStatus
+from phalanx.jobs.job_model import status_of
 from phalanx.jobs.job_output import FollowDecoder, OutputLine
 from phalanx.node import validate
 from phalanx.node.head import Head
 from phalanx.node.roster import Node, Roster
 from phalanx.runner import frames
 from phalanx.runner.files import carry
+from phalanx.runner.files.job_status import JobStatus
 from phalanx.runner.verbs import follow_frames, porter
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "x" * 43
@@ -152,7 +153,7 @@ def followed(chunks: list[bytes]) -> list[OutputLine | JobStatus]:
     """Read the stream as `Job.follow` does."""
     decoder = FollowDecoder()
     events = [event for chunk in chunks for event in decoder.feed(chunk)]
-    return [event if isinstance(event, OutputLine) else JobStatus.from_record(event) for event in events]
+    return [event if isinstance(event, OutputLine) else status_of(event) for event in events]
 
 
 def test_what_follow_sends_is_lines_and_states_or_refused():

@@ -22,15 +22,15 @@ from fuzz.fuzzing import changed_bytes, changed_value, fuzz
 from fuzz.samples import PROCESS, STATE
 from phalanx.code import code_tree
 from phalanx.code.upload import Upload
-from phalanx.jobs.job_model import JobStatus
+from phalanx.jobs.job_model import status_in, status_of
 from phalanx.jobs.job_output import FollowDecoder, OutputLine
 from phalanx.node.roster import Node
 from phalanx.node.validate import Invalid
 from phalanx.runner import frames
 from phalanx.runner.files import codestore
 from phalanx.runner.files import state as states
+from phalanx.runner.files.job_status import JobStatus, NodeVerdict
 from phalanx.runner.files.output import ENDED, RECORD, OutputWriter
-from phalanx.runner.files.schema import job_state
 from phalanx.runner.head import settle
 from phalanx.runner.head.conductor import Conductor
 from phalanx.runner.head.crew import Crew
@@ -51,7 +51,7 @@ def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The directory of a job whose runner is gone, on a head that contacts no node and starts nothing."""
     (tmp_path / "roster.json").write_text(roster(2, 1).to_json())
     monkeypatch.setattr(settle, "roster_path", lambda: str(tmp_path / "roster.json"))
-    monkeypatch.setattr(settle, "verify", lambda directory: [])
+    monkeypatch.setattr(settle, "verify", lambda directory: ())
     monkeypatch.setattr(settle, "_run_verb", lambda directory, verb: "it starts nothing")
     monkeypatch.setattr(settle.checked, "keep", lambda path: None)
     monkeypatch.setattr(listing, "settle_in_background", lambda directory: None)
@@ -65,7 +65,7 @@ def listed(directory: Path) -> list[JobStatus]:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         listing.list_jobs(str(directory.parent), STATE["stack"])
-    return [JobStatus.from_line(line) for line in out.getvalue().splitlines()]
+    return [status_in(line) for line in out.getvalue().splitlines()]
 
 
 def logged(directory: Path, capture: pytest.CaptureFixture[bytes]) -> list[OutputLine | JobStatus]:
@@ -73,7 +73,7 @@ def logged(directory: Path, capture: pytest.CaptureFixture[bytes]) -> list[Outpu
     follow.follow(str(directory), STATE["stack"], wait=False)
     decoder = FollowDecoder()
     events = decoder.feed(capture.readouterr().out)
-    return [event if isinstance(event, OutputLine) else JobStatus.from_record(event) for event in events]
+    return [event if isinstance(event, OutputLine) else status_of(event) for event in events]
 
 
 def test_a_record_on_the_disk_is_shown_or_called_damaged(head: Path, capfdbinary: pytest.CaptureFixture[bytes]):
@@ -84,10 +84,10 @@ def test_a_record_on_the_disk_is_shown_or_called_damaged(head: Path, capfdbinary
         assert isinstance(last, JobStatus) and last.state.final
         with contextlib.suppress(Invalid):
             over = settle.settle(str(head), is_stop=True)
-            assert job_state(states.read(str(head)), JOB_ID) == over and over["state"] in states.FINAL
+            assert states.read(str(head)) == over and over.state.final
 
     check(json.dumps(STATE).encode())
-    assert states.read(str(head))["state"] == "lost", "what is changed below is valid"
+    assert states.read(str(head)).state == "lost", "what is changed below is valid"
     values = changed_value(STATE).map(lambda value: json.dumps(value).encode())
     corpus = [b"", b"[" * 5000, b"9" * 5000, b"null", b"\xff", json.dumps({**STATE, "state": "damaged"}).encode()]
     fuzz(values | changed_bytes(json.dumps(STATE).encode()), check, corpus)
@@ -198,8 +198,8 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
         def __init__(self, _directory: str, _job_id: str, node: Node) -> None:
             self._node = node.name
 
-        def verdict(self) -> dict[str, Any]:
-            return {"node": self._node, "clean": False, "killed": 0, "message": "not asked"}
+        def verdict(self) -> NodeVerdict:
+            return NodeVerdict(self._node, False, 0, "not asked")
 
     monkeypatch.setattr(settle, "Inquiry", Inquiry)
     monkeypatch.setattr(Crew, "_beat", lambda crew: None)
@@ -221,7 +221,8 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
         starter = HostileStarter(loop, data)
         conductor = Conductor(stage, job, roster(1, 1), (process,), lambda ranks: None, lambda _: starter.line())
         nodes = conductor.run()
-        job_state({**STATE, **conductor.outcome.record, "nodes": nodes})
+        status = JobStatus.from_record(STATE)._replace(**conductor.outcome.record, nodes=tuple(nodes))
+        assert JobStatus.from_record(json.loads(json.dumps(status.to_record()))) == status
         for file in (output._index, output._processes, *(fd for fd, _ in output._files.values())):
             os.close(file)
 

@@ -20,6 +20,7 @@ from power_cuts import World, worlds
 
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_record import JobRecord
+from phalanx.runner.files.job_status import JobState, JobStatus
 from phalanx.runner.verbs.submit import _keep
 
 KILLS = 10
@@ -29,6 +30,7 @@ WRITER = """
 import os, sys
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_record import JobRecord
+from phalanx.runner.files.job_status import JobState, JobStatus
 from phalanx.runner.verbs.submit import _keep
 number = 0
 while True:
@@ -37,10 +39,9 @@ while True:
     directory = os.path.join(sys.argv[1], job.id)
     os.mkdir(directory)
     _keep(job, directory)
-    state = states.initial(job, False)
-    for state["state"] in ("pending", "running", "succeeded"):
-        states.write(directory, state)
-        print(job.id, state["state"], flush=True)
+    for state in (JobState.PENDING, JobState.RUNNING, JobState.SUCCEEDED):
+        states.write(directory, JobStatus.first(job)._replace(state=state))
+        print(job.id, state.value, flush=True)
 """
 ORDER = ("pending", "running", "succeeded")
 
@@ -53,7 +54,7 @@ def test_what_was_recorded_is_there_after_everything_was_killed_at_once(tmp_path
         reported = killed_writer(root, 0.02 + chance.random() / 4)
         assert reported
         for job_id, reported_state in reported.items():
-            found = states.read(str(root / job_id))["state"]
+            found = states.read(str(root / job_id)).state.value
             assert ORDER.index(found) >= ORDER.index(reported_state)
 
 
@@ -139,7 +140,7 @@ def history(root: Path, disk: Disk) -> list[tuple[int, str, str]]:
         disk.mkdir(directory)
         _keep(job, directory)
         for name in ORDER:
-            states.write(directory, {**states.initial(job, False), "state": name})
+            states.write(directory, JobStatus.first(job)._replace(state=JobState(name)))
             if name != "running":  # the only state that may be lost
                 recorded.append((len(disk.calls), job_id, name))
     return recorded
@@ -164,7 +165,7 @@ def wrong(root: Path, latest: dict[str, str]) -> Iterator[str]:
     for job_id, name in latest.items():
         following = ORDER[ORDER.index(name) :]
         try:
-            state = states.read(str(root / job_id))["state"]
+            state = states.read(str(root / job_id)).state.value
         except (OSError, ValueError) as error:
             yield f"{job_id}, which was {name}: {error!r}"
         else:

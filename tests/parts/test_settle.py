@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from fake_nodes import FakeCluster, kill_marked, kill_starter
 
-from phalanx.jobs.job import Job, JobSpec, JobStatus, OutputLine, submit
+from phalanx.jobs.job import Job, JobSpec, OutputLine, submit
 from phalanx.launchers import load
 from phalanx.runner.batch import allocation
 from phalanx.runner.batch.scheduling import HELD, AllocationStatus, release
 from phalanx.runner.files import job_record
-from phalanx.runner.files.state import LOST, PENDING, STOPPED, SUCCEEDED, initial
+from phalanx.runner.files.job_status import JobState, JobStatus
 from phalanx.runner.head.begin import Runner
 from phalanx.runner.head.doorway import open_listener
 from phalanx.runner.plugins import Plugins
@@ -94,8 +94,8 @@ def run_with(scheduler: Any, directory: Path, cluster: FakeCluster) -> None:
             job = job_record.read(str(directory))
             plugins = Plugins(load, lambda _: scheduler)
             with open_listener(job.id) as door:
-                state = initial(job, has_secrets=False)
-                Runner(str(directory), job, plugins, state).run(door)
+                status = JobStatus.first(job)
+                Runner(str(directory), job, plugins, status).run(door)
         finally:
             os._exit(0)
     os.waitpid(pid, 0)
@@ -132,7 +132,7 @@ def accepted(cluster: FakeCluster, code: Path, **changes: Any) -> Path:
     (directory / "job.json").write_text(json.dumps(job))
     gone = {"pid": 1, "start": "never", "boot_id": boot_id(), "head": "i-1"}
     (directory / "state.json").write_text(
-        json.dumps({**initial(job_record.read(str(directory)), has_secrets=False), "runner": gone})
+        json.dumps({**JobStatus.first(job_record.read(str(directory))).to_record(), "runner": gone})
     )
     return directory
 
@@ -163,7 +163,7 @@ def test_a_job_whose_runner_died_before_it_planned_anything_is_lost(tmp_path: Pa
     runner(cluster, directory, "settle")
     job = state_of(directory)
     assert (job["state"], job["message"]) == (
-        LOST,
+        JobState.LOST,
         "the job's runner died (it was killed, or the head was out of memory)",
     )
     assert [node["clean"] for node in job["nodes"]] == [True, True]
@@ -175,7 +175,7 @@ def test_it_starts_again_if_it_may_restart_and_that_counts(tmp_path: Path):
     runner(cluster, directory, "settle")
     runner(cluster, directory, "follow", "0")
     job = state_of(directory)
-    assert (job["state"], job["attempt"], len(job["attempts"])) == (SUCCEEDED, 1, 2)
+    assert (job["state"], job["attempt"], len(job["attempts"])) == (JobState.SUCCEEDED, 1, 2)
     assert job["attempts"][0]["message"].startswith("the job's runner died")
 
 
@@ -185,7 +185,7 @@ def test_it_is_lost_when_it_can_not_start_again_and_says_why(tmp_path: Path):
     (directory / "job.json").unlink()
     runner(cluster, directory, "settle")
     job = state_of(directory)
-    assert job["state"] == LOST
+    assert job["state"] == JobState.LOST
     assert "it can't start again: " in job["message"] and "job.json" in job["message"]
 
 
@@ -193,7 +193,7 @@ def test_a_stop_ends_it_though_it_may_restart(tmp_path: Path):
     cluster = FakeCluster(tmp_path)
     directory = accepted(cluster, tmp_path / "code", restarts=1)
     job = json.loads(runner(cluster, directory, "stop", "20"))
-    assert (job["state"], job["message"][:40]) == (STOPPED, "stopped on request; the job's runner die")
+    assert (job["state"], job["message"][:40]) == (JobState.STOPPED, "stopped on request; the job's runner die")
     assert state_of(directory) == job
 
 
@@ -205,4 +205,4 @@ def test_a_head_without_a_roster_leaves_it_for_later(tmp_path: Path, verb: str):
     place = {"settle": directory, "list": directory.parent}[verb]
     argv = ["python3", "-IS", str(directory / "runner.pyz"), verb, str(place), cluster.stack_id]
     subprocess.run(argv, env=cluster.env, check=True, timeout=120)
-    assert state_of(directory)["state"] == PENDING
+    assert state_of(directory)["state"] == JobState.PENDING

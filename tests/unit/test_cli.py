@@ -16,10 +16,9 @@ from phalanx.cli import following
 from phalanx.cli.console import duration, print_table
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudError, JobError
-from phalanx.jobs.job_model import JobStatus
 from phalanx.jobs.job_output import OutputLine
 from phalanx.runner.files.job_record import JobRecord
-from phalanx.runner.files.state import initial
+from phalanx.runner.files.job_status import JobState, JobStatus
 
 
 def test_a_mistyped_command_brings_the_nearest(phalanx):
@@ -104,12 +103,8 @@ class Bars:
 def test_a_stopped_job_that_has_not_ended_is_reported_as_that(capfd):
     class Copying:
         id = "261121-095500-abcd"
-        status = JobStatus.from_record(
-            {
-                **initial(JobRecord((), "exec", id=id), False),
-                "state": "running",
-                "message": "copying checkpoints to s3://b/p; `phalanx stop` now cuts that short",
-            }
+        status = JobStatus.first(JobRecord((), "exec", id=id))._replace(
+            state=JobState.RUNNING, message="copying checkpoints to s3://b/p; `phalanx stop` now cuts that short"
         )
 
         def follow(self, **_):
@@ -222,12 +217,8 @@ def test_the_tail_of_a_failed_job_is_shown_unless_it_is_still_on_the_screen(capf
         def follow(self, **_):
             for process, data in (("1", b"rank 1"), ("1", b"KeyError: 'x'"), *[("0", b"a line")] * later):
                 yield OutputLine(process, "deeplearning-worker1", "stderr", 0.0, data)
-            yield JobStatus.from_record(
-                {
-                    **initial(JobRecord((), "exec", id=self.id), False),
-                    "state": "failed",
-                    "tail": ["rank 1", "KeyError: 'x'"],
-                }
+            yield JobStatus.first(JobRecord((), "exec", id=self.id))._replace(
+                state=JobState.FAILED, tail=("rank 1", "KeyError: 'x'")
             )
 
     following.follow(Failed())

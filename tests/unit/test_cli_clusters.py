@@ -15,7 +15,7 @@ from phalanx.aws.inventory.orphans import Orphans
 from phalanx.aws.model import Running
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError
-from phalanx.jobs.job_model import JobState, JobStatus
+from phalanx.runner.files.job_status import JobState, JobStatus
 
 
 def test_up_shows_events_nodes_and_what_comes_next(phalanx, cloud):

@@ -14,6 +14,7 @@ from fake_nodes import roster
 
 from phalanx.node.roster import Missing, Node
 from phalanx.runner import frames
+from phalanx.runner.files.job_status import NodeVerdict
 from phalanx.runner.files.output import OutputWriter
 from phalanx.runner.head.conductor import Conductor
 from phalanx.runner.login import Line
@@ -125,8 +126,8 @@ def asked(monkeypatch) -> list[str]:
             names.append(node.name)
             self._name = node.name
 
-        def verdict(self) -> dict[str, object]:
-            return {"node": self._name, "clean": False}
+        def verdict(self) -> NodeVerdict:
+            return NodeVerdict(self._name, False, 0, "")
 
     monkeypatch.setattr("phalanx.runner.head.settle.Inquiry", Inquiry)
     return names
@@ -157,7 +158,7 @@ def test_all_well(conduct, starters):
     conductor = conduct(rank(0, HEAD), rank(1, OTHER))
     verdicts = conductor.run()
     assert conductor.outcome.record["state"] == "succeeded"
-    assert [(verdict["node"], verdict["clean"]) for verdict in verdicts] == [(HEAD, True), (OTHER, True)]
+    assert [(verdict.node, verdict.clean) for verdict in verdicts] == [(HEAD, True), (OTHER, True)]
     assert starters[OTHER].heard == [frames.CHECK, frames.SPAWN, frames.END]
 
 
@@ -216,7 +217,7 @@ def test_a_node_without_processes_of_the_job_is_asked_too(conduct, starters, ask
     starters[HEAD].on_spawn = ending(starters[HEAD], 0)
     verdicts = conduct(rank(0, HEAD)).run()
     assert asked == [OTHER]
-    assert [(verdict["node"], verdict["clean"]) for verdict in verdicts] == [(HEAD, True), (OTHER, False)]
+    assert [(verdict.node, verdict.clean) for verdict in verdicts] == [(HEAD, True), (OTHER, False)]
 
 
 def test_a_node_that_is_lost_explains_all_and_is_asked_once_more(conduct, starters, asked):
@@ -225,7 +226,7 @@ def test_a_node_that_is_lost_explains_all_and_is_asked_once_more(conduct, starte
     verdicts = conductor.run()
     assert conductor.outcome.record["message"] == f"{OTHER} was lost: the connection closed"
     assert (conductor.outcome.died, conductor.lost, asked) == (True, {OTHER}, [OTHER])
-    assert [verdict["clean"] for verdict in verdicts] == [True, False]
+    assert [verdict.clean for verdict in verdicts] == [True, False]
 
 
 def test_a_node_whose_agent_is_silent_is_lost_although_its_starter_lives(conduct, starters, tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from phalanx.runner.files.job_status import NodeVerdict
 from phalanx.runner.head.ending import GIVE_UP, TERMINATE, WAIT, Proof, WindDown
 from phalanx.runner.process import PreparedJob
 
@@ -51,8 +52,8 @@ def asked(monkeypatch) -> list[str]:
             names.append(node.name)
             self._name = node.name
 
-        def verdict(self) -> dict[str, object]:
-            return {"node": self._name, "asked": True}
+        def verdict(self) -> NodeVerdict:
+            return NodeVerdict(self._name, True, 0, "asked")
 
     monkeypatch.setattr("phalanx.runner.head.settle.Inquiry", Inquiry)
     return names
@@ -70,7 +71,7 @@ def test_a_report_counts_and_a_node_without_one_is_asked(asked):
     assert [proof.lacks(one) for one in lines] == [False, False, True]
     proof.inquire(lines[2])
     verdicts = proof.verdicts({one.node: one for one in lines})
-    assert [(verdict["node"], "asked" in verdict) for verdict in verdicts] == [
+    assert [(verdict.node, verdict.message == "asked") for verdict in verdicts] == [
         ("n1", False),
         ("n2", True),
         ("n3", True),
@@ -84,5 +85,5 @@ def test_a_node_that_joins_again_reports_by_itself(asked):
     proof.inquire(line("n2"))
     proof.withdraw("n2")
     assert proof.lacks(line("n2"))
-    assert proof.verdicts({"n2": line("n2", CLEAN)})[0]["clean"]
+    assert proof.verdicts({"n2": line("n2", CLEAN)})[0].clean
     assert asked == ["n2"]

@@ -11,16 +11,16 @@ import pytest
 
 from phalanx.errors import JobError
 from phalanx.jobs.job import _new_id
-from phalanx.jobs.job_model import JobState, JobStatus
+from phalanx.jobs.job_model import status_in, status_of
 from phalanx.node.validate import Invalid
 from phalanx.runner.files import job_record
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_record import Environment, JobRecord, Mirror
-from phalanx.runner.files.schema import job_state
+from phalanx.runner.files.job_status import Attempt, Held, JobState, JobStatus, NodeVerdict, RunnerIdentity
 
 JOB = JobRecord(("true",), "exec", id="J1", submitted_at=1.5)
-RUNNER = {"pid": 7, "start": "9", "boot_id": "b", "head": "i-1"}
-STATE = {**states.initial(JOB, has_secrets=False), "runner": RUNNER}
+STATUS = JobStatus.first(JOB)._replace(runner=RunnerIdentity(7, "9", "b", "i-1"))
+STATE = STATUS.to_record()
 
 
 @pytest.fixture
@@ -37,30 +37,30 @@ def test_ids_of_jobs_sort_by_the_time_of_their_submission():
 
 
 def test_what_was_written_is_read(job):
-    verdict = {"node": "n", "clean": True, "killed": 0, "message": ""}
-    state = {
-        **STATE,
-        "state": "failed",
-        "ended_at": 3.5,
-        "exit_code": 3,
-        "tail": ["no\u2028", "\x1b"],
-        "nodes": [verdict],
-    }
-    states.write(str(job), state)
-    assert json.loads(json.dumps(states.read(str(job)))) == state
-    assert JobStatus.from_record(states.read(str(job))).nodes[0].clean
+    status = STATUS._replace(
+        state=JobState.FAILED,
+        ended_at=3.5,
+        exit_code=3,
+        tail=("no\u2028", "\x1b"),
+        nodes=(NodeVerdict("n", True, 0, ""),),
+        attempts=(Attempt(0, "failed", died=True),),
+        allocation=Held("slurm", "42"),
+        gpus={"n": ("0", "1")},
+    )
+    states.write(str(job), status)
+    assert states.read(str(job)) == status
 
 
 def test_unknown_fields_are_passed_over():
-    assert job_state({**STATE, "colour": "red"}) == job_state(STATE)
+    assert JobStatus.from_record({**STATE, "colour": "red"}) == STATUS
 
 
 @pytest.mark.parametrize("name", sorted(STATE))
 def test_a_field_that_is_missing_or_of_another_kind_is_named(name):
     with pytest.raises(Invalid, match=name):
-        job_state({key: value for key, value in STATE.items() if key != name})
+        JobStatus.from_record({key: value for key, value in STATE.items() if key != name})
     with pytest.raises(Invalid, match=name):
-        job_state({**STATE, name: object()})
+        JobStatus.from_record({**STATE, name: object()})
 
 
 @pytest.mark.parametrize(
@@ -106,19 +106,19 @@ def test_a_file_without_end_is_not_read_whole(job):
 def test_room_is_made_for_a_sound_record_whatever_is_there(job):
     (job / "state.json").mkdir()
     states.set_aside(str(job))
-    states.write(str(job), {**STATE, "state": "stopped"})
-    assert states.read(str(job))["state"] == "stopped"
+    states.write(str(job), STATUS._replace(state=JobState.STOPPED))
+    assert states.read(str(job)).state == "stopped"
 
 
 def test_the_users_machine_accepts_only_valid_job_states():
-    assert JobStatus.from_line(json.dumps(STATE).encode()).state is JobState.PENDING
+    assert status_in(json.dumps(STATE).encode()).state is JobState.PENDING
     for line in (b"{", b"{}", b"[]", json.dumps({**STATE, "tail": "x"}).encode()):
         with pytest.raises(JobError, match="the head sent an invalid job state"):
-            JobStatus.from_line(line)
+            status_in(line)
 
 
 def test_of_a_damaged_job_nothing_is_proved():
-    status = JobStatus.from_record(states.damaged("/efs/.phalanx/jobs/J1", "state.json is empty"))
+    status = status_of(states.damaged("/efs/.phalanx/jobs/J1", Invalid("state.json is empty")).to_record())
     assert (status.id, status.state, status.message) == ("J1", JobState.DAMAGED, "damaged record: state.json is empty")
     assert status.state.final and not status.verified
 

@@ -51,7 +51,7 @@ def test_a_launcher_sees_what_was_sent():
 
 
 def test_jobs_are_chosen_by_all_of_their_tags():
-    record = dict.fromkeys(JobStatus.__dataclass_fields__, None)
+    record = dict.fromkeys(JobStatus._fields, None)
     status = JobStatus(**{**record, "tags": {"model": "resnet", "lr": "0.1"}})
     assert status.has({})
     assert status.has({"model": "resnet"})

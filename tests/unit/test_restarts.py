@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from phalanx.runner.head.restarts import Attempt, Decision, decide, with_lost
+from phalanx.runner.files.job_status import Attempt
+from phalanx.runner.head.restarts import Decision, decide, with_lost
 
 
 def failed(exit_code: int = 1, lived_s: float | None = 60.0, ran_s: float | None = 60.0, **more) -> Attempt:
@@ -76,4 +77,4 @@ def test_without_a_position_the_lost_attempt_has_all_of_the_output():
 
 def test_an_attempt_is_read_back_as_it_was_written():
     attempt = failed(137, 2.5, 8.0, died=True, gave_up=True)
-    assert Attempt(**json.loads(json.dumps(attempt.to_json()))) == attempt
+    assert Attempt(**json.loads(json.dumps(attempt._asdict()))) == attempt

@@ -12,7 +12,7 @@ from phalanx.errors import JobError, SharedSilent
 from phalanx.jobs import toolbox
 from phalanx.jobs.halting import halt
 from phalanx.runner.files.job_record import JobRecord
-from phalanx.runner.files.state import initial
+from phalanx.runner.files.job_status import JobStatus
 from phalanx.runner.names import RUNNER_GONE, STILL_RUNS
 from phalanx.runner.verbs import stop
 from phalanx.ssh.remote import Completed, NotEnded, Remote
@@ -64,7 +64,7 @@ def test_a_command_that_is_slow_itself_stays_the_cause():
 
 
 def test_a_job_that_is_stopped_without_the_directory_is_reported_as_what_its_runner_says():
-    state = {**initial(JOB, has_secrets=False), "state": "stopped", "message": "stopped on request"}
+    state = {**JobStatus.first(JOB).to_record(), "state": "stopped", "message": "stopped on request"}
     status = halt(halting(0, f"a login's greeting\n{json.dumps(state)}\n"), "/efs", "J1", SILENCE)
     assert status.state.value == "stopped"
     assert status.message == "stopped on request; its record follows when /efs answers"

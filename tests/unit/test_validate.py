@@ -13,7 +13,7 @@ from rosters import ROSTER, a_node
 from phalanx.node import validate
 from phalanx.node.roster import Node, Roster
 from phalanx.node.validate import Invalid
-from phalanx.runner.files.schema import job_state
+from phalanx.runner.files.job_status import JobStatus
 from phalanx.ssh import head_answers
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIG"
@@ -121,7 +121,7 @@ def test_a_field_that_is_missing_is_named():
         validate.fields(checks, {"port": 80})
 
 
-@pytest.mark.parametrize("check", [lambda value: validate.fields({"x": validate.truth}, value), job_state])
+@pytest.mark.parametrize("check", [lambda value: validate.fields({"x": validate.truth}, value), JobStatus.from_record])
 def test_a_value_that_is_nested_too_deep_to_be_shown_is_refused(check):
     value: list = []
     for _ in range(100_000):

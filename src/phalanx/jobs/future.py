@@ -11,8 +11,8 @@ from typing import Any
 
 from phalanx.errors import JobError
 from phalanx.jobs.job import Job
-from phalanx.jobs.job_model import JobState, JobStatus, NodeVerdict
 from phalanx.jobs.job_output import OutputLine
+from phalanx.runner.files.job_status import JobState, JobStatus, NodeVerdict
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from phalanx.errors import SharedSilent
 from phalanx.jobs import toolbox
-from phalanx.jobs.job_model import JobStatus
+from phalanx.jobs.job_model import status_in
+from phalanx.runner.files.job_status import JobStatus
 from phalanx.runner.names import RUNNER_GONE, STILL_RUNS
 from phalanx.ssh.remote import Remote
 
@@ -27,9 +26,9 @@ def halt(remote: Remote, shared: str, reference: str, silence: SharedSilent) -> 
     done = toolbox.run_sent(remote, "halt", reference, f"{_WITHIN_S:g}", timeout_s=_WITHIN_S + 20)
     records = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
     if records:
-        status = JobStatus.from_line(records[-1])
+        status = status_in(records[-1])
         later = f"its record follows when {shared} answers"
-        return replace(status, message="; ".join(filter(None, (status.message, later))))
+        return status._replace(message="; ".join(filter(None, (status.message, later))))
     said = (done.stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
     if done.status == STILL_RUNS:
         raise SharedSilent(f"{silence.message}, and job {said} has not ended after {_WITHIN_S:g} s", _GOES_ON)

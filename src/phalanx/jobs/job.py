@@ -17,9 +17,10 @@ from phalanx.errors import ClusterError, ClusterGone, JobError, SharedSilent
 from phalanx.jobs import toolbox
 from phalanx.jobs.halting import halt
 from phalanx.jobs.head_command import HeadCommand, error_tail
-from phalanx.jobs.job_model import JobSpec, JobState, JobStatus, NodeVerdict
+from phalanx.jobs.job_model import JobSpec, status_in, status_of
 from phalanx.jobs.job_output import FollowDecoder, OutputLine
 from phalanx.runner.checked import UNAVAILABLE
+from phalanx.runner.files.job_status import JobState, JobStatus, NodeVerdict
 from phalanx.ssh.remote import Remote
 from phalanx.waits import waiting
 
@@ -167,7 +168,7 @@ def _statuses(answer: bytes) -> Iterator[JobStatus]:
     """Yield the status on each line, skipping lines that a login script may have written."""
     for line in answer.splitlines():
         with contextlib.suppress(JobError):
-            yield JobStatus.from_line(line)
+            yield status_in(line)
 
 
 def open_job(cluster: ClusterAccess, reference: str | None = None) -> Job:
@@ -276,7 +277,7 @@ class Job:
         there, command = (self._cluster.remote(), self._cluster.shared), self._verb("stop", f"{timeout_s:g}")
         done = toolbox.run(*there, command, timeout_s=timeout_s + 60, check=False)
         records = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
-        stopped = JobStatus.from_line(records[-1]) if records else None
+        stopped = status_in(records[-1]) if records else None
         return _StopAnswer(stopped, done.status == _DIRECTORY_GONE, done.stderr.decode(errors="replace"))
 
     def _verb(self, verb: str, *args: str) -> str:
@@ -322,7 +323,7 @@ class Job:
                 for data in connection.chunks(deadline):
                     silent_since = time.monotonic()
                     for event in decoder.feed(data):
-                        received = event if isinstance(event, OutputLine) else JobStatus.from_record(event)
+                        received = event if isinstance(event, OutputLine) else status_of(event)
                         yield received
                         if isinstance(received, JobStatus) and received.state.final:
                             return  # only the ends of the connection's two processes come after it

@@ -1,18 +1,17 @@
-"""A job as data: what the user requests, and the job's status."""
+"""A job as it is requested on this machine, and its status as the head sends it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from enum import Enum
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypedDict
 
 from phalanx.errors import JobError
 from phalanx.node.validate import Invalid, parse
 from phalanx.runner.files.job_record import JobRecord
-from phalanx.runner.files.schema import job_state
+from phalanx.runner.files.job_status import JobStatus
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -21,25 +20,6 @@ _TAG = re.compile(r"[\w./@:+-][\w ./@:+=-]{0,127}")
 _PATH = re.compile(r"(?!.*(^|/)\.\.(/|$))/?[^/:\0\n]+(/[^/\0\n]+)*/?")
 # The options that go with --resume; all others come from the earlier job.
 _WITH_RESUME = ("resume", "directory")
-
-
-class JobState(str, Enum):
-    """The states of a job, in order; the last five are final.
-
-    `damaged`: its record can't be read, so nothing more is known of it. `stop` ends any processes that are left.
-    """
-
-    PENDING = "pending"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    STOPPED = "stopped"
-    LOST = "lost"
-    DAMAGED = "damaged"
-
-    @property
-    def final(self) -> bool:
-        return self not in (JobState.PENDING, JobState.RUNNING)
 
 
 @dataclass(frozen=True)
@@ -142,92 +122,17 @@ class JobOptions(TypedDict, total=False):
     via_options: Sequence[str]
 
 
-@dataclass(frozen=True)
-class NodeVerdict:
-    """What the end of a job found on one node. `clean`: proved that nothing is left; `killed`: how many were ended."""
-
-    node: str
-    clean: bool
-    killed: int
-    message: str
+def status_of(record: Any) -> JobStatus:
+    """Return the status that the head sent. Raises JobError when that is not a job's status."""
+    try:
+        return JobStatus.from_record(record)
+    except Invalid as error:
+        raise JobError(f"the head sent an invalid job state: {error}") from error
 
 
-@dataclass(frozen=True)
-class JobStatus:
-    """A job at one moment. Times are seconds since 1970 on the head's clock.
-
-    exit_code   of the first process that failed, 128 + signal, 127 for a missing command; None unless it ended itself
-    message     what ended it, and where
-    tail        the last lines of the first process that failed
-    nodes       one verdict per node, once it has ended
-    attempt     how often it was restarted so far, of `restarts` allowed
-    """
-
-    id: str
-    name: str
-    launcher: str
-    command: tuple[str, ...]
-    state: JobState
-    submitted_at: float
-    started_at: float | None
-    ended_at: float | None
-    processes: int
-    exit_code: int | None
-    message: str
-    tail: tuple[str, ...]
-    nodes: tuple[NodeVerdict, ...]
-    attempt: int = 0
-    restarts: int = 0
-    tags: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def from_record(cls, record: Any) -> JobStatus:
-        """Build one from the head's answer. Raises JobError when that is not a job's state."""
-        try:
-            state = job_state(record)
-        except Invalid as error:
-            raise JobError(f"the head sent an invalid job state: {error}") from error
-        own = {name: state[name] for name in cls.__dataclass_fields__}
-        own["state"] = JobState(state["state"])
-        own["command"], own["tail"] = tuple(state["command"]), tuple(state["tail"])
-        own["nodes"] = tuple(NodeVerdict(**verdict) for verdict in state["nodes"])
-        return cls(**own)
-
-    @classmethod
-    def from_line(cls, line: bytes) -> JobStatus:
-        """Build one from a line of JSON. Raises JobError."""
-        try:
-            return cls.from_record(parse(line))
-        except Invalid as error:
-            raise JobError(f"the head sent an invalid job state, which {error}") from error
-
-    def has(self, tags: Mapping[str, str]) -> bool:
-        """Return whether the job has all of these tags."""
-        return tags.items() <= self.tags.items()
-
-    @property
-    def killed(self) -> int:
-        """The number of processes that were left at the job's end and had to be ended, on all nodes."""
-        return sum(verdict.killed for verdict in self.nodes)
-
-    @property
-    def verified(self) -> bool:
-        """Whether it is proved that no process of the job is left on any node. One without processes needs no proof."""
-        if self.state is JobState.DAMAGED:
-            return False
-        return self.state.final and bool(self.nodes or not self.processes) and all(one.clean for one in self.nodes)
-
-    @property
-    def process_exit_code(self) -> int:
-        """The exit code of `phalanx run`."""
-        if self.exit_code is not None:
-            return self.exit_code
-        return 130 if self.state is JobState.STOPPED else 1
-
-    def duration_s(self, now: float) -> float:
-        """Return the time from the job's start (0 before it) to its end, or to `now`."""
-        return max(0.0, (self.ended_at or now) - self.started_at) if self.started_at else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data, for --json."""
-        return {**asdict(self), "state": self.state.value, "killed": self.killed, "verified": self.verified}
+def status_in(line: bytes) -> JobStatus:
+    """Return the status in a line of JSON. Raises JobError."""
+    try:
+        return status_of(parse(line))
+    except Invalid as error:
+        raise JobError(f"the head sent an invalid job state, which {error}") from error

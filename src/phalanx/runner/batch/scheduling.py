@@ -157,12 +157,14 @@ def _failure(scheduler: str, command: str, done: subprocess.CompletedProcess[str
 
 def release(directory: str, find: Callable[[str], Scheduler]) -> int:
     """Give back the allocation of a job whose runner died; return an exit status."""
-    held = states.read(directory)["allocation"]
-    scheduler = find(held["scheduler"])
+    held = states.read(directory).allocation
+    if held is None:
+        return 0
+    scheduler = find(held.scheduler)
     try:
-        scheduler.cancel(held["id"], caller(scheduler.NAME, directory))
+        scheduler.cancel(held.id, caller(scheduler.NAME, directory))
     except RefusedError as error:
-        print(still_holds(scheduler.NAME, held["id"], error), file=sys.stderr)
+        print(still_holds(scheduler.NAME, held.id, error), file=sys.stderr)
         return 1
     return 0
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.runner import checked
 from phalanx.runner.environments.environment import RESULT, is_complete, lock
-from phalanx.runner.files import state as states
+from phalanx.runner.files.job_status import JobState, NodeVerdict
 from phalanx.runner.head.aside import Aside
 from phalanx.runner.head.stage import Stage
 from phalanx.runner.names import RUNNER
@@ -103,17 +103,17 @@ class Preparation:
 
     def _over(self, problem: str) -> Dict[str, Any]:
         """End what is left of the process; return how the job ended."""
-        nodes = [states.verdict(self._node, self._sweep())]
+        nodes = (NodeVerdict.of(self._node, self._sweep()),)
         code = self._aside.code
         self._stage.output.ended(self._aside.number, code if code is not None else -signal.SIGTERM)
         self._stage.publish()
         if not problem:
-            return {"state": states.STOPPED, "message": "stopped on request", "nodes": nodes}
+            return {"state": JobState.STOPPED, "message": "stopped on request", "nodes": nodes}
         return {
-            "state": states.FAILED,
+            "state": JobState.FAILED,
             "message": f"environment {self._name} can't be made: {problem}",
             "exit_code": _FAILED,
-            "tail": self._stage.output.tail(self._aside.number, _TAIL_LINES),
+            "tail": tuple(self._stage.output.tail(self._aside.number, _TAIL_LINES)),
             "nodes": nodes,
         }
 

@@ -111,9 +111,6 @@ class JobRecord:
 
     command: Tuple[str, ...] = option(texts)
     launcher: str = option(text, default="mpi")
-    id: str = option(optional("", job_id), default="")
-    stack: str = option(text, default="")
-    submitted_at: float = option(number, default=0.0)
     processes: Optional[int] = option(optional(None, positive), "-n", "Processes in all.", default=None)
     per_node: Optional[int] = option(optional(None, positive), "-N", "Processes on each node.", default=None)
     name: Optional[str] = option(optional(None, text), "--name", "A name for the job, to find it by.", default=None)
@@ -149,6 +146,9 @@ class JobRecord:
     environment: Optional[Environment] = option(optional(None, Environment.from_record), default=None)  # noqa: RUF009
     via: Optional[str] = option(optional(None, text), default=None)
     via_options: Tuple[str, ...] = option(texts, default=())
+    id: str = option(optional("", job_id), default="")
+    stack: str = option(text, default="")
+    submitted_at: float = option(number, default=0.0)
     mirror: Optional[Mirror] = option(optional(None, Mirror.from_record), default=None)  # noqa: RUF009
 
     @classmethod

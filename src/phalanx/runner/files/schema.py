@@ -9,19 +9,15 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from phalanx.node.validate import Invalid, count, fields, require_format, truth
+from phalanx.node.validate import Invalid, count, fields
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Tuple
+    from typing import Any, Callable, Dict, Tuple
 
     Check = Callable[[Any], Any]
 
 FORMAT = 1
 """The number of the format of a job's records: its description and its state."""
-FINAL = ("succeeded", "failed", "stopped", "lost")
-DAMAGED = "damaged"
-"""The state of a job whose record is invalid; no record contains it."""
-_STATES = ("pending", "running", *FINAL)
 _JOB_ID = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _LARGEST = 1 << 62
 
@@ -29,15 +25,6 @@ _LARGEST = 1 << 62
 def is_job_id(name: str) -> bool:
     """Return whether this is a valid id for a job, and name for its directory."""
     return bool(_JOB_ID.fullmatch(name))
-
-
-def job_state(value: Any, job_id: Optional[str] = None) -> Dict[str, Any]:
-    """Return the known fields of this job's state, ignoring others. Raises Invalid, and Newer for a newer phalanx's."""
-    require_format(value, FORMAT, f"job {job_id}" if job_id else "the job")
-    state = fields(_STATE, value)
-    if job_id not in (None, state["id"]):
-        raise Invalid("it belongs to another job")
-    return state
 
 
 def sweep_report(value: Any) -> Dict[str, Any]:
@@ -48,11 +35,6 @@ def sweep_report(value: Any) -> Dict[str, Any]:
 def output_process(value: Any) -> Dict[str, Any]:
     """Return the description of a process with output. Raises Invalid."""
     return fields(_PROCESS, value)
-
-
-def runner(value: Any) -> Dict[str, Any]:
-    """Return the identity of a job's runner, or of the process that receives its submission. Raises Invalid."""
-    return fields(_RUNNER, value)
 
 
 def text(value: Any) -> str:
@@ -86,29 +68,19 @@ def positive(value: Any) -> int:
     return value
 
 
-def _whole(value: Any) -> int:
+def whole(value: Any) -> int:
     if type(value) is not int or abs(value) > _LARGEST:
         raise Invalid(f"{type(value).__name__} is not a whole number")
     return value
 
 
-def _large(value: Any) -> int:
+def large(value: Any) -> int:
     return count(value, _LARGEST)
-
-
-def _state_name(value: Any) -> str:
-    if value not in (*_STATES, DAMAGED):
-        raise Invalid("no job has such a state")
-    return value
 
 
 def optional(other: Any, check: Check) -> Check:
     """Return a check that lets `other` pass, too."""
     return lambda value: value if value == other else check(value)
-
-
-def _list_of(check: Check) -> Check:
-    return lambda values: list(tuple_of(check)(values))
 
 
 def tuple_of(check: Check) -> Check:
@@ -133,49 +105,6 @@ def by_name(check: Check) -> Check:
     return checked
 
 
-def _object_of(checks: Dict[str, Check]) -> Check:
-    return lambda value: fields(checks, value)
-
-
 texts = tuple_of(text)
-_TEXTS = _list_of(text)
-_VERDICT = {"node": text, "clean": truth, "killed": count, "message": text}
-_ATTEMPT = {
-    "position": _large,
-    "message": text,
-    "exit_code": optional(None, _whole),
-    "ran_s": optional(None, number),
-    "lived_s": optional(None, number),
-    "died": truth,
-    "gave_up": truth,
-}
-_RUNNER = {"pid": count, "start": text, "boot_id": text, "head": text}
-_REPORT = {"ended": _TEXTS, "left": _TEXTS, "boot_id": text}
-_PROCESS = {"number": count, "label": text, "node": text, "file": file_name}
-_STATE: Dict[str, Check] = {
-    "format": count,
-    "id": job_id,
-    "name": text,
-    "launcher": text,
-    "command": _TEXTS,
-    "submitted_at": number,
-    "stack": text,
-    "state": _state_name,
-    "started_at": optional(None, number),
-    "ended_at": optional(None, number),
-    "tags": by_name(text),
-    "processes": count,
-    "ranks": by_name(count),
-    "gpus": by_name(_TEXTS),
-    "waits": truth,
-    "exit_code": optional(None, _whole),
-    "message": text,
-    "attempt": count,
-    "restarts": count,
-    "attempts": _list_of(_object_of(_ATTEMPT)),
-    "has_secrets": truth,
-    "tail": _TEXTS,
-    "nodes": _list_of(_object_of(_VERDICT)),
-    "runner": optional({}, _object_of(_RUNNER)),
-    "allocation": optional(None, _object_of({"scheduler": text, "id": text})),
-}
+_REPORT: Dict[str, Check] = {"ended": texts, "left": texts, "boot_id": text}
+_PROCESS: Dict[str, Check] = {"number": count, "label": text, "node": text, "file": file_name}

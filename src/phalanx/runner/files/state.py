@@ -9,22 +9,13 @@ from typing import TYPE_CHECKING
 
 from phalanx.node.validate import Invalid, Newer
 from phalanx.runner.files import record
-from phalanx.runner.files.job_record import JobRecord
-from phalanx.runner.files.schema import DAMAGED, FINAL, FORMAT, job_state, runner
+from phalanx.runner.files.job_status import JobState, JobStatus, RunnerIdentity
 from phalanx.runner.names import OUTPUT, SUBMITTER
 from phalanx.runner.system import boot_id, process_stat
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, Sequence
+    from typing import Optional
 
-    State = Dict[str, Any]
-
-PENDING = "pending"
-RUNNING = "running"
-SUCCEEDED = "succeeded"
-FAILED = "failed"
-STOPPED = "stopped"
-LOST = "lost"
 _FILE = "state.json"
 # A file that reserves disk space for the job's last state.
 _ROOM = "room"
@@ -33,51 +24,19 @@ _ROOM_BYTES = 64 << 10
 _COMES_WITHIN_S = 86400.0
 
 
-def initial(job: JobRecord, has_secrets: bool) -> State:
-    """Return the state of a job that was just accepted."""
-    return {
-        "format": FORMAT,
-        "id": job.id,
-        "name": job.name or "",
-        "launcher": job.launcher,
-        "command": list(job.command),
-        "submitted_at": job.submitted_at,
-        "tags": dict(job.tags),
-        # The id of the cluster's stack (settle.is_foreign).
-        "stack": job.stack,
-        "state": PENDING,
-        "started_at": None,
-        "ended_at": None,
-        "processes": 0,
-        "ranks": {},
-        "gpus": {},
-        "waits": False,
-        "exit_code": None,
-        "message": "",
-        "attempt": 0,
-        "restarts": job.restarts,
-        "attempts": [],
-        "has_secrets": has_secrets,
-        "tail": [],
-        "nodes": [],
-        "runner": {},
-        "allocation": None,
-    }
-
-
 def keep_room(directory: str) -> None:
     """Reserve disk space for a job's last state, so that it can be written on a full disk. Raises OSError."""
     write_file(os.path.join(directory, _ROOM), "\0" * _ROOM_BYTES)
 
 
-def write(directory: str, state: State) -> None:
+def write(directory: str, status: JobStatus) -> None:
     """Replace state.json in one step: a reader sees the old one or the new one, also after a power failure.
 
     The first and the final state are on the disk when this returns; those between may be lost with the machine.
     Raises OSError on a full disk; a final state is then written into the reserved space.
     """
-    path, text = os.path.join(directory, _FILE), json.dumps(state)
-    is_final, is_first = state["state"] in FINAL, not os.path.lexists(path)
+    path, text = os.path.join(directory, _FILE), json.dumps(status.to_record())
+    is_final, is_first = status.state.final, not os.path.lexists(path)
     try:
         write_file(path, text, is_synced=True)
     except OSError:
@@ -98,32 +57,34 @@ def _give_room(directory: str) -> None:
         pass  # freed before
 
 
-def read(directory: str) -> State:
+def read(directory: str) -> JobStatus:
     """Return the present state. Raises FileNotFoundError, NotADirectoryError where there is no job, Invalid, Newer."""
     try:
-        state = record.read_json(os.path.join(directory, _FILE))
+        value = record.read_json(os.path.join(directory, _FILE))
     except FileNotFoundError:
         if os.path.lexists(os.path.join(directory, OUTPUT)):  # a job's first state comes before its output
             raise Invalid(f"{_FILE} is gone") from None
         raise
     try:
-        state = job_state(state, job_id_of(directory))
+        status = JobStatus.from_record(value, f"job {job_id_of(directory)}")
     except Newer:
         raise
     except Invalid as error:
         raise Invalid(f"{_FILE}: {error}") from error
-    if state["state"] == DAMAGED:
-        raise Invalid(f"{_FILE}: no runner writes the state '{DAMAGED}'")
-    return state
+    if status.id != job_id_of(directory):
+        raise Invalid(f"{_FILE}: it belongs to another job")
+    if status.state is JobState.DAMAGED:
+        raise Invalid(f"{_FILE}: no runner writes the state '{status.state.value}'")
+    return status
 
 
 def is_abandoned(directory: str) -> bool:
     """Return whether the submission into this directory without a state was cut off."""
     try:
-        submitter = runner(record.read_json(os.path.join(directory, SUBMITTER)))
+        submitter = RunnerIdentity.from_record(record.read_json(os.path.join(directory, SUBMITTER)))
     except (FileNotFoundError, Invalid):
         return time.time() - os.stat(directory).st_mtime > _COMES_WITHIN_S
-    return not runner_lives({"runner": submitter})
+    return not runner_lives(submitter)
 
 
 def job_id_of(directory: str) -> str:
@@ -131,11 +92,10 @@ def job_id_of(directory: str) -> str:
     return os.path.basename(os.path.abspath(directory))
 
 
-def damaged(directory: str, reason: Invalid) -> State:
-    """Return the state that is shown of a job whose record is invalid or a newer phalanx's."""
-    job = JobRecord((), "", job_id_of(directory))
+def damaged(directory: str, reason: Invalid) -> JobStatus:
+    """Return the status that is shown of a job whose record is invalid or a newer phalanx's."""
     message = str(reason) if isinstance(reason, Newer) else f"damaged record: {reason}"
-    return {**initial(job, has_secrets=False), "state": DAMAGED, "message": message}
+    return JobStatus(job_id_of(directory), "", "", (), JobState.DAMAGED, 0.0, message=message)
 
 
 def set_aside(directory: str, name: str = _FILE) -> None:
@@ -181,25 +141,15 @@ def sync_directory(path: str) -> None:
         os.close(fd)
 
 
-def this_runner(head: str) -> Dict[str, Any]:
+def this_runner(head: str) -> RunnerIdentity:
     """Return the identity of this process, for `runner_lives`; `head` is the instance that it runs on."""
     stat = process_stat(os.getpid())
-    return {"pid": os.getpid(), "start": stat["start"] if stat else "", "boot_id": boot_id(), "head": head}
+    return RunnerIdentity(os.getpid(), stat["start"] if stat else "", boot_id(), head)
 
 
-def runner_lives(state: State) -> bool:
-    """Return whether the job's runner runs here, in this boot. The pid may have passed to another process."""
-    runner = state["runner"]
-    if not runner or runner["boot_id"] != boot_id():
+def runner_lives(runner: Optional[RunnerIdentity]) -> bool:
+    """Return whether a job's runner runs here, in this boot. The pid may have passed to another process."""
+    if runner is None or runner.boot_id != boot_id():
         return False
-    stat = process_stat(runner["pid"])
-    return bool(stat) and stat["start"] == runner["start"] and stat["state"] not in "ZX"  # type: ignore[index]
-
-
-def verdict(node: str, report: Dict[str, Sequence[str]]) -> Dict[str, Any]:
-    """Return a node's verdict for the state, from its sweep's report."""
-    left = report["left"]
-    message = f"could not be ended: {', '.join(left)}" if left else ""
-    if report["ended"] and not left:
-        message = f"had to be ended: {', '.join(report['ended'][:5])}" + (" …" if len(report["ended"]) > 5 else "")
-    return {"node": node, "clean": not left, "killed": len(report["ended"]), "message": message}
+    stat = process_stat(runner.pid)
+    return bool(stat) and stat["start"] == runner.start and stat["state"] not in "ZX"  # type: ignore[index]

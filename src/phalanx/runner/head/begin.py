@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from phalanx.runner import checked
 from phalanx.runner.files import job_record, record
 from phalanx.runner.files import state as states
+from phalanx.runner.files.job_status import JobState, JobStatus
 from phalanx.runner.files.output import OutputReader
 from phalanx.runner.head.campaign import Campaign
 from phalanx.runner.head.doorway import open_listener
 from phalanx.runner.head.membership import read_roster
-from phalanx.runner.head.restarts import Attempt, with_lost
+from phalanx.runner.head.restarts import with_lost
 from phalanx.runner.head.stage import Stage
 from phalanx.runner.names import OUTPUT, RUNNER, STOP
 from phalanx.runner.process import RefusedError
@@ -22,7 +23,7 @@ from phalanx.runner.system import forget_other_jobs, raise_file_limit
 
 if TYPE_CHECKING:
     import socket
-    from typing import NoReturn
+    from typing import NoReturn, Optional
 
     from phalanx.node.roster import Roster
     from phalanx.runner.files.job_record import JobRecord
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
 
 def begin(directory: str, job: JobRecord, plugins: Plugins, roster: Roster) -> None:
     """Start the runner of a complete job, secrets included; return when it has written its state."""
-    state = states.initial(job, has_secrets=bool(job.secrets))
-    _start(Runner(directory, job, plugins, state), roster)
+    _start(Runner(directory, job, plugins, JobStatus.first(job)), roster)
 
 
 def resume(directory: str, plugins: Plugins) -> int:
@@ -40,25 +40,24 @@ def resume(directory: str, plugins: Plugins) -> int:
     os.umask(0o077)
     forget_other_jobs()
     raise_file_limit()
-    from phalanx.runner.head.settle import lost_state
+    from phalanx.runner.head.settle import what_died
 
-    state = states.read(directory)
-    message = lost_state(state)["message"]
+    status = states.read(directory)
+    message = what_died(status)
     position = OutputReader(os.path.join(directory, OUTPUT)).end()
-    attempts = with_lost([Attempt(**attempt) for attempt in state["attempts"]], message, position)
-    state["attempts"] = [attempt.to_json() for attempt in attempts]
-    state.update(state=states.PENDING, message=f"restart {len(attempts)} of {state['restarts']}: {message}")
-    _start(Runner(directory, job_record.read(directory), plugins, state), read_roster())
+    attempts = with_lost(status.attempts, message, position)
+    restart = f"restart {len(attempts)} of {status.restarts}: {message}"
+    status = status._replace(attempts=tuple(attempts), state=JobState.PENDING, message=restart)
+    _start(Runner(directory, job_record.read(directory), plugins, status), read_roster())
     return 0
 
 
 def _start(runner: Runner, roster: Roster) -> None:
-    runner.state["runner"] = {"head": roster.head.instance_id}
     with open_listener(runner.job.id) as door:
-        _daemonize(runner, door)
+        _daemonize(runner, door, roster.head.instance_id)
 
 
-def _daemonize(runner: Runner, door: socket.socket) -> None:
+def _daemonize(runner: Runner, door: socket.socket, head: str) -> None:
     """Fork three times: a watcher without a parent or terminal, and the runner as its child.
 
     Return when the runner has written its state.
@@ -79,7 +78,7 @@ def _daemonize(runner: Runner, door: socket.socket) -> None:
         _detach_streams(runner.directory)
         pid = os.fork()
         if pid == 0:
-            runner.become(door, began_write)
+            runner.become(door, began_write, head)
         os.close(began_write)
         door.close()
         _settle_after(pid, runner.directory)
@@ -113,20 +112,20 @@ def _settle_after(runner: int, directory: str) -> None:
 class Runner:
     """A job's runner, from its start to the job's end."""
 
-    def __init__(self, directory: str, job: JobRecord, plugins: Plugins, state: states.State) -> None:
+    def __init__(self, directory: str, job: JobRecord, plugins: Plugins, status: JobStatus) -> None:
         self.directory = directory
         self.job = job
-        self.state = state
+        self.status = status
         self._plugins = plugins
 
-    def become(self, door: socket.socket, began: int) -> NoReturn:
-        """Turn this process into the runner until the job's end; close `began` when its state is written."""
+    def become(self, door: socket.socket, began: int, head: str) -> NoReturn:
+        """Turn this process into the runner until the job's end; close `began` when its status is written."""
         status = 1
         # Its pid becomes known before there is a Stage to handle the signal.
         signal.pthread_sigmask(signal.SIG_BLOCK, (STOP,))
         try:
-            self.state["runner"] = states.this_runner(self.state["runner"]["head"])
-            states.write(self.directory, self.state)
+            self.status = self.status._replace(runner=states.this_runner(head))
+            states.write(self.directory, self.status)
             os.close(began)
             self.run(door)
             status = 0
@@ -142,19 +141,20 @@ class Runner:
             scheduler = self._plugins.scheduler(job.via) if job.via else None
             stage = Stage(self.directory, door)
             launcher = self._plugins.launcher(job.launcher)
-            campaign = Campaign(self.directory, job, launcher, self.state, stage, scheduler)
+            campaign = Campaign(self.directory, job, launcher, self.status, stage, scheduler)
             campaign.run()
         except RefusedError as error:
-            self._end_early(str(error), 2)
+            self._end_early(campaign, str(error), 2)
         except Exception as error:
             _log_traceback()
             # Every starter ends its processes when the runner closes its channel.
             held = f" ({campaign.unreturned})" if campaign and campaign.unreturned else ""
-            self._end_early(f"phalanx's runner failed: {error!r}; see {self.directory}/runner.log{held}", 1)
+            self._end_early(campaign, f"phalanx's runner failed: {error!r}; see {self.directory}/runner.log{held}", 1)
 
-    def _end_early(self, message: str, exit_code: int) -> None:
-        over = {"state": states.FAILED, "message": message, "exit_code": exit_code, "ended_at": time.time()}
-        states.write(self.directory, {**self.state, **over})
+    def _end_early(self, campaign: Optional[Campaign], message: str, exit_code: int) -> None:
+        status = campaign.status if campaign else self.status
+        over = {"state": JobState.FAILED, "message": message, "exit_code": exit_code, "ended_at": time.time()}
+        states.write(self.directory, status._replace(**over))
 
 
 def _log_traceback() -> None:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phalanx.runner.files import state as states
+from phalanx.runner.files.job_status import Attempt, Held, JobState, JobStatus, NodeVerdict
 from phalanx.runner.head.conductor import Conductor
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.planner import Plan, Planner
-from phalanx.runner.head.restarts import Attempt, decide
+from phalanx.runner.head.restarts import decide
 from phalanx.runner.head.slots import Occupancy, alone, gpus_of, ranks_of
 from phalanx.runner.head.stage import Stage
 from phalanx.runner.process import Launcher, Process, RefusedError, planned, with_recipes
@@ -41,22 +42,22 @@ class Campaign:
         directory: str,
         job: JobRecord,
         launcher: Launcher,
-        state: states.State,
+        status: JobStatus,
         stage: Stage,
         scheduler: Optional[Scheduler] = None,
     ) -> None:
         self._directory = directory
         self._job = job
         self._launcher = launcher
-        self._state = state
+        self.status = status
         self._stage = stage
         self._scheduler = scheduler
         self._allocation: Optional[Allocation] = None
         self.unreturned = ""  # a message about allocations that could not be given back to the scheduler
-        self._attempts = [Attempt(**record) for record in state["attempts"]]
+        self._attempts = list(status.attempts)
         self._planner = Planner(directory, launcher, stage)
-        self._unclean: Dict[str, Dict[str, Any]] = {}  # node → verdict of an earlier attempt
-        self._nodes: List[Dict[str, Any]] = []  # the last attempt's verdicts
+        self._unclean: Dict[str, NodeVerdict] = {}  # node → verdict of an earlier attempt
+        self._nodes: Tuple[NodeVerdict, ...] = ()  # the last attempt's verdicts
         self._shares = ""  # a message: which slots other jobs use, too
         self._copy: Optional[CheckpointCopy] = None
         self._unreached = ""  # the message of the last attempt, if that began nothing
@@ -86,7 +87,7 @@ class Campaign:
                 return
             if plan:
                 self._attempt(plan)
-            if self._state["state"] in states.FINAL:
+            if self.status.state.final:
                 return
 
     def _prepare(self) -> Optional[Dict[str, Any]]:
@@ -97,7 +98,7 @@ class Campaign:
         from phalanx.runner.environments.environment import job_variables
         from phalanx.runner.environments.preparation import Preparation
 
-        head, message = read_roster().head.name, self._state["message"]
+        head, message = read_roster().head.name, self.status.message
         preparation = Preparation(self._stage, self._directory, self._job, head)
         over = preparation.run(lambda text: self._write(message=text))
         if over is None:
@@ -114,7 +115,7 @@ class Campaign:
         # Here, because most jobs keep none there.
         from phalanx.runner.head.checkpoint_copy import CheckpointCopy
 
-        message = self._state["message"]
+        message = self.status.message
         copy = CheckpointCopy(self._stage, self._directory, self._job.mirror, read_roster().head.name)
         over = copy.begin(lambda text: self._write(message=text))
         if not over:
@@ -138,7 +139,7 @@ class Campaign:
         self._nodes = self._verdicts(nodes)
         outcome = {**conductor.outcome.record, "nodes": self._nodes}
         outcome["message"] = with_recipes(self._launcher, outcome.get("message", ""))
-        if outcome["state"] != states.FAILED or self._stage.stop_requested or is_taken:
+        if outcome["state"] != JobState.FAILED or self._stage.stop_requested or is_taken:
             self._end(outcome)
         else:
             self._end_or_restart(outcome)
@@ -157,7 +158,7 @@ class Campaign:
 
     def _end_or_restart(self, outcome: Dict[str, Any]) -> None:
         """Decide after a failed attempt, the last one remembered."""
-        decision = decide(self._attempts, self._state["restarts"])
+        decision = decide(self._attempts, self.status.restarts)
         if decision.restart:
             self._report_restart(outcome["message"])
         else:
@@ -174,7 +175,7 @@ class Campaign:
                 occupancy = Occupancy(self._directory)
                 plan = self._planner.placed(plan, occupancy)
                 shared = occupancy.shared(plan.processes, plan.roster)
-                earlier = occupancy.earlier(self._state["submitted_at"])
+                earlier = occupancy.earlier(self.status.submitted_at)
                 if not (self._job.wait and (shared or earlier)):
                     self._shares = f"it runs on {shared}" if shared else ""
                     self._begin(plan)
@@ -189,11 +190,11 @@ class Campaign:
         self._on_wait(awaited, waits=True)
         self._stage.loop.turn(_LOOK_EVERY_S)
         if self._stage.stop_requested:
-            self._end({"state": states.STOPPED, "message": f"stopped on request while waiting for {awaited}"})
+            self._end({"state": JobState.STOPPED, "message": f"stopped on request while waiting for {awaited}"})
         elif time.monotonic() > give_up_at:
             message = f"waited {self._job.wait_limit_s} s for {awaited}"
-            self._end({"state": states.FAILED, "message": message, "exit_code": _NO_SLOTS})
-        return self._state["state"] in states.FINAL
+            self._end({"state": JobState.FAILED, "message": message, "exit_code": _NO_SLOTS})
+        return self.status.state.final
 
     # Nodes that a batch scheduler grants.
 
@@ -211,8 +212,8 @@ class Campaign:
             self._end_unbegun(self._allocation.ended_as(error.status), error.status.retryable)
             return None
         if not there:
-            message = f"stopped on request while {self._state['message']}"
-            self._end({"state": states.STOPPED, "message": message, "nodes": self._nodes})
+            message = f"stopped on request while {self.status.message}"
+            self._end({"state": JobState.STOPPED, "message": message, "nodes": self._nodes})
             return None
         job = replace(plan.job, devices=self._allocation.devices())
         processes = planned(self._launcher, job, self._allocation.roster(plan.roster))
@@ -224,7 +225,7 @@ class Campaign:
         """End an attempt whose allocation the scheduler ended before the job could begin."""
         self._release()
         self._attempts.append(Attempt(self._stage.output.position, message, died=retryable))
-        self._end_or_restart({"state": states.FAILED, "message": message, "exit_code": 1, "nodes": self._nodes})
+        self._end_or_restart({"state": JobState.FAILED, "message": message, "exit_code": 1, "nodes": self._nodes})
 
     def _is_taken_back(self, conductor: Conductor) -> bool:
         """Give back the allocation. Return whether the scheduler, or its user, ended the job for good."""
@@ -242,15 +243,15 @@ class Campaign:
         if allocation is None:
             return
         self.unreturned = "; ".join(filter(None, (self.unreturned, allocation.release())))
-        self._state["allocation"] = None
+        self.status = self.status._replace(allocation=None)
 
     def _on_queue(self, text: str) -> None:
-        if text != self._state["message"]:
-            self._write(state=states.PENDING, message=text)
+        if text != self.status.message:
+            self._write(state=JobState.PENDING, message=text)
 
     def _on_submitted(self, allocation: str) -> None:
         # If this runner dies, the process that settles the job gives it back.
-        self._write(allocation={"scheduler": self._job.via, "id": allocation})
+        self._write(allocation=Held(self._job.via or "", allocation))
 
     def _has_other_ports(self, taken: Set[Tuple[str, int]]) -> bool:
         return bool(taken) and self._planner.has_other_ports(self._job, len(self._attempts), taken)
@@ -262,7 +263,7 @@ class Campaign:
         self._unreached = self._attempts[-1].message
         if has_begun or self._stage.stop_requested or self._free_tries < 0:
             return False
-        return bool(self._state["restarts"]) or self._planner.is_outdated()
+        return bool(self.status.restarts) or self._planner.is_outdated()
 
     def _begin(self, plan: Plan) -> None:
         self._planner.generation = plan.roster.generation
@@ -276,17 +277,16 @@ class Campaign:
 
     def _on_wait(self, text: str, waits: bool = False) -> None:
         message = f"waiting for {text}"
-        if message != self._state["message"]:
-            self._write(state=states.PENDING, message=message, waits=waits)
+        if message != self.status.message:
+            self._write(state=JobState.PENDING, message=message, waits=waits)
 
     def _on_begin(self, ranks: Dict[str, int]) -> None:
-        started_at, processes = self._state["started_at"] or time.time(), sum(ranks.values())
-        self._write(state=states.RUNNING, message=self._shares, started_at=started_at, ranks=ranks, processes=processes)
+        began = {"started_at": self.status.started_at or time.time(), "message": self._shares}
+        self._write(state=JobState.RUNNING, ranks=ranks, processes=sum(ranks.values()), **began)
 
-    def _remember(self, conductor: Conductor, roster: Roster, nodes: List[Dict[str, Any]]) -> None:
+    def _remember(self, conductor: Conductor, roster: Roster, nodes: List[NodeVerdict]) -> None:
         outcome, began_at = conductor.outcome, conductor.began_at
-        self._attempts[-1] = replace(
-            self._attempts[-1],
+        self._attempts[-1] = self._attempts[-1]._replace(
             message=outcome.record.get("message", ""),
             exit_code=outcome.record.get("exit_code"),
             ran_s=None if began_at is None else time.time() - began_at,
@@ -295,28 +295,28 @@ class Campaign:
             gave_up=conductor.gave_up and not outcome.died,
         )
         # A node that answers over a new connection has lost only its starter.
-        gone = {verdict["node"] for verdict in nodes if verdict["message"].startswith("unverified")}
+        gone = {verdict.node for verdict in nodes if verdict.message.startswith("unverified")}
         self._planner.lost = {node.instance_id for node in roster.nodes if node.name in gone & conductor.lost}
 
-    def _verdicts(self, nodes: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    def _verdicts(self, nodes: List[NodeVerdict]) -> Tuple[NodeVerdict, ...]:
         """Return this attempt's verdicts, and those of earlier attempts on nodes that left without a proof."""
-        names = {verdict["node"] for verdict in nodes}
+        names = {verdict.node for verdict in nodes}
         earlier = [verdict for name, verdict in self._unclean.items() if name not in names]
-        self._unclean = {verdict["node"]: verdict for verdict in [*earlier, *nodes] if not verdict["clean"]}
-        return [*nodes, *earlier]
+        self._unclean = {verdict.node: verdict for verdict in [*earlier, *nodes] if not verdict.clean}
+        return (*nodes, *earlier)
 
     # Between attempts.
 
     def _report_restart(self, message: str) -> None:
         number = len(self._attempts)
-        self._write(state=states.PENDING, message=f"restart {number} of {self._state['restarts']}: {message}")
+        self._write(state=JobState.PENDING, message=f"restart {number} of {self.status.restarts}: {message}")
 
     # The end.
 
     def _refuse(self, text: str) -> None:
         earlier = self._attempts[-1].message if self._attempts else self._unreached
         before = f"{earlier}; it can't start again: " if earlier else ""
-        self._end({"state": states.FAILED, "message": before + text, "exit_code": _REFUSED, "nodes": self._nodes})
+        self._end({"state": JobState.FAILED, "message": before + text, "exit_code": _REFUSED, "nodes": self._nodes})
 
     def _end(self, outcome: Dict[str, Any]) -> None:
         if self._copy:
@@ -328,18 +328,18 @@ class Campaign:
             outcome["message"] = f"{outcome.get('message', '')} ({self.unreturned})".strip()
         self._stage.publish()
         over = {"message": "", **outcome, "ended_at": time.time()}
-        self._stage.door.tell_end({**self._state, **over})
+        self._stage.door.tell_end(self.status._replace(**over))
         self._write(**over)
         self._stage.door.close()
         # After its end was published, because nobody waits for this.
         self._stage.output.sync()
 
     def _write(self, **changes: Any) -> None:
-        self._state.update(changes, attempts=[attempt.to_json() for attempt in self._attempts])
+        self.status = self.status._replace(**changes, attempts=tuple(self._attempts))
         try:
-            states.write(self._directory, self._state)
+            states.write(self._directory, self.status)
         except OSError as error:
-            if self._state["state"] in states.FINAL:
+            if self.status.state.final:
                 raise
             # The job continues: its processes may have filled the disk, and its last state has space reserved.
             self._stage.output.error = self._stage.output.error or f"its state was not kept: {error.strerror}"

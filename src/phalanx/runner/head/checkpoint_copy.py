@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from phalanx.runner import checked
-from phalanx.runner.files import state as states
+from phalanx.runner.files.job_status import JobState
 from phalanx.runner.head.aside import Aside
 from phalanx.runner.names import COPIER_STATUS, RUNNER
 
@@ -49,10 +49,10 @@ class CheckpointCopy:
             return {}
         if self._stage.stop_requested and not self._aside.has_closed:
             self._over()
-            return {"state": states.STOPPED, "message": "stopped on request"}
+            return {"state": JobState.STOPPED, "message": "stopped on request"}
         problem = f"--checkpoint {self.url}: {self._problem()}"
         self._over()
-        return {"state": states.FAILED, "message": problem, "exit_code": _FAILED}
+        return {"state": JobState.FAILED, "message": problem, "exit_code": _FAILED}
 
     def end(self, outcome: Dict[str, Any], report: Callable[[str], None]) -> Dict[str, Any]:
         """Make the last copy, which another stop cuts short.
@@ -69,8 +69,8 @@ class CheckpointCopy:
         if not problem:
             return outcome
         message = f"its checkpoints are not in {self.url}: {problem}; they are in {self._place.home}/files"
-        if outcome["state"] == states.SUCCEEDED:
-            return {**outcome, "state": states.FAILED, "message": message, "exit_code": _FAILED}
+        if outcome["state"] == JobState.SUCCEEDED:
+            return {**outcome, "state": JobState.FAILED, "message": message, "exit_code": _FAILED}
         return {**outcome, "message": f"{outcome.get('message', '')} ({message})".strip()}
 
     def _wait(self, is_done: Callable[[], bool]) -> None:

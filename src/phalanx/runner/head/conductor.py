@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from phalanx.runner.files import state as states
+from phalanx.runner.files.job_status import JobState
 from phalanx.runner.head.crew import Crew
 from phalanx.runner.head.daemons import Request
 from phalanx.runner.head.ending import GIVE_UP, TERMINATE, Proof, WindDown
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
     from phalanx.node.roster import Roster
+    from phalanx.runner.files.job_status import NodeVerdict
     from phalanx.runner.head.book import End, Member
     from phalanx.runner.head.channel import Channel
     from phalanx.runner.head.stage import Stage
@@ -72,7 +73,7 @@ class Conductor:
         self._deadline = 0.0
         self._end = WindDown()
 
-    def run(self) -> List[Dict[str, Any]]:
+    def run(self) -> List[NodeVerdict]:
         """Run the attempt to its end; return the nodes' verdicts."""
         self._stage.door.request = self.on_request
         self._deadline = time.monotonic() + answer_within_s(self._job)
@@ -204,9 +205,9 @@ class Conductor:
         left = self._deadline - time.monotonic() if self._deadline else LOOK_EVERY_S
         return min(LOOK_EVERY_S, max(0.0, left))
 
-    def _finish(self) -> List[Dict[str, Any]]:
+    def _finish(self) -> List[NodeVerdict]:
         if self.outcome.number is not None:
-            self.outcome.record["tail"] = self._stage.output.tail(self.outcome.number, _TAIL_LINES)
+            self.outcome.record["tail"] = tuple(self._stage.output.tail(self.outcome.number, _TAIL_LINES))
         for channel in self._crew.channels.values():
             if self._proof.lacks(channel):
                 self._proof.inquire(self._crew.nodes[channel.node])
@@ -225,7 +226,7 @@ class Conductor:
 
     def _explain_notice(self) -> None:
         """Report a failure after a notice as its consequence: the same program may succeed on the nodes that stay."""
-        if self._notice and self.outcome.record["state"] == states.FAILED:
+        if self._notice and self.outcome.record["state"] is JobState.FAILED:
             self.outcome.explain(f"{self._notice}: {self.outcome.record['message']}", died=True)
 
     # Events from the crew.

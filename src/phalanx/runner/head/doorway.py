@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Sequence
 
+    from phalanx.runner.files.job_status import JobStatus
+
     # pipe for the answer (the exit code as a line), node, command for a shell
     OnRequest = Callable[[int, str, str], None]
     # the starter's connection, which keeps it alive; its pipes to and from; its description of itself
@@ -109,9 +111,9 @@ class Doorway:
                 self._followers.remove(follower)
                 follower.close()
 
-    def tell_end(self, state: Dict[str, Any]) -> None:
-        """Send the final state to those who asked for the stop: the shared directory may not take it for minutes."""
-        text = json.dumps(state).encode() + b"\n"
+    def tell_end(self, status: JobStatus) -> None:
+        """Send the final status to those who asked for the stop: the shared directory may not take it for minutes."""
+        text = json.dumps(status.to_record()).encode() + b"\n"
         for stopper in self._stoppers:
             with suppress(OSError):  # it may have left
                 stopper.settimeout(_TAKEN_WITHIN_S)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from phalanx.runner.files import state as states
+from phalanx.runner.files.job_status import NodeVerdict
 from phalanx.runner.reaper import GRACE_S
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping
+    from typing import Dict, List, Mapping
 
     from phalanx.node.roster import Node
     from phalanx.runner.head.channel import Channel
@@ -81,11 +81,11 @@ class Proof:
         """Return whether this channel's node has neither reported nor been asked."""
         return channel.report is None and channel.node not in self._inquiries
 
-    def verdicts(self, channels: Mapping[str, Channel]) -> List[Dict[str, Any]]:
+    def verdicts(self, channels: Mapping[str, Channel]) -> List[NodeVerdict]:
         """Return every node's verdict, after waiting for missing answers until their deadlines."""
         reports = {name: channel.report for name, channel in channels.items() if channel.report is not None}
         names = [*channels, *(name for name in self._inquiries if name not in channels)]
         return [
-            states.verdict(name, reports[name]) if name in reports else self._inquiries[name].verdict()
+            NodeVerdict.of(name, reports[name]) if name in reports else self._inquiries[name].verdict()
             for name in names
         ]

@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from phalanx.runner.files.job_status import Attempt
+
+if TYPE_CHECKING:
+    from typing import List, Sequence
 
 AT_ONCE_S = 5.0
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """The result of one attempt.
-
-    position   where its output begins in the index
-    exit_code  the job's exit code if this attempt is the last; None when it was lost with its runner
-    ran_s      seconds from the start of its processes to its end; None when none was started
-    lived_s    seconds that the first failed process had lived, without the engine's time before and after its ranks
-    died       whether it was ended from outside (a node, the runner): the same program may succeed elsewhere
-    gave_up    whether its engine has restarted the ranks as often as it was allowed to
-    """
-
-    position: int
-    message: str = ""
-    exit_code: Optional[int] = None
-    ran_s: Optional[float] = None
-    lived_s: Optional[float] = None
-    died: bool = False
-    gave_up: bool = False
-
-    @property
-    def is_over(self) -> bool:
-        """Whether its end was recorded: every attempt that did not succeed has a message."""
-        return bool(self.message)
-
-    def to_json(self) -> Dict[str, Any]:
-        """Return plain data, for state.json."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """Whether to restart, or why not ("" where no reason need be given)."""
 
     restart: bool
@@ -72,7 +45,7 @@ def with_lost(attempts: Sequence[Attempt], message: str, position: int = 0) -> L
     """
     before = list(attempts) if not attempts or attempts[-1].is_over else list(attempts[:-1])
     last = attempts[len(before)] if len(before) < len(attempts) else Attempt(position)
-    return [*before, replace(last, message=message, died=True)]
+    return [*before, last._replace(message=message, died=True)]
 
 
 def _same_at_once(one: Attempt, other: Attempt) -> bool:

@@ -14,17 +14,18 @@ from phalanx.node import validate
 from phalanx.runner import checked
 from phalanx.runner.files import record
 from phalanx.runner.files import state as states
+from phalanx.runner.files.job_status import JobState, JobStatus, NodeVerdict
 from phalanx.runner.files.schema import sweep_report
 from phalanx.runner.head.membership import read_roster
-from phalanx.runner.head.restarts import Attempt, decide, with_lost
+from phalanx.runner.head.restarts import decide, with_lost
 from phalanx.runner.liveness import FENCE_S
 from phalanx.runner.login import command_on
 from phalanx.runner.names import RUNNER
 from phalanx.runner.reaper import GRACE_S, KILL_WAIT_S
-from phalanx.runner.system import roster_path
+from phalanx.runner.system import boot_id, roster_path
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Tuple
+    from typing import Any, Dict, Tuple
 
     from phalanx.node.roster import Node, Roster
 
@@ -70,7 +71,7 @@ class Inquiry:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(self._command(), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
 
-    def verdict(self) -> Dict[str, Any]:
+    def verdict(self) -> NodeVerdict:
         """Return the node's verdict, after waiting for its answer until the deadline."""
         ask_until = time.monotonic() + _SSHD_BACK_WITHIN_S
         try:
@@ -111,33 +112,33 @@ class Inquiry:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_KILLED_WITHIN_S)
 
-    def _from_answer(self, answer: bytes) -> Dict[str, Any]:
+    def _from_answer(self, answer: bytes) -> NodeVerdict:
         try:
             report = sweep_report(validate.parse(answer))
         except validate.Invalid as error:
             return self._unverified(f"its answer {error}")
         self.boot_id = report["boot_id"]
-        return states.verdict(self._node, report)
+        return NodeVerdict.of(self._node, report)
 
-    def _unverified(self, reason: str) -> Dict[str, Any]:
+    def _unverified(self, reason: str) -> NodeVerdict:
         fenced = f"unverified, fenced: {reason}; without its runner it ends its processes within {FENCE_S:g} s"
-        return {"node": self._node, "clean": False, "killed": 0, "message": fenced}
+        return NodeVerdict(self._node, False, 0, fenced)
 
 
-def settle(directory: str, is_stop: bool = False) -> states.State:
-    """Return a job's state. If its runner is gone, first end its processes on all nodes, then restart it or mark it.
+def settle(directory: str, is_stop: bool = False) -> JobStatus:
+    """Return a job's status. If its runner is gone, first end its processes on all nodes, then restart it or mark it.
 
     It is marked as lost, or with `is_stop` as stopped and never restarted. A head without a roster leaves it as it is.
     """
-    state = states.read(directory)
-    if not _can_settle(state):
-        return state
+    status = states.read(directory)
+    if not _can_settle(status):
+        return status
     lock = _open_lock(directory)
     try:
         if not _is_locked(lock):
-            return state
-        state = states.read(directory)
-        return _settle(directory, state, is_stop) if _can_settle(state) else state
+            return status
+        status = states.read(directory)
+        return _settle(directory, status, is_stop) if _can_settle(status) else status
     finally:
         os.close(lock)
 
@@ -163,21 +164,20 @@ def _is_locked(lock: int) -> bool:
         time.sleep(_LOOK_EVERY_S)
 
 
-def _can_settle(state: states.State) -> bool:
-    return is_orphan(state) and os.path.exists(roster_path())
+def _can_settle(status: JobStatus) -> bool:
+    return is_orphan(status) and os.path.exists(roster_path())
 
 
-def _settle(directory: str, state: states.State, is_stop: bool) -> states.State:
+def _settle(directory: str, status: JobStatus, is_stop: bool) -> JobStatus:
     # Another version may have started the job, and the file there may be anything.
     checked.keep(os.path.join(directory, RUNNER))
-    over = lost_state(state)
+    over = as_lost(status)
     if is_stop:
-        over.update(state=states.STOPPED, message=f"stopped on request; {over['message']}")
-    if state["allocation"]:
+        over = over._replace(state=JobState.STOPPED, message=f"stopped on request; {over.message}")
+    if status.allocation:
         unreturned = _run_verb(directory, "release")
-        over["message"] += f" ({unreturned})" if unreturned else ""
-        over["allocation"] = None
-    over["nodes"] = verify(directory)
+        over = _with(over, unreturned)._replace(allocation=None)
+    over = over._replace(nodes=verify(directory))
     restart, reason = (False, "") if is_stop else _decide(over)
     if restart:
         # A new runner takes the job over; this returns when it has written its state.
@@ -185,9 +185,13 @@ def _settle(directory: str, state: states.State, is_stop: bool) -> states.State:
         if not problem:
             return states.read(directory)
         reason = f"it can't start again: {problem.splitlines()[-1]}"
-    over["message"] += f" ({reason})" if reason else ""
+    over = _with(over, reason)
     states.write(directory, over)
     return over
+
+
+def _with(over: JobStatus, reason: str) -> JobStatus:
+    return over._replace(message=f"{over.message} ({reason})") if reason else over
 
 
 def settle_in_background(directory: str) -> None:
@@ -197,61 +201,61 @@ def settle_in_background(directory: str) -> None:
     os.close(log)
 
 
-def settle_patiently(directory: str) -> states.State:
+def settle_patiently(directory: str) -> JobStatus:
     """Settle after the runner's connections have just closed: its process may need a moment to end."""
     deadline = time.monotonic() + _RUNNER_GONE_WITHIN_S
-    while states.runner_lives(states.read(directory)) and time.monotonic() < deadline:
+    while states.runner_lives(states.read(directory).runner) and time.monotonic() < deadline:
         time.sleep(_LOOK_EVERY_S)
     return settle(directory)
 
 
-def is_orphan(state: states.State) -> bool:
-    """Return whether its runner is gone and its state is not final."""
-    return state["state"] not in states.FINAL and not states.runner_lives(state)
+def is_orphan(status: JobStatus) -> bool:
+    """Return whether a job's runner is gone and its state is not final."""
+    return not status.state.final and not states.runner_lives(status.runner)
 
 
-def lost_state(state: states.State) -> states.State:
-    """Return the state that is shown for a job whose runner is gone and whose state is not final."""
-    return {**state, "state": states.LOST, "message": what_died(state), "ended_at": time.time()}
+def as_lost(status: JobStatus) -> JobStatus:
+    """Return the status that is shown for a job whose runner is gone and whose state is not final."""
+    return status._replace(state=JobState.LOST, message=what_died(status), ended_at=time.time())
 
 
-def is_foreign(state: states.State, stack: str) -> bool:
+def is_foreign(status: JobStatus, stack: str) -> bool:
     """Return whether it is an orphan of another cluster, by the id of the stack.
 
     A shared directory outlives its clusters, and any earlier job could write a record that requests a restart. Its
     writer could not know the id of a later stack. Clusters that share a directory at the same time can; they can change
     each other's code anyway.
     """
-    return state["stack"] != stack and is_orphan(state)
+    return status.stack != stack and is_orphan(status)
 
 
-def left_alone(state: states.State) -> states.State:
-    """Return the state that is shown for another cluster's job. Its record stays as it is: that cluster may live."""
-    ended_at = state["started_at"] or state["submitted_at"]
+def left_alone(status: JobStatus) -> JobStatus:
+    """Return the status that is shown for another cluster's job. Its record stays as it is: that cluster may live."""
+    ended_at = status.started_at or status.submitted_at
     message = "a job of another cluster, which this one neither ends nor restarts"
-    return {**state, "state": states.LOST, "message": message, "ended_at": ended_at}
+    return status._replace(state=JobState.LOST, message=message, ended_at=ended_at)
 
 
-def what_died(state: states.State) -> str:
+def what_died(status: JobStatus) -> str:
     """Return why the runner is gone."""
-    runner = state["runner"]
+    runner = status.runner
     try:
         with open(roster_path()) as file:
             head = validate.roster(file.read()).head.instance_id
     except (OSError, validate.Invalid):
-        head = runner.get("head", "")
-    if runner.get("head", head) != head:
-        return f"head lost: {runner['head']} is gone, and the job's runner with it; the head is now {head}"
-    if runner and runner["boot_id"] != states.boot_id():
+        head = runner.head if runner else ""
+    if runner and runner.head != head:
+        return f"head lost: {runner.head} is gone, and the job's runner with it; the head is now {head}"
+    if runner and runner.boot_id != boot_id():
         return "head lost: it was restarted, and the job's runner ended with it"
     return "the job's runner died (it was killed, or the head was out of memory)"
 
 
-def verify(directory: str) -> List[Dict[str, Any]]:
+def verify(directory: str) -> Tuple[NodeVerdict, ...]:
     """End what is left of a job on all nodes of its roster, because a process may have logged in to any of them."""
     job_id = states.job_id_of(directory)
     inquiries = [Inquiry(directory, job_id, node) for node in _roster(directory).nodes]
-    return [inquiry.verdict() for inquiry in inquiries]
+    return tuple(inquiry.verdict() for inquiry in inquiries)
 
 
 def _roster(directory: str) -> Roster:
@@ -262,13 +266,12 @@ def _roster(directory: str) -> Roster:
         return read_roster()
 
 
-def _decide(lost: states.State) -> tuple[bool, str]:
-    if not lost["restarts"]:
+def _decide(lost: JobStatus) -> tuple[bool, str]:
+    if not lost.restarts:
         return False, ""
-    if lost["has_secrets"]:
+    if lost.has_secrets:
         return False, "its secrets ended with the runner, so it can't start again by itself"
-    attempts = with_lost([Attempt(**attempt) for attempt in lost["attempts"]], lost["message"])
-    decision = decide(attempts, lost["restarts"])
+    decision = decide(with_lost(lost.attempts, lost.message), lost.restarts)
     return decision.restart, decision.reason
 
 

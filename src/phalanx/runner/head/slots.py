@@ -15,9 +15,10 @@ from phalanx.runner.files.schema import is_job_id
 from phalanx.runner.head.doorway import socket_name
 
 if TYPE_CHECKING:
-    from typing import Dict, Iterator, List, Mapping, Sequence, Set, Tuple
+    from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
     from phalanx.node.roster import Node, Roster
+    from phalanx.runner.files.job_status import JobStatus
     from phalanx.runner.process import PreparedJob, Process
 
 _SOCKETS = "/proc/net/unix"
@@ -108,15 +109,15 @@ class Occupancy:
         self._others = _living(os.path.dirname(directory), self._id)
         self._taken: Counter[str] = Counter()
         self._gpus: Dict[str, Set[str]] = {}
-        for state in self._others:
-            self._taken.update(state["ranks"])
-            for node, numbers in state["gpus"].items():
+        for status in self._others:
+            self._taken.update(status.ranks)
+            for node, numbers in status.gpus.items():
                 self._gpus.setdefault(node, set()).update(numbers)
 
     @property
     def running(self) -> List[str]:
         """The ids of these jobs."""
-        return [state["id"] for state in self._others]
+        return [status.id for status in self._others]
 
     def roomy(self, job: PreparedJob, roster: Roster) -> Roster:
         """Return the roster for placing `-n` processes: only free slots if they suffice, the freest nodes first.
@@ -160,7 +161,7 @@ class Occupancy:
             return ""
         taken = ", ".join(f"{len(self._gpus[node.name])} of {node.gpus} on {node.name}" for node in crowded)
         names = {node.name for node in crowded}
-        jobs = [state["id"] for state in self._others if state["gpus"].keys() & names]
+        jobs = [status.id for status in self._others if status.gpus.keys() & names]
         return f"GPUs that are taken ({taken}) by {_listed(jobs)}"
 
     def _shared_slots(self, ranks: Mapping[str, int], roster: Roster) -> str:
@@ -174,32 +175,32 @@ class Occupancy:
         taken = ", ".join(
             f"{self._taken[node.name]} of {node.slots} on {node.name}" for node in roster.nodes if node.name in crowded
         )
-        jobs = [state["id"] for state in self._others if state["ranks"].keys() & set(crowded)]
+        jobs = [status.id for status in self._others if status.ranks.keys() & set(crowded)]
         return f"slots that are taken ({taken}) by {_listed(jobs)}"
 
     def earlier(self, submitted_at: float) -> str:
         """Describe the jobs that have waited for slots longer than this one; "" when none."""
-        waiting = [state for state in self._others if state["waits"] and state["submitted_at"] < submitted_at]
-        return f"{_listed([state['id'] for state in waiting])}, which came first" if waiting else ""
+        waiting = [status for status in self._others if status.waits and status.submitted_at < submitted_at]
+        return f"{_listed([status.id for status in waiting])}, which came first" if waiting else ""
 
 
-def _living(root: str, own: str) -> List[states.State]:
-    """Return the states of the jobs that have a runner here and have not ended, in the order of their ids."""
+def _living(root: str, own: str) -> List[JobStatus]:
+    """Return the statuses of the jobs that have a runner here and have not ended, in the order of their ids."""
     prefix = "@" + socket_name("")
     # Any process may give its socket any name.
     with open(_SOCKETS, errors="replace") as file:
         names = {line.rstrip("\n").rpartition(" ")[2] for line in file if prefix in line}
     ids = sorted(name[len(prefix) :] for name in names)
-    found = (_state(os.path.join(root, job_id)) for job_id in ids if is_job_id(job_id) and job_id != own)
-    return [state for state in found if state and state["state"] not in states.FINAL]
+    found = (_status(os.path.join(root, job_id)) for job_id in ids if is_job_id(job_id) and job_id != own)
+    return [status for status in found if status and not status.state.final]
 
 
-def _state(directory: str) -> states.State:
-    """Return a job's state; an empty one for a directory without a valid record."""
+def _status(directory: str) -> Optional[JobStatus]:
+    """Return a job's status; None for a directory without a valid record."""
     try:
         return states.read(directory)
     except (OSError, Invalid):
-        return {}
+        return None
 
 
 def _listed(jobs: List[str]) -> str:

@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any, Dict, NamedTuple, Optional
 
-from phalanx.runner.files import state as states
+from phalanx.runner.files.job_status import JobState
 
 # How much a failure explains. A rank that its engine ended explains nothing; the engine's exit code says more, and a
 # rank that failed by itself more than that. A killed engine explains the ends of its ranks, and a lost node explains
@@ -54,7 +54,7 @@ class Outcome:
         doubts = (
             {"message": "; ".join(f"{node}: {doubt}" for node, doubt in self.doubts.items())} if self.doubts else {}
         )
-        return self._record or {"state": states.SUCCEEDED, "exit_code": 0, **doubts}
+        return self._record or {"state": JobState.SUCCEEDED, "exit_code": 0, **doubts}
 
     def fail(
         self, message: str, exit_code: int, number: Optional[int], weight: int, life: Optional[Life] = None
@@ -72,14 +72,14 @@ class Outcome:
         self.number = number
         self.died = weight == NODE
         self._weight, self._at = weight, at
-        self._record = {"state": states.FAILED, "message": message, "exit_code": exit_code}
+        self._record = {"state": JobState.FAILED, "message": message, "exit_code": exit_code}
 
     def _yields_to(self, weight: int, at: float) -> bool:
-        return self._record["state"] != states.STOPPED and (weight, -at) > (self._weight, -self._at)
+        return self._record["state"] != JobState.STOPPED and (weight, -at) > (self._weight, -self._at)
 
     def stop(self) -> None:
         """Note the user's request to stop; an earlier failure stays."""
-        self._record = self._record or {"state": states.STOPPED, "message": "stopped on request"}
+        self._record = self._record or {"state": JobState.STOPPED, "message": "stopped on request"}
 
     def explain(self, message: str, died: bool) -> None:
         """Replace the message by a better explanation from outside."""
@@ -88,5 +88,5 @@ class Outcome:
 
     def forgive(self) -> None:
         """Forget a failure that the job survived."""
-        if self._record.get("state") == states.FAILED:
+        if self._record.get("state") == JobState.FAILED:
             self.__init__()

@@ -46,7 +46,7 @@ def require_secrets(directory: str, job: JobRecord) -> None:
             earlier = states.read(os.path.join(os.path.dirname(directory), job.resume))
         except (OSError, Invalid):
             return
-        if earlier["has_secrets"]:
+        if earlier.has_secrets:
             raise RefusedError(f"job {job.resume} had secrets, which are kept nowhere\nGive them again with --secret.")
 
 

@@ -21,10 +21,11 @@ from phalanx.runner.verbs.last_lines import first_of_last_lines
 
 if TYPE_CHECKING:
     import socket
-    from typing import Any, Dict, Optional, Sequence, Tuple
+    from typing import Optional, Sequence, Tuple
+
+    from phalanx.runner.files.job_status import Attempt, JobStatus
 
 _FLUSH_BYTES = 1 << 18
-_ENDS = (*states.FINAL, states.DAMAGED)
 # A runner that lives and does not answer is about to write its last state, or to open its socket.
 _RETRY_S = 0.1
 # A shared directory that takes longer for a few reads does not answer. Without updates it is read this often.
@@ -61,20 +62,20 @@ def follow(
     return 0
 
 
-def _attempts(directory: str) -> Sequence[Dict[str, Any]]:
+def _attempts(directory: str) -> Sequence[Attempt]:
     try:
-        return states.read(directory)["attempts"]
+        return states.read(directory).attempts
     except Newer:
         raise
     except Invalid:
         return ()
 
 
-def _span(reader: OutputReader, attempts: Sequence[Dict[str, Any]], start: str) -> Tuple[int, Optional[int]]:
+def _span(reader: OutputReader, attempts: Sequence[Attempt], start: str) -> Tuple[int, Optional[int]]:
     """Return the positions of the first record and after the last one (None: no end)."""
     if start == "end":
         return reader.end(), None
-    begins = [attempt["position"] for attempt in attempts] or [0]
+    begins = [attempt.position for attempt in attempts] or [0]
     if start == "last":
         return begins[-1], None
     if start.startswith("attempt="):
@@ -95,8 +96,8 @@ class _Follower:
         self._process = process
         self._until = until
         self._buffer = bytearray(MAGIC)
-        self._state: Dict[str, Any] = {}  # the last valid one
-        self._sent: Dict[str, Any] = {}
+        self._status: Optional[JobStatus] = None  # the last valid one
+        self._sent: Optional[JobStatus] = None
         self._updates: Optional[socket.socket] = None
         self._damage = ""  # what is wrong with the output, which is then no longer sent
         self._reads_since = 0.0  # 0: it waits for an update
@@ -114,11 +115,11 @@ class _Follower:
         self._listen(wait)
         while True:
             self._reads_since = time.monotonic()
-            # The state is read first: when it is final, all output is written and can be read.
-            state = self._read_state(wait)
+            # The status is read first: when it is final, all output is written and can be read.
+            status = self._read_status(wait)
             self._pump()
-            self._report(state)
-            if state.get("state") in _ENDS or not wait or self._is_past():
+            self._report(status)
+            if (status and status.state.final) or not wait or self._is_past():
                 return
             self._reads_since = 0.0
             self._wait_for_update()
@@ -132,39 +133,39 @@ class _Follower:
             is_late = since not in (0.0, told) and time.monotonic() > since + _SILENT_AFTER_S
             if is_late and self._sent and not self._is_over:
                 told = since
-                self._report_silence()
+                self._report_silence(self._sent)
 
-    def _report_silence(self) -> None:
+    def _report_silence(self, sent: JobStatus) -> None:
         shared = os.path.abspath(os.path.join(self._directory, *[os.pardir] * 3))
         message = f"the shared directory {shared} does not answer; the job goes on when it does"
-        self._sent = {**self._sent, "message": message}
-        payload = json.dumps(self._sent).encode()
+        self._sent = sent._replace(message=message)
+        payload = json.dumps(self._sent.to_record()).encode()
         with self._writing, contextlib.suppress(OSError):
             os.write(1, HEADER.pack(STATE, 0, 0, len(payload), 0, 0) + payload)
 
     def _listen(self, wait: bool) -> None:
         self._updates = connect_follower(states.job_id_of(self._directory)) if wait else None
 
-    def _read_state(self, wait: bool) -> Dict[str, Any]:
-        """Return the state; if its record is damaged, the previous one while a runner can write another."""
+    def _read_status(self, wait: bool) -> Optional[JobStatus]:
+        """Return the status; if its record is damaged, the previous one while a runner can write another."""
         try:
-            self._state = states.read(self._directory)
-            if self._updates is None and self._state["state"] not in states.FINAL:
-                self._state = self._settled(wait)
+            self._status = states.read(self._directory)
+            if self._updates is None and not self._status.state.final:
+                self._status = self._settled(self._status, wait)
         except Invalid as error:
             if self._updates is None:
-                self._state = states.damaged(self._directory, error)
-        return self._state
+                self._status = states.damaged(self._directory, error)
+        return self._status
 
-    def _settled(self, wait: bool) -> Dict[str, Any]:
+    def _settled(self, status: JobStatus, wait: bool) -> JobStatus:
         # Here, because `subprocess` takes a sixth of this process's start and only failures need it.
         from phalanx.runner.head.settle import is_foreign, left_alone, settle, settle_patiently
 
-        if is_foreign(self._state, self._stack):
-            return left_alone(self._state)
-        state = settle_patiently(self._directory) if wait else settle(self._directory)
+        if is_foreign(status, self._stack):
+            return left_alone(status)
+        status = settle_patiently(self._directory) if wait else settle(self._directory)
         self._listen(wait)
-        return state
+        return status
 
     def _is_past(self) -> bool:
         """Return whether all requested output was read: an attempt that has ended is followed only to its end."""
@@ -220,12 +221,12 @@ class _Follower:
             self._send(PROCESS, json.dumps(process).encode(), self._reader.position, process["number"])
         self._reader.process(number)
 
-    def _report(self, state: Dict[str, Any]) -> None:
-        if state and self._damage:
-            state = {**state, "message": "; ".join(filter(None, (state["message"], self._damage)))}
-        if state != self._sent:
-            self._sent = state
-            self._send(STATE, json.dumps(state).encode(), self._reader.position)
+    def _report(self, status: Optional[JobStatus]) -> None:
+        if status and self._damage:
+            status = status._replace(message="; ".join(filter(None, (status.message, self._damage))))
+        if status and status != self._sent:
+            self._sent = status
+            self._send(STATE, json.dumps(status.to_record()).encode(), self._reader.position)
             self._flush()
 
     def _send(

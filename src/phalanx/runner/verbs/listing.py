@@ -8,28 +8,29 @@ from typing import Optional
 
 from phalanx.node.validate import Invalid
 from phalanx.runner.files import state as states
+from phalanx.runner.files.job_status import JobStatus
 from phalanx.runner.files.schema import is_job_id
 from phalanx.runner.head.settle import is_foreign, is_orphan, left_alone, settle_in_background, what_died
 
 
 def list_jobs(root: str, stack: str) -> int:
-    """Print one JSON state per line, newest first.
+    """Print one status per line, as JSON, newest first.
 
-    A job whose runner has died keeps its state, with a message, until it is settled in the background, which may
+    A job whose runner has died keeps its status, with a message, until it is settled in the background, which may
     restart it. That is done only for jobs of the cluster with this stack. A job with a damaged record is shown as
     damaged.
     """
     root = os.path.abspath(root)
     for name in sorted(filter(is_job_id, os.listdir(root)), reverse=True):
-        state = _state(os.path.join(root, name), stack)
-        if state:
-            print(json.dumps(state))
+        status = _status(os.path.join(root, name), stack)
+        if status:
+            print(json.dumps(status.to_record()))
     return 0
 
 
-def _state(directory: str, stack: str) -> Optional[states.State]:
+def _status(directory: str, stack: str) -> Optional[JobStatus]:
     try:
-        state = states.read(directory)
+        status = states.read(directory)
     except NotADirectoryError:
         return None
     except FileNotFoundError:
@@ -37,12 +38,12 @@ def _state(directory: str, stack: str) -> Optional[states.State]:
         return None
     except Invalid as error:
         return states.damaged(directory, error)
-    if is_foreign(state, stack):
-        return left_alone(state)
-    if not is_orphan(state):
-        return state
+    if is_foreign(status, stack):
+        return left_alone(status)
+    if not is_orphan(status):
+        return status
     settle_in_background(directory)
-    return {**state, "message": f"{what_died(state)}; its processes on the nodes are being ended"}
+    return status._replace(message=f"{what_died(status)}; its processes on the nodes are being ended")
 
 
 def _remove_if_abandoned(directory: str) -> None:

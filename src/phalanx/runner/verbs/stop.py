@@ -14,6 +14,7 @@ import time
 
 from phalanx.node.validate import Invalid, Newer
 from phalanx.runner.files import state as states
+from phalanx.runner.files.job_status import JobState, JobStatus
 from phalanx.runner.head.doorway import request_stop, socket_name
 from phalanx.runner.head.settle import is_foreign, left_alone, settle, verify
 from phalanx.runner.loop import is_readable
@@ -29,32 +30,32 @@ _SOCKET = re.compile(rf" @{socket_name('')}([0-9]{{6}}-[0-9]{{6}}-[0-9a-f]{{6}})
 
 
 def stop(directory: str, stack: str, timeout_s: float) -> int:
-    """Stop the job and print its final state as one JSON line; return 1 when it did not end in time.
+    """Stop the job and print its final status as one JSON line; return 1 when it did not end in time.
 
     A job of another cluster, by the stack, is left alone.
     """
     deadline = time.monotonic() + timeout_s
     try:
-        state = states.read(directory)
-        state = left_alone(state) if is_foreign(state, stack) else _stop(directory, deadline)
+        status = states.read(directory)
+        status = left_alone(status) if is_foreign(status, stack) else _stop(directory, deadline)
     except Invalid:
-        state = _stop_damaged(directory, deadline)
-    print(json.dumps(state))
-    return 0 if state["state"] in states.FINAL else 1
+        status = _stop_damaged(directory, deadline)
+    print(json.dumps(status.to_record()))
+    return 0 if status.state.final else 1
 
 
-def _stop(directory: str, deadline: float) -> states.State:
-    state = states.read(directory)
+def _stop(directory: str, deadline: float) -> JobStatus:
+    status = states.read(directory)
     # Repeated, because the runner may die meanwhile and another one take over the job.
-    while state["state"] not in states.FINAL and time.monotonic() < deadline:
-        if states.runner_lives(state):
-            _stop_runner(state["runner"]["pid"], deadline - time.monotonic())
-        state = settle(directory, is_stop=True)
-        time.sleep(_LOOK_EVERY_S * (state["state"] not in states.FINAL))
-    return state
+    while not status.state.final and time.monotonic() < deadline:
+        if status.runner and states.runner_lives(status.runner):
+            _stop_runner(status.runner.pid, deadline - time.monotonic())
+        status = settle(directory, is_stop=True)
+        time.sleep(0.0 if status.state.final else _LOOK_EVERY_S)
+    return status
 
 
-def _stop_damaged(directory: str, deadline: float) -> states.State:
+def _stop_damaged(directory: str, deadline: float) -> JobStatus:
     """Stop a job with a damaged record: its runner writes a valid record; without a runner, this process does.
 
     The record of a newer phalanx stays as it is.
@@ -65,8 +66,8 @@ def _stop_damaged(directory: str, deadline: float) -> states.State:
         return _stop(directory, deadline)
     except Invalid as error:
         over, is_kept = states.damaged(directory, error), isinstance(error, Newer)
-    message = f"stopped on request; {over['message']}"
-    over.update(state=states.STOPPED, message=message, nodes=verify(directory), ended_at=time.time())
+    message = f"stopped on request; {over.message}"
+    over = over._replace(state=JobState.STOPPED, message=message, nodes=verify(directory), ended_at=time.time())
     if not is_kept:
         states.set_aside(directory)
         states.write(directory, over)

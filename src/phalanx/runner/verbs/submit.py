@@ -121,7 +121,7 @@ def _make(directory: str, roster: Roster) -> None:
             f"{directory} belongs to another job\nRun the command again: each job gets a random id."
         ) from None
     with open(os.path.join(directory, SUBMITTER), "w") as file:
-        json.dump(states.this_runner(roster.head.instance_id), file)
+        json.dump(states.this_runner(roster.head.instance_id)._asdict(), file)
     checked.keep(os.path.join(directory, RUNNER))
 
 
