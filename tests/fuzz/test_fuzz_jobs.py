@@ -32,8 +32,8 @@ from phalanx.runner.files import state as states
 from phalanx.runner.files.job_status import JobStatus, NodeVerdict
 from phalanx.runner.files.output import ENDED, RECORD, OutputWriter
 from phalanx.runner.head import settle
-from phalanx.runner.head.conductor import Conductor
-from phalanx.runner.head.crew import Crew
+from phalanx.runner.head.attempt_runner import AttemptRunner
+from phalanx.runner.head.starters import Starters
 from phalanx.runner.login import Line
 from phalanx.runner.loop import Loop
 from phalanx.runner.names import MANIFEST, OUTPUT, WORK
@@ -202,8 +202,8 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
             return NodeVerdict(self._node, False, 0, "not asked")
 
     monkeypatch.setattr(settle, "Inquiry", Inquiry)
-    monkeypatch.setattr(Crew, "_beat", lambda crew: None)
-    monkeypatch.setattr("phalanx.runner.head.conductor.reap", list)
+    monkeypatch.setattr(Starters, "_beat", lambda starters: None)
+    monkeypatch.setattr("phalanx.runner.head.attempt_runner.reap", list)
     monkeypatch.setattr("phalanx.runner.head.membership.roster_path", lambda: str(tmp_path / "roster.json"))
     (tmp_path / "roster.json").write_text(roster(1, 1).to_json())
     os.utime(tmp_path / "roster.json", (1, 1))
@@ -212,16 +212,16 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
 
     def check(data: bytes) -> None:
         loop = PatientLoop()
-        monkeypatch.setattr("phalanx.runner.head.conductor.time", loop)
+        monkeypatch.setattr("phalanx.runner.head.attempt_runner.time", loop)
         shutil.rmtree(tmp_path / OUTPUT, ignore_errors=True)
         output = OutputWriter(str(tmp_path / OUTPUT))
-        door = SimpleNamespace(request=None)
-        stage: Any = SimpleNamespace(loop=loop, output=output, door=door, stop_requested=False)
-        stage.publish = output.flush
+        listener = SimpleNamespace(request=None)
+        context: Any = SimpleNamespace(loop=loop, output=output, socket=listener, stop_requested=False)
+        context.publish = output.flush
         starter = HostileStarter(loop, data)
-        conductor = Conductor(stage, job, roster(1, 1), (process,), lambda ranks: None, lambda _: starter.line())
-        nodes = conductor.run()
-        status = JobStatus.from_record(STATE)._replace(**conductor.outcome.record, nodes=tuple(nodes))
+        attempt = AttemptRunner(context, job, roster(1, 1), (process,), lambda ranks: None, lambda _: starter.line())
+        nodes = attempt.run()
+        status = JobStatus.from_record(STATE)._replace(**attempt.outcome.record, nodes=tuple(nodes))
         assert JobStatus.from_record(json.loads(json.dumps(status.to_record()))) == status
         for file in (output._index, output._processes, *(fd for fd, _ in output._files.values())):
             os.close(file)

@@ -53,10 +53,10 @@ def impatient(monkeypatch):
 
 
 def held(scheduler: Any, reported: list[str], turn: Any = lambda _: None) -> Allocation:
-    stage: Any = SimpleNamespace(
-        stop_requested=False, door=SimpleNamespace(attend=None), loop=SimpleNamespace(turn=turn)
+    context: Any = SimpleNamespace(
+        stop_requested=False, socket=SimpleNamespace(attend=None), loop=SimpleNamespace(turn=turn)
     )
-    return Allocation(scheduler, lambda *_: "", stage, reported.append, lambda _: None)
+    return Allocation(scheduler, lambda *_: "", context, reported.append, lambda _: None)
 
 
 def test_a_scheduler_that_is_briefly_unavailable_ends_no_queued_job():

@@ -113,14 +113,14 @@ def test_resume_takes_no_option_of_the_job_itself():
 def test_another_stop_cuts_the_last_copy_short(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint_copy.checked, "argv", lambda *_: ("sleep", "300"))
     monkeypatch.setattr(aside, "reap", list)  # other children of this process are not its own
-    stage = mock.Mock(loop=Loop(), stops=1)
+    context = mock.Mock(loop=Loop(), stops=1)
     mirror = Mirror("b", "runs/", "us-east-1", "https://s3", "/efs/.phalanx/mirrors/1")
-    copy = checkpoint_copy.CheckpointCopy(stage, str(tmp_path), mirror, "head")
+    copy = checkpoint_copy.CheckpointCopy(context, str(tmp_path), mirror, "head")
     reports = []
 
     def report(text):
         reports.append(text)
-        stage.publish.side_effect = lambda: setattr(stage, "stops", 2)
+        context.publish.side_effect = lambda: setattr(context, "stops", 2)
 
     over = copy.end({"state": "stopped", "message": "stopped on request"}, report)
     _, status = os.waitpid(copy._aside.pid, 0)

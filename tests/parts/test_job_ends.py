@@ -19,7 +19,7 @@ from phalanx.jobs.job import (
     JobState,
     submit,
 )
-from phalanx.runner.head.doorway import request_stop
+from phalanx.runner.head.runner_socket import request_stop
 
 
 def test_the_first_failure_ends_the_job_and_is_shown(two_nodes, code):

@@ -21,7 +21,7 @@ from phalanx.runner.batch.scheduling import HELD, AllocationStatus, release
 from phalanx.runner.files import job_record
 from phalanx.runner.files.job_status import JobState, JobStatus
 from phalanx.runner.head.begin import Runner
-from phalanx.runner.head.doorway import open_listener
+from phalanx.runner.head.runner_socket import open_listener
 from phalanx.runner.plugins import Plugins
 from phalanx.runner.process import RefusedError
 from phalanx.runner.system import boot_id
@@ -93,9 +93,9 @@ def run_with(scheduler: Any, directory: Path, cluster: FakeCluster) -> None:
             allocation._FIRST_LOOK_S = allocation._LAST_LOOK_S = 0.1
             job = job_record.read(str(directory))
             plugins = Plugins(load, lambda _: scheduler)
-            with open_listener(job.id) as door:
+            with open_listener(job.id) as listener:
                 status = JobStatus.first(job)
-                Runner(str(directory), job, plugins, status).run(door)
+                Runner(str(directory), job, plugins, status).run(listener)
         finally:
             os._exit(0)
     os.waitpid(pid, 0)

@@ -7,19 +7,19 @@ from types import SimpleNamespace
 import pytest
 
 from phalanx.runner.files.job_status import NodeVerdict
-from phalanx.runner.head.ending import GIVE_UP, TERMINATE, WAIT, Proof, WindDown
+from phalanx.runner.head.ending import GIVE_UP, TERMINATE, WAIT, NodeReports, Shutdown
 from phalanx.runner.process import PreparedJob
 
 CLEAN = {"ended": [], "killed": [], "left": []}
 
 
-def ending(begin_at: float) -> WindDown:
-    found = WindDown()
+def ending(begin_at: float) -> Shutdown:
+    found = Shutdown()
     found.begin(begin_at)
     return found
 
 
-def steps(end: WindDown, *moments: tuple[float, bool]) -> list[int]:
+def steps(end: Shutdown, *moments: tuple[float, bool]) -> list[int]:
     return [end.step(now, are_ranks_awaited) for now, are_ranks_awaited in moments]
 
 
@@ -64,13 +64,13 @@ def line(node: str, report: object = None) -> SimpleNamespace:
 
 
 def test_a_report_counts_and_a_node_without_one_is_asked(asked):
-    proof = Proof(PreparedJob(("true",), "exec", id="1", directory="/efs/1"))
+    reports = NodeReports(PreparedJob(("true",), "exec", id="1", directory="/efs/1"))
     lines = [line("n1", CLEAN), line("n2"), line("n3")]
-    proof.inquire(line("n4"))
-    proof.inquire(lines[1])
-    assert [proof.lacks(one) for one in lines] == [False, False, True]
-    proof.inquire(lines[2])
-    verdicts = proof.verdicts({one.node: one for one in lines})
+    reports.inquire(line("n4"))
+    reports.inquire(lines[1])
+    assert [reports.lacks(one) for one in lines] == [False, False, True]
+    reports.inquire(lines[2])
+    verdicts = reports.verdicts({one.node: one for one in lines})
     assert [(verdict.node, verdict.message == "asked") for verdict in verdicts] == [
         ("n1", False),
         ("n2", True),
@@ -81,9 +81,9 @@ def test_a_report_counts_and_a_node_without_one_is_asked(asked):
 
 
 def test_a_node_that_joins_again_reports_by_itself(asked):
-    proof = Proof(PreparedJob(("true",), "exec", id="1", directory="/efs/1"))
-    proof.inquire(line("n2"))
-    proof.withdraw("n2")
-    assert proof.lacks(line("n2"))
-    assert proof.verdicts({"n2": line("n2", CLEAN)})[0].clean
+    reports = NodeReports(PreparedJob(("true",), "exec", id="1", directory="/efs/1"))
+    reports.inquire(line("n2"))
+    reports.withdraw("n2")
+    assert reports.lacks(line("n2"))
+    assert reports.verdicts({"n2": line("n2", CLEAN)})[0].clean
     assert asked == ["n2"]

@@ -9,7 +9,7 @@ import pytest
 from fake_nodes import roster
 
 from phalanx.launchers import load
-from phalanx.runner.head.book import Member
+from phalanx.runner.head.process_table import Member
 from phalanx.runner.head.verdict import NODE, Life, Outcome
 from phalanx.runner.process import PreparedJob
 

@@ -44,7 +44,7 @@ class Loop:
 
 
 @pytest.fixture
-def stage() -> SimpleNamespace:
+def context() -> SimpleNamespace:
     return SimpleNamespace(loop=Loop(), stop_requested=False)
 
 
@@ -63,9 +63,9 @@ def publish(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def make(tmp_path, publish, stage, monkeypatch) -> Callable[..., Planner]:
+def make(tmp_path, publish, context, monkeypatch) -> Callable[..., Planner]:
     monkeypatch.setattr("phalanx.runner.head.planner._free_port", lambda: 29500)
-    return lambda *named: Planner(str(tmp_path), Launcher(*named), stage)  # type: ignore[arg-type]
+    return lambda *named: Planner(str(tmp_path), Launcher(*named), context)  # type: ignore[arg-type]
 
 
 def names(processes) -> list[str]:
@@ -80,17 +80,17 @@ def test_it_is_planned_on_all_nodes_and_the_roster_is_kept(make, tmp_path: Path)
     assert len(json.loads((tmp_path / "roster.json").read_text())["nodes"]) == 3
 
 
-def test_after_a_loss_another_roster_is_awaited(make, publish, stage):
+def test_after_a_loss_another_roster_is_awaited(make, publish, context):
     planner = make()
     planner.generation, planner.lost = 1, {"i-3"}
-    stage.loop.turn = lambda _timeout_s: publish(4, 2)
+    context.loop.turn = lambda _timeout_s: publish(4, 2)
     assert names(planner.plan(JOB, 1).processes) == ["1", "2", "4"]
 
 
-def test_a_stop_ends_the_waiting(make, stage):
+def test_a_stop_ends_the_waiting(make, context):
     planner = make()
     planner.generation, planner.lost = 1, {"i-3"}
-    stage.stop_requested = True
+    context.stop_requested = True
     assert names(planner.plan(JOB, 1).processes) == ["1", "2"]
 
 

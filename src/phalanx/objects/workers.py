@@ -30,7 +30,7 @@ THREADS = 16
 _MOST_PROCESSES = 4
 _BATCH_ITEMS = 64
 _BATCH_BYTES = 64 << 20
-_crews: Dict[Bucket, Crew] = {}
+_pools: Dict[Bucket, ConnectionPool] = {}
 
 
 def spread(
@@ -59,13 +59,13 @@ def in_threads(
 
 
 def _here(work: Work, bucket: Bucket, batches: Iterable[List[Item]], keys: Keys) -> Iterator[Item]:
-    with closing(Crew(bucket)) as crew:
+    with closing(ConnectionPool(bucket)) as pool:
         for batch in batches:
-            crew.do(work, keys(), batch)
+            pool.do(work, keys(), batch)
             yield from batch
 
 
-class Crew:
+class ConnectionPool:
     """Threads that do work on a bucket's objects, each over its own connection, which it keeps."""
 
     def __init__(self, bucket: Bucket) -> None:
@@ -94,10 +94,10 @@ class Crew:
 
 
 def _in_worker(work: Work, bucket: Bucket, credentials: Credentials, items: Sequence[Any]) -> None:
-    """Do the work in a process that has one crew for its whole life."""
-    if bucket not in _crews:
-        _crews[bucket] = Crew(bucket)
-    _crews[bucket].do(work, credentials, items)
+    """Do the work in a process that has one pool for its whole life."""
+    if bucket not in _pools:
+        _pools[bucket] = ConnectionPool(bucket)
+    _pools[bucket].do(work, credentials, items)
 
 
 def _through(

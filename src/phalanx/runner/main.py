@@ -152,14 +152,14 @@ def _service(arguments: List[str]) -> int:
     return serve(arguments[0], arguments[1], arguments[2], arguments[3:])
 
 
-def _usher(arguments: List[str]) -> int:
-    from phalanx.runner.starter.attend import usher
+def _relay(arguments: List[str]) -> int:
+    from phalanx.runner.starter.attend import relay
 
-    return usher(arguments[0], arguments[1])
+    return relay(arguments[0], arguments[1])
 
 
 _VERBS = {
-    "usher": _usher,
+    "relay": _relay,
     "follow": _follow,
     "stop": _stop,
     "halt": _halt,

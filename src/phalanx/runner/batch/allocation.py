@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from phalanx.node.roster import Node, Roster
 from phalanx.runner import frames
 from phalanx.runner.batch.scheduling import ENDED, HELD, AllocationStatus, Request, shown, still_holds
-from phalanx.runner.head.doorway import turn_away
+from phalanx.runner.head.runner_socket import turn_away
 from phalanx.runner.liveness import Pace
 from phalanx.runner.login import Line
 from phalanx.runner.process import RefusedError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from phalanx.runner.batch.scheduling import Call, Scheduler
     from phalanx.runner.files.job_record import JobRecord
-    from phalanx.runner.head.stage import Stage
+    from phalanx.runner.head.run_context import RunContext
     from phalanx.runner.process import Process
 
 _TURN_S = 0.2
@@ -80,13 +80,13 @@ class Allocation:
         self,
         scheduler: Scheduler,
         call: Call,
-        stage: Stage,
+        context: RunContext,
         report: Callable[[str], None],
         record: Callable[[str], None],
     ) -> None:
         self._scheduler = scheduler
         self._call = call
-        self._stage = stage
+        self._context = context
         self._report = report
         self._record = record
         self._id = ""
@@ -106,15 +106,15 @@ class Allocation:
         Raises RefusedError when the scheduler refuses, EndedError when it ends the allocation.
         """
         self._log = request.log
-        self._stage.door.attend = self._admit
+        self._context.socket.attend = self._admit
         self._id = self._scheduler.submit(request, self._call)
         self._record(self._id)
         self._answered_at = time.monotonic()
-        while len(self._attendees) < self._wanted and not self._stage.stop_requested:
+        while len(self._attendees) < self._wanted and not self._context.stop_requested:
             self._look()
             self._beat()
-            self._stage.loop.turn(_TURN_S)
-        return not self._stage.stop_requested
+            self._context.loop.turn(_TURN_S)
+        return not self._context.stop_requested
 
     def roster(self, whole: Roster) -> Roster:
         """Return the granted nodes, each with the slots and GPUs that were granted there."""
@@ -150,7 +150,7 @@ class Allocation:
 
     def release(self) -> str:
         """Give everything back; return a message for the user, "" when all places are free again."""
-        self._stage.door.attend = turn_away
+        self._context.socket.attend = turn_away
         for attendee in self._attendees.values():
             attendee.let_go()
         self._attendees.clear()

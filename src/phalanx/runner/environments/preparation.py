@@ -13,7 +13,7 @@ from phalanx.runner import checked
 from phalanx.runner.environments.environment import RESULT, is_complete, lock
 from phalanx.runner.files.job_status import JobState, NodeVerdict
 from phalanx.runner.head.aside import Aside
-from phalanx.runner.head.stage import Stage
+from phalanx.runner.head.run_context import RunContext
 from phalanx.runner.names import RUNNER
 from phalanx.runner.reaper import Sweep
 from phalanx.runner.system import MARK, signal_name
@@ -37,9 +37,9 @@ LABEL = "environment"
 class Preparation:
     """Prepares the environment with `run`; afterwards `path` is its place."""
 
-    def __init__(self, stage: Stage, directory: str, job: JobRecord, node: str) -> None:
+    def __init__(self, context: RunContext, directory: str, job: JobRecord, node: str) -> None:
         self.path = ""
-        self._stage = stage
+        self._context = context
         self._directory = directory
         self._job = job
         self._name = job.environment.name if job.environment else ""
@@ -52,9 +52,9 @@ class Preparation:
         while True:
             self._aside = self._started()
             problem = self._wait(report)
-            if problem or self._stage.stop_requested:
+            if problem or self._context.stop_requested:
                 return self._over(problem)
-            self._stage.output.ended(self._aside.number, 0)
+            self._context.output.ended(self._aside.number, 0)
             result = self._result()
             self.path = result["path"]
             if not result["kept"]:
@@ -68,7 +68,7 @@ class Preparation:
         argv = checked.argv(os.path.join(self._directory, RUNNER), "environment", self._directory)
         # Without the job's own variables: all that affects a build must be part of the environment's hash.
         env = {**os.environ, **self._job.secrets, MARK: self._job.id}
-        aside = Aside(self._stage, LABEL, self._node, argv, env)
+        aside = Aside(self._context, LABEL, self._node, argv, env)
         aside.close_stdin()
         return aside
 
@@ -76,7 +76,7 @@ class Preparation:
         """Wait until the process ends or a stop is requested; return what failed."""
         began = time.monotonic()
         report_at = began + _REPORT_AFTER_S
-        while self._aside.code is None and not self._stage.stop_requested:
+        while self._aside.code is None and not self._context.stop_requested:
             elapsed_s = time.monotonic() - began
             if elapsed_s > _TIMEOUT_S:
                 return f"not made within {_TIMEOUT_S:g} s"
@@ -105,15 +105,15 @@ class Preparation:
         """End what is left of the process; return how the job ended."""
         nodes = (NodeVerdict.of(self._node, self._sweep()),)
         code = self._aside.code
-        self._stage.output.ended(self._aside.number, code if code is not None else -signal.SIGTERM)
-        self._stage.publish()
+        self._context.output.ended(self._aside.number, code if code is not None else -signal.SIGTERM)
+        self._context.publish()
         if not problem:
             return {"state": JobState.STOPPED, "message": "stopped on request", "nodes": nodes}
         return {
             "state": JobState.FAILED,
             "message": f"environment {self._name} can't be made: {problem}",
             "exit_code": _FAILED,
-            "tail": tuple(self._stage.output.tail(self._aside.number, _TAIL_LINES)),
+            "tail": tuple(self._context.output.tail(self._aside.number, _TAIL_LINES)),
             "nodes": nodes,
         }
 

@@ -13,7 +13,7 @@ from phalanx.runner.system import reap, spawn
 if TYPE_CHECKING:
     from typing import Mapping, Optional, Sequence
 
-    from phalanx.runner.head.stage import Stage
+    from phalanx.runner.head.run_context import RunContext
 
 
 class Aside:
@@ -22,19 +22,19 @@ class Aside:
     `number` is that of its output, and `code` its exit status, where `turn` saw its end.
     """
 
-    def __init__(self, stage: Stage, label: str, node: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(self, context: RunContext, label: str, node: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
         self.code: Optional[int] = None
-        self._stage = stage
+        self._context = context
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         stdin_read, self._stdin = os.pipe()
         self.pid = spawn(argv, env, (stdin_read, out_write, err_write), die_with_parent=True)
         for fd in (out_write, err_write, stdin_read):
             os.close(fd)
-        self.number = stage.output.add(label, node, is_rank=False)
+        self.number = context.output.add(label, node, is_rank=False)
         self._streams = 2
         for fd, stream in ((out_read, frames.STDOUT), (err_read, frames.STDERR)):
-            stage.loop.watch(fd, lambda fd, stream=stream: self._read(fd, stream))
+            context.loop.watch(fd, lambda fd, stream=stream: self._read(fd, stream))
 
     @property
     def has_closed(self) -> bool:
@@ -49,8 +49,8 @@ class Aside:
 
     def turn(self, timeout_s: float) -> None:
         """Handle events of the whole runner for so long."""
-        self._stage.loop.turn(timeout_s)
-        self._stage.publish()
+        self._context.loop.turn(timeout_s)
+        self._context.publish()
         for pid, code in reap():
             if pid == self.pid:
                 self.code = code
@@ -64,8 +64,8 @@ class Aside:
     def _read(self, fd: int, stream: int) -> None:
         data = os.read(fd, READ_BYTES)
         if data:
-            self._stage.output.write(self.number, stream, data)
+            self._context.output.write(self.number, stream, data)
         else:
-            self._stage.loop.forget(fd)
+            self._context.loop.forget(fd)
             os.close(fd)
             self._streams -= 1

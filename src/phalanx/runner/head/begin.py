@@ -12,11 +12,11 @@ from phalanx.runner.files import job_record, record
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_status import JobState, JobStatus
 from phalanx.runner.files.output import OutputReader
-from phalanx.runner.head.campaign import Campaign
-from phalanx.runner.head.doorway import open_listener
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.restarts import with_lost
-from phalanx.runner.head.stage import Stage
+from phalanx.runner.head.run_context import RunContext
+from phalanx.runner.head.runner_socket import open_listener
+from phalanx.runner.head.supervisor import Supervisor
 from phalanx.runner.names import OUTPUT, RUNNER, STOP
 from phalanx.runner.process import RefusedError
 from phalanx.runner.system import forget_other_jobs, raise_file_limit
@@ -53,11 +53,11 @@ def resume(directory: str, plugins: Plugins) -> int:
 
 
 def _start(runner: Runner, roster: Roster) -> None:
-    with open_listener(runner.job.id) as door:
-        _daemonize(runner, door, roster.head.instance_id)
+    with open_listener(runner.job.id) as listener:
+        _daemonize(runner, listener, roster.head.instance_id)
 
 
-def _daemonize(runner: Runner, door: socket.socket, head: str) -> None:
+def _daemonize(runner: Runner, listener: socket.socket, head: str) -> None:
     """Fork three times: a watcher without a parent or terminal, and the runner as its child.
 
     Return when the runner has written its state.
@@ -78,9 +78,9 @@ def _daemonize(runner: Runner, door: socket.socket, head: str) -> None:
         _detach_streams(runner.directory)
         pid = os.fork()
         if pid == 0:
-            runner.become(door, began_write, head)
+            runner.become(listener, began_write, head)
         os.close(began_write)
-        door.close()
+        listener.close()
         _settle_after(pid, runner.directory)
     except BaseException:
         _log_traceback()
@@ -118,41 +118,41 @@ class Runner:
         self.status = status
         self._plugins = plugins
 
-    def become(self, door: socket.socket, began: int, head: str) -> NoReturn:
+    def become(self, listener: socket.socket, began: int, head: str) -> NoReturn:
         """Turn this process into the runner until the job's end; close `began` when its status is written."""
         status = 1
-        # Its pid becomes known before there is a Stage to handle the signal.
+        # Its pid becomes known before there is a RunContext to handle the signal.
         signal.pthread_sigmask(signal.SIG_BLOCK, (STOP,))
         try:
             self.status = self.status._replace(runner=states.this_runner(head))
             states.write(self.directory, self.status)
             os.close(began)
-            self.run(door)
+            self.run(listener)
             status = 0
         except BaseException:
             _log_traceback()
         finally:
             os._exit(status)
 
-    def run(self, door: socket.socket) -> None:
+    def run(self, listener: socket.socket) -> None:
         """Run all attempts of the job, and write a final state even after a failure."""
-        campaign, job = None, self.job
+        supervisor, job = None, self.job
         try:
             scheduler = self._plugins.scheduler(job.via) if job.via else None
-            stage = Stage(self.directory, door)
+            context = RunContext(self.directory, listener)
             launcher = self._plugins.launcher(job.launcher)
-            campaign = Campaign(self.directory, job, launcher, self.status, stage, scheduler)
-            campaign.run()
+            supervisor = Supervisor(self.directory, job, launcher, self.status, context, scheduler)
+            supervisor.run()
         except RefusedError as error:
-            self._end_early(campaign, str(error), 2)
+            self._end_early(supervisor, str(error), 2)
         except Exception as error:
             _log_traceback()
             # Every starter ends its processes when the runner closes its channel.
-            held = f" ({campaign.unreturned})" if campaign and campaign.unreturned else ""
-            self._end_early(campaign, f"phalanx's runner failed: {error!r}; see {self.directory}/runner.log{held}", 1)
+            held = f" ({supervisor.unreturned})" if supervisor and supervisor.unreturned else ""
+            self._end_early(supervisor, f"phalanx's runner failed: {error!r}; see {self.directory}/runner.log{held}", 1)
 
-    def _end_early(self, campaign: Optional[Campaign], message: str, exit_code: int) -> None:
-        status = campaign.status if campaign else self.status
+    def _end_early(self, supervisor: Optional[Supervisor], message: str, exit_code: int) -> None:
+        status = supervisor.status if supervisor else self.status
         over = {"state": JobState.FAILED, "message": message, "exit_code": exit_code, "ended_at": time.time()}
         states.write(self.directory, status._replace(**over))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict
 
     from phalanx.runner.files.job_record import Mirror
-    from phalanx.runner.head.stage import Stage
+    from phalanx.runner.head.run_context import RunContext
 
 LABEL = "checkpoints"
 # Hundreds of GB take this long.
@@ -30,8 +30,8 @@ _FAILED = 1
 class CheckpointCopy:
     """`begin` brings the newest copy, the process then makes others by itself, and `end` makes the last one."""
 
-    def __init__(self, stage: Stage, directory: str, place: Mirror, head: str) -> None:
-        self._stage = stage
+    def __init__(self, context: RunContext, directory: str, place: Mirror, head: str) -> None:
+        self._context = context
         self._is_cut = False
         self._status = os.path.join(directory, COPIER_STATUS)
         self._place = place
@@ -39,15 +39,15 @@ class CheckpointCopy:
         if os.path.exists(self._status):
             os.unlink(self._status)  # of a runner that died
         argv = checked.argv(os.path.join(directory, RUNNER), "copier", directory)
-        self._aside = Aside(stage, LABEL, head, argv, os.environ)
+        self._aside = Aside(context, LABEL, head, argv, os.environ)
 
     def begin(self, report: Callable[[str], None]) -> Dict[str, Any]:
         """Wait until the directory is there. Return how the job ended instead, if it did."""
         report(f"bringing checkpoints from {self.url}")
-        self._wait(lambda: "ready" in self._told() or self._stage.stop_requested)
+        self._wait(lambda: "ready" in self._told() or self._context.stop_requested)
         if "over" not in self._told() and "ready" in self._told():
             return {}
-        if self._stage.stop_requested and not self._aside.has_closed:
+        if self._context.stop_requested and not self._aside.has_closed:
             self._over()
             return {"state": JobState.STOPPED, "message": "stopped on request"}
         problem = f"--checkpoint {self.url}: {self._problem()}"
@@ -61,9 +61,9 @@ class CheckpointCopy:
         """
         report(f"copying checkpoints to {self.url}; `phalanx stop` now cuts that short")
         self._aside.close_stdin()
-        stops = self._stage.stops
-        self._wait(lambda: self._stage.stops > stops)
-        self._is_cut = self._stage.stops > stops
+        stops = self._context.stops
+        self._wait(lambda: self._context.stops > stops)
+        self._is_cut = self._context.stops > stops
         problem = self._problem()
         self._over()
         if not problem:
@@ -91,8 +91,8 @@ class CheckpointCopy:
         if not self._aside.has_closed:
             os.kill(self._aside.pid, signal.SIGKILL)
             self._aside.drain(_DRAIN_S)
-        self._stage.output.ended(self._aside.number, self._aside.code or 0)
-        self._stage.publish()
+        self._context.output.ended(self._aside.number, self._aside.code or 0)
+        self._context.publish()
 
     def _told(self) -> Dict[str, Any]:
         """Return what the process has written, which a job can have changed."""

@@ -8,16 +8,16 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from phalanx.runner import frames
-from phalanx.runner.head.conductor import Conductor
+from phalanx.runner.head.attempt_runner import AttemptRunner
 from phalanx.runner.liveness import LOOK_EVERY_S
 from phalanx.runner.reaper import GRACE_S
 
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional, Sequence
 
-    from phalanx.runner.head.book import End, Member
     from phalanx.runner.head.channel import Channel
     from phalanx.runner.head.planner import Plan
+    from phalanx.runner.head.process_table import End, Member
     from phalanx.runner.process import Process
 
     Replan = Callable[[], Optional[Plan]]
@@ -27,7 +27,7 @@ _RETRY_AFTER_S = 5.0
 _MAX_REVIVALS = 3
 
 
-class ElasticConductor(Conductor):
+class ElasticAttemptRunner(AttemptRunner):
     """Runs one engine process per node; failures count only when too few of these are left.
 
     `replan` returns what would be started now, once for each new roster.
@@ -41,7 +41,7 @@ class ElasticConductor(Conductor):
         self._replan_at = 0.0
         self._planned: Sequence[Process] = ()  # on the newest roster
         self._joining: Dict[str, Process] = {}
-        self._invited_at = dict.fromkeys(self._crew.ranks, self._roster.generation)
+        self._invited_at = dict.fromkeys(self._starters.ranks, self._roster.generation)
         self._succeeded = False
         self._engines: Dict[str, Process] = {}
         self._revivals: Counter[str] = Counter()
@@ -69,12 +69,12 @@ class ElasticConductor(Conductor):
 
     def _revive(self, node: str) -> bool:
         """Start an engine again that was killed, unless its node is gone, too; return whether that was done."""
-        is_over = self._phase != self._run or self._succeeded or self._crew.channels[node].closed
+        is_over = self._phase != self._run or self._succeeded or self._starters.channels[node].closed
         if is_over or self._revivals[node] >= _MAX_REVIVALS:
             return False
         self._revivals[node] += 1
         # Ends the ranks that it left behind here, and those elsewhere that wait for them.
-        self._crew.kick()
+        self._starters.kick()
         self._start(self._engines[node])
         return True
 
@@ -98,16 +98,16 @@ class ElasticConductor(Conductor):
 
     def _go_on_or_end(self) -> None:
         if self._phase != self._run or self._has_too_few():
-            self._wind_down(0.0)
+            self._shut_down(0.0)
         elif not self._succeeded:
             # Ranks may wait for ever for a lost one, so their engines restart them.
-            self._crew.kick()
+            self._starters.kick()
 
     def _has_too_few(self) -> bool:
-        return not self._succeeded and self._crew.book.running < self._fewest
+        return not self._succeeded and self._starters.table.running < self._fewest
 
     def _run(self) -> None:
-        if not self._crew.book.running and self._succeeded:
+        if not self._starters.table.running and self._succeeded:
             self.outcome.forgive()
         elif time.monotonic() >= self._replan_at:
             self._replan_at = time.monotonic() + LOOK_EVERY_S
@@ -120,17 +120,17 @@ class ElasticConductor(Conductor):
             self._roster, self._planned = found.roster, found.processes
         # Every time, because a node's replacement may be in the roster before the node's loss is noticed here.
         for process in self._planned:
-            channel = self._crew.channels.get(process.node)
+            channel = self._starters.channels.get(process.node)
             is_new = self._invited_at.get(process.node, 0) < self._roster.generation
             if is_new and not self._succeeded and (channel is None or channel.closed):
                 self._invite(process)
 
     def _invite(self, process: Process) -> None:
         self._invited_at[process.node] = self._roster.generation
-        self._proof.withdraw(process.node)
+        self._reports.withdraw(process.node)
         self._joining[process.node] = process
         node = next(node for node in self._roster.nodes if node.name == process.node)
-        self._crew.admit(node, process.ranks[process.node])
+        self._starters.admit(node, process.ranks[process.node])
 
     def on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
         """Handle a node's answer to the checks: one that joins begins, or is sent away."""

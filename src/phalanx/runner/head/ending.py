@@ -24,7 +24,7 @@ TERMINATE = 1  # send SIGTERM to the processes
 GIVE_UP = 2  # stop waiting for them
 
 
-class WindDown:
+class Shutdown:
     """Decides when processes are asked to end and how long to wait for them; a pure function of the clock.
 
     Engines are asked after a moment, in which they may report more, and have 2 s to end; while ranks live, and no node
@@ -37,7 +37,7 @@ class WindDown:
         self._rank_grace_s = GRACE_S - _ENGINE_GRACE_S
 
     def begin(self, terminate_at: float) -> None:
-        """Begin the wind-down, with TERMINATE at this time."""
+        """Begin the shutdown, with TERMINATE at this time."""
         self.deadline = terminate_at
 
     def step(self, now: float, are_ranks_awaited: bool) -> int:
@@ -55,7 +55,7 @@ class WindDown:
         return GIVE_UP
 
 
-class Proof:
+class NodeReports:
     """The nodes' reports at the end, from their starters, or from inquiries where a starter sent none."""
 
     def __init__(self, job: PreparedJob) -> None:

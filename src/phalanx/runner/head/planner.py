@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing import Optional, Sequence, Set, Tuple
 
     from phalanx.runner.files.job_record import JobRecord
+    from phalanx.runner.head.run_context import RunContext
     from phalanx.runner.head.slots import Occupancy
-    from phalanx.runner.head.stage import Stage
 
 # How long a restart waits for a roster without the lost node, or with its replacement, before it leaves the node out.
 _ROSTER_WITHIN_S = 30.0
@@ -44,12 +44,12 @@ class Planner:
     `restart` is the attempt's number from 0.
     """
 
-    def __init__(self, directory: str, launcher: Launcher, stage: Stage) -> None:
+    def __init__(self, directory: str, launcher: Launcher, context: RunContext) -> None:
         self.lost: Set[str] = set()  # instance ids
         self.generation = 0  # of the last attempt's roster
         self._directory = directory
         self._launcher = launcher
-        self._stage = stage
+        self._context = context
         self._port = 0
         self._token = os.urandom(32).hex()
         self._first_port = FIRST_PORT + int.from_bytes(os.urandom(4), "big") % PORTS
@@ -63,7 +63,7 @@ class Planner:
         # One port for the whole attempt: nodes that join later must find the others.
         self._port = _free_port()
         while True:
-            is_last = time.monotonic() >= deadline or self._stage.stop_requested
+            is_last = time.monotonic() >= deadline or self._context.stop_requested
             try:
                 plan = self._plan_now(job, restart, engine)
                 if is_last or plan.roster.generation != self.generation:
@@ -71,7 +71,7 @@ class Planner:
             except RefusedError:
                 if is_last:
                     raise
-            self._stage.loop.turn(_LOOK_EVERY_S)
+            self._context.loop.turn(_LOOK_EVERY_S)
 
     def placed(self, plan: Plan, occupancy: Occupancy) -> Plan:
         """Return the same plan, on nodes with free slots where the job leaves the choice, and with their free GPUs."""
@@ -106,7 +106,7 @@ class Planner:
         self._first_port += _NEXT_PORTS
         processes = self._plan_now(job, restart).processes
         wanted = {(process.node, port) for process in processes for port in process.ports}
-        return self._port_choices < _PORT_CHOICES and not self._stage.stop_requested and not wanted & taken
+        return self._port_choices < _PORT_CHOICES and not self._context.stop_requested and not wanted & taken
 
     def _plan_now(self, job: JobRecord, restart: int, engine: str = "") -> Plan:
         roster = read_roster()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from phalanx.node.validate import Invalid
 from phalanx.runner.files import state as states
 from phalanx.runner.files.schema import is_job_id
-from phalanx.runner.head.doorway import socket_name
+from phalanx.runner.head.runner_socket import socket_name
 
 if TYPE_CHECKING:
     from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The C half of `socket`, for the reason that keeper.py gives: one usher runs on the head for each node of the job.
+# The C half of `socket`, for the reason that keeper.py gives: one relay runs on the head for each node of the job.
 import _socket
 import json
 import os
@@ -49,8 +49,8 @@ def attend(scheduler: Scheduler, directory: str, allocation: str, nodes: int, pl
 
 def _call_head(directory: str, hello: str, is_head: bool) -> None:
     """Make stdin and stdout of this process the line to the runner."""
-    usher = checked.argv(os.path.join(directory, RUNNER), "usher", os.path.basename(directory), hello)
-    argv = usher if is_head else (*SSH, MASTER, "exec " + " ".join(map(quoted, usher)))
+    relay = checked.argv(os.path.join(directory, RUNNER), "relay", os.path.basename(directory), hello)
+    argv = relay if is_head else (*SSH, MASTER, "exec " + " ".join(map(quoted, relay)))
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
     spawn(argv, os.environ, (to_read, from_write, 2), die_with_parent=True)
@@ -87,10 +87,10 @@ def assignments(lines: Iterable[str]) -> Dict[str, str]:
     return {name: value.strip("\"'") for name, value in pairs}
 
 
-def usher(job_id: str, hello: str) -> int:
+def relay(job_id: str, hello: str) -> int:
     """Pass stdin and stdout, on the head, to the job's runner, and stay until it is done with them."""
     # Here, because only the head's part needs it.
-    from phalanx.runner.head.doorway import ATTEND, socket_name
+    from phalanx.runner.head.runner_socket import ATTEND, socket_name
 
     runner = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     try:

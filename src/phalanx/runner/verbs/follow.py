@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from phalanx.node.validate import Invalid, Newer
 from phalanx.runner.files import state as states
 from phalanx.runner.files.output import ENDED, OutputReader
-from phalanx.runner.head.doorway import connect_follower
+from phalanx.runner.head.runner_socket import connect_follower
 from phalanx.runner.names import OUTPUT as OUTPUT_DIRECTORY
 from phalanx.runner.verbs.follow_frames import ENDED_PROCESS, HEADER, MAGIC, OUTPUT, PROCESS, STATE
 from phalanx.runner.verbs.last_lines import first_of_last_lines

@@ -15,7 +15,7 @@ import time
 from phalanx.node.validate import Invalid, Newer
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_status import JobState, JobStatus
-from phalanx.runner.head.doorway import request_stop, socket_name
+from phalanx.runner.head.runner_socket import request_stop, socket_name
 from phalanx.runner.head.settle import is_foreign, left_alone, settle, verify
 from phalanx.runner.loop import is_readable
 from phalanx.runner.names import RUNNER_GONE, STILL_RUNS, STOP

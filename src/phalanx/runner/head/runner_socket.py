@@ -83,7 +83,7 @@ def request_stop(job_id: str, timeout_s: float) -> Iterator[bytes]:
                 yield part
 
 
-class Doorway:
+class RunnerSocket:
     """Accepts followers, agents, and starters that a batch scheduler started.
 
     `request` is called for each agent, `attend` for each starter; the present attempt sets both. `stop` is called when

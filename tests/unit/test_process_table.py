@@ -1,10 +1,10 @@
-"""The book of an attempt's processes: which live where, and which represents a node."""
+"""The table of an attempt's processes: which live where, and which represents a node."""
 
 from __future__ import annotations
 
 import pytest
 
-from phalanx.runner.head.book import Book, End, Member
+from phalanx.runner.head.process_table import End, Member, ProcessTable
 from phalanx.runner.starter import memory
 
 MPIEXEC = Member("mpiexec", "n1", is_rank=False, is_main=True)
@@ -12,8 +12,8 @@ SERVER = Member("0", "n1", is_rank=True, is_main=True, role="server", is_service
 WORKER = Member("0", "n2", is_rank=True, is_main=True, role="worker")
 
 
-def book(*members: Member) -> Book:
-    found = Book()
+def table(*members: Member) -> ProcessTable:
+    found = ProcessTable()
     for number, member in enumerate(members):
         found.add(number, member)
     return found
@@ -24,7 +24,7 @@ def rank(label: str, node: str = "n2") -> Member:
 
 
 def test_a_starter_has_numbers_of_its_own_for_ranks():
-    found = book(MPIEXEC)
+    found = table(MPIEXEC)
     found.add(1, rank("0", "n1"), on_node=1 << 20)
     found.add(2, rank("1", "n2"), on_node=1 << 20)
     assert found.number("n1", 0) == 0
@@ -33,13 +33,13 @@ def test_a_starter_has_numbers_of_its_own_for_ranks():
 
 
 def test_a_starter_that_came_again_counts_from_its_beginning():
-    found = book(rank("0"))
+    found = table(rank("0"))
     found.add(1, rank("0"), on_node=0)
     assert found.number("n2", 0) == 1
 
 
 def test_what_runs_is_what_was_started_by_itself():
-    found = book(MPIEXEC, rank("0"), Member("mpiexec@n2", "n2", is_rank=False))
+    found = table(MPIEXEC, rank("0"), Member("mpiexec@n2", "n2", is_rank=False))
     assert found.running == 1
     assert found.ended(0) == MPIEXEC
     assert found.running == 0
@@ -47,14 +47,14 @@ def test_what_runs_is_what_was_started_by_itself():
 
 
 def test_services_alone_work_for_nobody():
-    found = book(SERVER, WORKER)
+    found = table(SERVER, WORKER)
     assert not found.only_services
     found.ended(1)
     assert (found.only_services, found.running) == (True, 1)
 
 
 def test_ranks_live_until_the_last_has_ended_and_end_once():
-    found = book(MPIEXEC, rank("0"), rank("1"))
+    found = table(MPIEXEC, rank("0"), rank("1"))
     for number in (1, 1):
         found.ended(number)
     assert found.has_ranks
@@ -64,7 +64,7 @@ def test_ranks_live_until_the_last_has_ended_and_end_once():
 
 def test_a_process_ages_from_its_own_start():
     moments = iter([10.0, 12.0, 15.0, 15.0])
-    found = Book(lambda: next(moments))
+    found = ProcessTable(lambda: next(moments))
     for number in (0, 1):
         found.add(number, rank(str(number)))
     assert [found.age_s(number) for number in (0, 1)] == [5.0, 3.0]
@@ -72,7 +72,7 @@ def test_a_process_ages_from_its_own_start():
 
 @pytest.mark.parametrize(("node", "number"), [("n1", None), ("n2", 1), ("n3", None)])
 def test_a_node_is_represented_by_its_first_living_rank(node, number):
-    found = book(MPIEXEC, rank("7"), rank("3"), rank("1"))
+    found = table(MPIEXEC, rank("7"), rank("3"), rank("1"))
     found.ended(3)
     assert found.witness(node) == number
 

@@ -1,4 +1,4 @@
-"""An attempt's part on its nodes: a line to each node's starter, the processes that were started there, and beats."""
+"""The starters of an attempt, one on each node: the line to each, the processes started through it, and beats."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from phalanx.runner import frames
-from phalanx.runner.head.book import Book, End, Member
 from phalanx.runner.head.channel import Channel, answer_over
-from phalanx.runner.head.daemons import Daemons, Request, daemon_failure
-from phalanx.runner.head.doorway import socket_name
+from phalanx.runner.head.engine_daemons import EngineDaemons, Request, daemon_failure
 from phalanx.runner.head.membership import Standing
+from phalanx.runner.head.process_table import End, Member, ProcessTable
+from phalanx.runner.head.runner_socket import socket_name
 from phalanx.runner.liveness import BEAT_EVERY_S
 from phalanx.runner.login import Line, log_in
 from phalanx.runner.starter.answers import REFUSED
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Set
 
     from phalanx.node.roster import Node
-    from phalanx.runner.head.stage import Stage
+    from phalanx.runner.head.run_context import RunContext
     from phalanx.runner.process import PreparedJob, Process
 
     class Listener(Protocol):
-        """Handles the events that the crew receives."""
+        """Handles what the starters report."""
 
         def on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
             """Handle a node's answer to the checks; `body` is that of a CHECKED frame."""
@@ -66,16 +66,16 @@ if TYPE_CHECKING:
             ...
 
         def on_closed(self, channel: Channel) -> None:
-            """Handle a channel that closed, or is silent; its node's processes are still in the book."""
+            """Handle a channel that closed, or is silent; its node's processes are still in the table."""
             ...
 
 
-class Crew:
-    """Starts processes, keeps their output and the book of them, and reports events to a listener."""
+class Starters:
+    """Starts processes through their nodes' starters, keeps their output and a table of them, and reports events."""
 
     def __init__(
         self,
-        stage: Stage,
+        context: RunContext,
         job: PreparedJob,
         nodes: Sequence[Node],
         processes: Sequence[Process],
@@ -87,11 +87,11 @@ class Crew:
         self.ranks: Counter[str] = Counter()  # node → its planned number
         for process in processes:
             self.ranks.update(process.ranks)
-        self.book = Book()
-        self.daemons = Daemons()
+        self.table = ProcessTable()
+        self.daemons = EngineDaemons()
         self.is_terminated = False  # TERMINATE was sent
-        self._loop = stage.loop
-        self._output = stage.output
+        self._loop = context.loop
+        self._output = context.output
         self._job = job
         self._processes = processes
         self._dial = dial or (lambda node: log_in(job, self.nodes[node]))
@@ -192,9 +192,9 @@ class Crew:
 
     def forget(self, node: str) -> None:
         """Mark this node's processes as ended, because no report of their ends will come."""
-        for number in self.book.live_on(node):
+        for number in self.table.live_on(node):
             self._output.ended(number, REFUSED)
-            self.book.ended(number)
+            self.table.ended(number)
             self.daemons.ended(number, REFUSED)
 
     def _spawn(self, member: Member, argv: Sequence[str], env: Any, harmless: str = "") -> int:
@@ -211,7 +211,7 @@ class Crew:
 
     def _add(self, member: Member, on_node: Optional[int] = None) -> int:
         number = self._output.add(member.name, member.node, member.is_rank and not member.role)
-        self.book.add(number, member, on_node)
+        self.table.add(number, member, on_node)
         return number
 
     def _send_to_all(self, frame: bytes) -> None:
@@ -250,18 +250,18 @@ class Crew:
 
     def _number(self, channel: Channel, number: int) -> int:
         try:
-            return self.book.number(channel.node, number)
+            return self.table.number(channel.node, number)
         except KeyError:
             raise frames.ChannelBrokenError(f"a frame of process {number}, which it did not announce") from None
 
     def _keep(self, number: int, stream: int, data: bytes) -> None:
         # An engine's output about its own end (torchrun: a page per node) is kept, but not shown: it hides the reason.
-        listed = not self.is_terminated or self.book[number].is_rank
+        listed = not self.is_terminated or self.table[number].is_rank
         self._output.write(number, stream, data, listed)
 
     def _on_exit(self, number: int, end: End) -> None:
         self._output.ended(number, end.code)
-        member = self.book.ended(number)
+        member = self.table.ended(number)
         if self.daemons.ended(number, end.code):
             end = end._replace(code=daemon_failure(end.code))
         self._listener.on_exit(number, member, end)

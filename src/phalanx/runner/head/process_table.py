@@ -1,4 +1,4 @@
-"""The book of an attempt's processes: their names, which of them live, and how they ended."""
+"""The table of an attempt's processes: their names, which of them live, and how they ended."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class End(NamedTuple):
         return f" (out of memory: the kernel there has killed {killed} since the job began)"
 
 
-class Book:
+class ProcessTable:
     """The processes by their number in the output index; a node's starter may use another number."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from phalanx.runner.files.output import OutputWriter
-from phalanx.runner.head.doorway import Doorway
+from phalanx.runner.head.runner_socket import RunnerSocket
 from phalanx.runner.loop import Loop
 from phalanx.runner.names import OUTPUT, STOP
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 
-class Stage:
+class RunContext:
     """The shared parts; one per runner."""
 
-    def __init__(self, directory: str, door: socket.socket) -> None:
+    def __init__(self, directory: str, listener: socket.socket) -> None:
         self.loop = Loop()
-        self.door = Doorway(self.loop, door)
+        self.socket = RunnerSocket(self.loop, listener)
         self.output = OutputWriter(os.path.join(directory, OUTPUT))
         self.stops = 0  # how often a stop was requested
-        self.door.stop = self._on_stop
+        self.socket.stop = self._on_stop
         self.on_wait: Callable[[str], None] = lambda _text: None  # called with what the job waits for
         self.on_notice: Callable[[str], None] = lambda _text: None  # called with which node leaves, and why
         self._watch_signals()
@@ -37,7 +37,7 @@ class Stage:
     def publish(self) -> None:
         """Let followers see what was written."""
         if self.output.flush():
-            self.door.notify()
+            self.socket.notify()
 
     def _watch_signals(self) -> None:
         wake_read, wake_write = os.pipe()

@@ -16,7 +16,7 @@ from phalanx.node.roster import Missing, Node
 from phalanx.runner import frames
 from phalanx.runner.files.job_status import NodeVerdict
 from phalanx.runner.files.output import OutputWriter
-from phalanx.runner.head.conductor import Conductor
+from phalanx.runner.head.attempt_runner import AttemptRunner
 from phalanx.runner.login import Line
 from phalanx.runner.loop import Loop
 from phalanx.runner.process import PreparedJob, Process
@@ -102,12 +102,12 @@ def starters(loop: Loop) -> Iterator[dict[str, Starter]]:
 
 
 @pytest.fixture
-def stage(loop: Loop, tmp_path) -> SimpleNamespace:
+def context(loop: Loop, tmp_path) -> SimpleNamespace:
     output = OutputWriter(str(tmp_path / "output"))
     return SimpleNamespace(
         loop=loop,
         output=output,
-        door=SimpleNamespace(request=None),
+        socket=SimpleNamespace(request=None),
         stop_requested=False,
         publish=output.flush,
         on_notice=lambda _text: None,
@@ -134,12 +134,14 @@ def asked(monkeypatch) -> list[str]:
 
 
 @pytest.fixture
-def conduct(stage, starters, asked, monkeypatch) -> Callable[..., Conductor]:
+def conduct(context, starters, asked, monkeypatch) -> Callable[..., AttemptRunner]:
     # Children of this process belong to other tests.
-    monkeypatch.setattr("phalanx.runner.head.conductor.reap", list)
+    monkeypatch.setattr("phalanx.runner.head.attempt_runner.reap", list)
 
-    def make(*processes: Process) -> Conductor:
-        return Conductor(stage, JOB, roster(2, 1), processes, lambda _ranks: None, lambda node: starters[node].line())
+    def make(*processes: Process) -> AttemptRunner:
+        return AttemptRunner(
+            context, JOB, roster(2, 1), processes, lambda _ranks: None, lambda node: starters[node].line()
+        )
 
     return make
 
@@ -155,9 +157,9 @@ def ending(starter: Starter, code: int) -> Callable[[int], None]:
 def test_all_well(conduct, starters):
     for starter in starters.values():
         starter.on_spawn = ending(starter, 0)
-    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
-    verdicts = conductor.run()
-    assert conductor.outcome.record["state"] == "succeeded"
+    attempt = conduct(rank(0, HEAD), rank(1, OTHER))
+    verdicts = attempt.run()
+    assert attempt.outcome.record["state"] == "succeeded"
     assert [(verdict.node, verdict.clean) for verdict in verdicts] == [(HEAD, True), (OTHER, True)]
     assert starters[OTHER].heard == [frames.CHECK, frames.SPAWN, frames.END]
 
@@ -168,24 +170,24 @@ def test_all_well(conduct, starters):
 def test_a_success_says_what_is_not_known_of_it_and_a_failure_its_own_reason(conduct, starters, code, message):
     starters[OTHER].on_spawn = ending(starters[OTHER], code)
     starters[OTHER].says_last = [(frames.UNSURE, {"reason": "uploads go on"})] * 2
-    conductor = conduct(rank(0, OTHER))
-    conductor.run()
-    assert conductor.outcome.record["message"] == message
+    attempt = conduct(rank(0, OTHER))
+    attempt.run()
+    assert attempt.outcome.record["message"] == message
 
 
 def test_what_is_missing_ends_it_before_anything_starts(conduct, starters):
     starters[OTHER].found = {"problem": "no work on {nodes}", "code": 127, "taken": [], "boot_id": "b"}
-    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
-    conductor.run()
-    assert (conductor.outcome.record["message"], conductor.began_at) == (f"no work on {OTHER}", None)
+    attempt = conduct(rank(0, HEAD), rank(1, OTHER))
+    attempt.run()
+    assert (attempt.outcome.record["message"], attempt.began_at) == (f"no work on {OTHER}", None)
     assert [starter.heard for starter in starters.values()] == [[frames.CHECK, frames.END]] * 2
 
 
 def test_a_rank_that_fails_ends_the_others_and_is_reported(conduct, starters):
     starters[OTHER].on_spawn = ending(starters[OTHER], 3)
-    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
-    conductor.run()
-    record = conductor.outcome.record
+    attempt = conduct(rank(0, HEAD), rank(1, OTHER))
+    attempt.run()
+    record = attempt.outcome.record
     assert (record["message"], record["exit_code"]) == (f"rank 1 on {OTHER} ended with exit code 3", 3)
     assert starters[HEAD].heard == [frames.CHECK, frames.SPAWN, frames.TERMINATE, frames.END]
 
@@ -196,20 +198,20 @@ def test_of_two_that_fail_the_first_is_reported_although_the_other_was_heard_bef
     before = time.time()
     starters[HEAD].on_spawn = ending(starters[HEAD], 3)
     starters[OTHER].on_terminate = lambda number: starters[OTHER].ends(number, 7, at=before)
-    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
-    conductor.run()
-    record = conductor.outcome.record
+    attempt = conduct(rank(0, HEAD), rank(1, OTHER))
+    attempt.run()
+    record = attempt.outcome.record
     assert (record["message"], record["exit_code"]) == (f"rank 1 on {OTHER} ended with exit code 7", 7)
 
 
-def test_a_stop_ends_all_and_is_no_failure(conduct, starters, stage):
+def test_a_stop_ends_all_and_is_no_failure(conduct, starters, context):
     def stop(_number: int) -> None:
-        stage.stop_requested = True
+        context.stop_requested = True
 
     starters[HEAD].on_spawn = stop
-    conductor = conduct(rank(0, HEAD))
-    conductor.run()
-    assert conductor.outcome.record["state"] == "stopped"
+    attempt = conduct(rank(0, HEAD))
+    attempt.run()
+    assert attempt.outcome.record["state"] == "stopped"
     assert starters[HEAD].heard[-2:] == [frames.TERMINATE, frames.END]
 
 
@@ -222,10 +224,10 @@ def test_a_node_without_processes_of_the_job_is_asked_too(conduct, starters, ask
 
 def test_a_node_that_is_lost_explains_all_and_is_asked_once_more(conduct, starters, asked):
     starters[OTHER].on_spawn = lambda _number: starters[OTHER].dies()
-    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
-    verdicts = conductor.run()
-    assert conductor.outcome.record["message"] == f"{OTHER} was lost: the connection closed"
-    assert (conductor.outcome.died, conductor.lost, asked) == (True, {OTHER}, [OTHER])
+    attempt = conduct(rank(0, HEAD), rank(1, OTHER))
+    verdicts = attempt.run()
+    assert attempt.outcome.record["message"] == f"{OTHER} was lost: the connection closed"
+    assert (attempt.outcome.died, attempt.lost, asked) == (True, {OTHER}, [OTHER])
     assert [verdict.clean for verdict in verdicts] == [True, False]
 
 
@@ -239,14 +241,14 @@ def test_a_node_whose_agent_is_silent_is_lost_although_its_starter_lives(conduct
         os.utime(path, (1, 1))
 
     starters[OTHER].on_spawn = fall_silent
-    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
-    conductor.run()
-    assert conductor.outcome.record["message"] == f"{OTHER} was lost: its agent is silent"
-    assert (conductor.outcome.died, conductor.lost) == (True, {OTHER})
+    attempt = conduct(rank(0, HEAD), rank(1, OTHER))
+    attempt.run()
+    assert attempt.outcome.record["message"] == f"{OTHER} was lost: its agent is silent"
+    assert (attempt.outcome.died, attempt.lost) == (True, {OTHER})
 
 
 def test_a_notice_reaches_all_ranks_once_and_explains_the_failure_that_follows(
-    conduct, starters, stage, tmp_path, monkeypatch
+    conduct, starters, context, tmp_path, monkeypatch
 ):
     path, whole = tmp_path / "roster.json", roster(2, 1)
     path.write_text(whole.to_json())
@@ -261,47 +263,47 @@ def test_a_notice_reaches_all_ranks_once_and_explains_the_failure_that_follows(
         path.write_text(whole._replace(leaving=(Missing(OTHER, "AWS takes it back"),)).to_json())
         os.utime(path, (1, 1))
 
-    stage.on_notice = note
+    context.on_notice = note
     starters[OTHER].on_spawn = give_notice
-    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
-    conductor.run()
+    attempt = conduct(rank(0, HEAD), rank(1, OTHER))
+    attempt.run()
     assert shown == [f"{OTHER} leaves (AWS takes it back)"]
     assert [starter.heard.count(frames.NOTICE) for starter in starters.values()] == [1, 1]
-    assert conductor.outcome.record["message"] == f"{shown[0]}: rank 1 on {OTHER} ended with exit code 1"
-    assert conductor.outcome.died
+    assert attempt.outcome.record["message"] == f"{shown[0]}: rank 1 on {OTHER} ended with exit code 1"
+    assert attempt.outcome.died
 
 
 def test_a_node_that_answers_in_another_boot_has_rebooted(conduct, starters, asked, monkeypatch):
     monkeypatch.setattr("phalanx.runner.head.settle.Inquiry.boot_id", "another", raising=False)
     starters[OTHER].on_spawn = lambda _number: starters[OTHER].dies()
-    conductor = conduct(rank(0, HEAD), rank(1, OTHER))
-    conductor.run()
-    assert (conductor.outcome.record["message"], conductor.outcome.died) == (f"{OTHER} rebooted", True)
+    attempt = conduct(rank(0, HEAD), rank(1, OTHER))
+    attempt.run()
+    assert (attempt.outcome.record["message"], attempt.outcome.died) == (f"{OTHER} rebooted", True)
 
 
 def engine(early: bool) -> Process:
     return Process("mpiexec", HEAD, ("mpiexec",), ("true",), {HEAD: 1, OTHER: 1}, early=early)
 
 
-def test_a_daemon_starts_when_its_node_may_be_reached_and_its_agent_hears_the_end(conduct, starters, stage):
+def test_a_daemon_starts_when_its_node_may_be_reached_and_its_agent_hears_the_end(conduct, starters, context):
     heard, agent = os.pipe()
-    starters[HEAD].on_spawn = lambda _number: stage.door.request(agent, OTHER, "orted")
+    starters[HEAD].on_spawn = lambda _number: context.socket.request(agent, OTHER, "orted")
 
     def end_both(daemon: int) -> None:
         starters[OTHER].ends(daemon, 1)
         starters[HEAD].ends(0, 0)
 
     starters[OTHER].on_spawn = end_both
-    conductor = conduct(engine(early=True))
-    conductor.run()
-    assert conductor.outcome.record["state"] == "succeeded"
+    attempt = conduct(engine(early=True))
+    attempt.run()
+    assert attempt.outcome.record["state"] == "succeeded"
     assert starters[OTHER].commands == ["orted"]
     assert os.read(heard, 64) == b"1\n"
     os.close(heard)
 
 
 def test_an_engine_that_ended_a_rank_is_awaited_because_it_knows_why(conduct, starters, monkeypatch):
-    monkeypatch.setattr("phalanx.runner.head.conductor._ENGINE_MAY_SPEAK_S", 0.0)
+    monkeypatch.setattr("phalanx.runner.head.attempt_runner._ENGINE_MAY_SPEAK_S", 0.0)
     starter = starters[HEAD]
 
     def end_the_rank_then_itself(engine: int) -> None:
@@ -310,17 +312,17 @@ def test_an_engine_that_ended_a_rank_is_awaited_because_it_knows_why(conduct, st
         threading.Timer(0.05, starter.ends, (engine, 137)).start()
 
     starter.on_spawn = end_the_rank_then_itself
-    conductor = conduct(engine(early=False))
-    conductor.run()
-    assert conductor.outcome.record["message"] == f"mpiexec on {HEAD} ended with exit code 137"
+    attempt = conduct(engine(early=False))
+    attempt.run()
+    assert attempt.outcome.record["message"] == f"mpiexec on {HEAD} ended with exit code 137"
     assert frames.TERMINATE not in starter.heard
 
 
-def test_a_daemon_on_a_host_that_is_no_node_is_refused(conduct, starters, stage):
+def test_a_daemon_on_a_host_that_is_no_node_is_refused(conduct, starters, context):
     heard, agent = os.pipe()
 
     def ask(number: int) -> None:
-        stage.door.request(agent, "elsewhere", "orted")
+        context.socket.request(agent, "elsewhere", "orted")
         starters[HEAD].ends(number, 0)
 
     starters[HEAD].on_spawn = ask

@@ -1,4 +1,4 @@
-"""One attempt at a job: from its checks to its proven end on every node (check → run → wind down → sweep)."""
+"""One attempt at a job: from its checks to its proven end on every node (check → run → shut down → sweep)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from phalanx.runner.files.job_status import JobState
-from phalanx.runner.head.crew import Crew
-from phalanx.runner.head.daemons import Request
-from phalanx.runner.head.ending import GIVE_UP, TERMINATE, Proof, WindDown
+from phalanx.runner.head.ending import GIVE_UP, TERMINATE, NodeReports, Shutdown
+from phalanx.runner.head.engine_daemons import Request
 from phalanx.runner.head.membership import ANSWER_WITHIN_S, Patience, answer_within_s
+from phalanx.runner.head.starters import Starters
 from phalanx.runner.head.verdict import ENDED_BY_ENGINE, ENGINE, NODE, Life, Outcome
 from phalanx.runner.liveness import LOOK_EVERY_S
 from phalanx.runner.reaper import GRACE_S, KILL_WAIT_S
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from phalanx.node.roster import Roster
     from phalanx.runner.files.job_status import NodeVerdict
-    from phalanx.runner.head.book import End, Member
     from phalanx.runner.head.channel import Channel
-    from phalanx.runner.head.stage import Stage
+    from phalanx.runner.head.process_table import End, Member
+    from phalanx.runner.head.run_context import RunContext
     from phalanx.runner.login import Line
     from phalanx.runner.process import PreparedJob, Process
 
@@ -41,12 +41,12 @@ _TAIL_LINES = 20
 _REPORT_COPIES_AFTER_S = 2.0
 
 
-class Conductor:
-    """Takes the crew through the attempt's phases, and decides its outcome; `run` returns when it has ended."""
+class AttemptRunner:
+    """Takes one attempt through its phases, and decides its outcome; `run` returns when it has ended."""
 
     def __init__(
         self,
-        stage: Stage,
+        context: RunContext,
         job: PreparedJob,
         roster: Roster,
         processes: Sequence[Process],
@@ -61,37 +61,37 @@ class Conductor:
         self._boot_ids: Dict[str, str] = {}  # node → the boot in which it was checked
         self._notice = ""
         self._is_saving = False
-        self._stage = stage
+        self._context = context
         self._job = job
         self._roster = roster
         self._processes = processes
         self._on_begin = on_begin
-        self._crew = Crew(stage, job, roster.nodes, processes, dial, self)
+        self._starters = Starters(context, job, roster.nodes, processes, dial, self)
         self._patience = Patience(roster, can_dial_again=dial is None)
-        self._proof = Proof(job)
+        self._reports = NodeReports(job)
         self._phase = self._check
         self._deadline = 0.0
-        self._end = WindDown()
+        self._end = Shutdown()
 
     def run(self) -> List[NodeVerdict]:
         """Run the attempt to its end; return the nodes' verdicts."""
-        self._stage.door.request = self.on_request
+        self._context.socket.request = self.on_request
         self._deadline = time.monotonic() + answer_within_s(self._job)
-        self._crew.open_all()
+        self._starters.open_all()
         self._start_all(early=True)
         while self._phase != self._over:
-            self._stage.loop.turn(self._until_deadline())
-            self._crew.check_contact()
+            self._context.loop.turn(self._until_deadline())
+            self._starters.check_contact()
             self._phase()
             reap()
-            self._stage.publish()
+            self._context.publish()
         return self._finish()
 
     # Phases: each is called after every event and when its deadline has passed.
 
     def _check(self) -> None:
-        silent = self._crew.unchecked()
-        if self._stage.stop_requested:
+        silent = self._starters.unchecked()
+        if self._context.stop_requested:
             self._stop()
         elif silent:
             self._try_again()
@@ -99,21 +99,21 @@ class Conductor:
             self._check_deadline(silent)
         elif self.findings:
             self._fail(self.findings.message, self.findings.code, None, ENGINE)
-            self._wind_down(0.0)
+            self._shut_down(0.0)
         else:
             self._begin()
 
     def _try_again(self) -> None:
         for node in self._patience.due():
-            self._crew.channels[node].shut()
-            self._crew.open(node)
+            self._starters.channels[node].shut()
+            self._starters.open(node)
 
     def _report_copies(self, silent: Sequence[str]) -> None:
         """Report which nodes still copy what the job needs: the code, or its environment."""
         within_s = answer_within_s(self._job)
         if within_s > ANSWER_WITHIN_S and time.monotonic() > self._deadline - within_s + _REPORT_COPIES_AFTER_S:
             more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
-            self._stage.on_wait(f"copies of what the job needs to {silent[0]}{more}")
+            self._context.on_wait(f"copies of what the job needs to {silent[0]}{more}")
 
     def _check_deadline(self, silent: Sequence[str]) -> None:
         if self._is_late():
@@ -130,7 +130,7 @@ class Conductor:
         self._start_all(early=False)
 
     def _report_begin(self) -> None:
-        self._on_begin({node: self._crew.ranks[node] for node in self._crew.channels})
+        self._on_begin({node: self._starters.ranks[node] for node in self._starters.channels})
 
     def _start_all(self, early: bool) -> None:
         for process in self._processes:
@@ -138,37 +138,37 @@ class Conductor:
                 self._start(process)
 
     def _start(self, process: Process) -> None:
-        self._crew.start(process)
+        self._starters.start(process)
 
     def _run(self) -> None:
-        if self._stage.stop_requested:
+        if self._context.stop_requested:
             self._stop()
-        elif not self._crew.book.running:
+        elif not self._starters.table.running:
             self._sweep(GRACE_S)
-        elif self._crew.book.only_services:
-            self._wind_down(0.0)
+        elif self._starters.table.only_services:
+            self._shut_down(0.0)
 
     def _stop(self) -> None:
         self.outcome.stop()
-        self._wind_down(0.0)
+        self._shut_down(0.0)
 
-    def _wind_down(self, after_s: float) -> None:
-        if self._phase in (self._winding_down, self._sweeping, self._over):
+    def _shut_down(self, after_s: float) -> None:
+        if self._phase in (self._shutting_down, self._sweeping, self._over):
             return
-        self._phase = self._winding_down
-        self._crew.daemons.refuse_all()
+        self._phase = self._shutting_down
+        self._starters.daemons.refuse_all()
         self._deadline = time.monotonic() + after_s
         self._end.begin(self._deadline)
 
-    def _winding_down(self) -> None:
-        book = self._crew.book
-        if not book.running and not self._crew.daemons:
+    def _shutting_down(self) -> None:
+        table = self._starters.table
+        if not table.running and not self._starters.daemons:
             self._sweep(GRACE_S)
             return
-        next_step = self._end.step(time.monotonic(), book.has_ranks and not self.lost)
+        next_step = self._end.step(time.monotonic(), table.has_ranks and not self.lost)
         self._deadline = self._end.deadline
         if next_step == TERMINATE:
-            self._crew.terminate()
+            self._starters.terminate()
         elif next_step == GIVE_UP:
             self._sweep(_AFTER_TERMINATE_S)
 
@@ -177,15 +177,15 @@ class Conductor:
             return
         self._phase = self._sweeping
         self._deadline = time.monotonic() + grace_s + KILL_WAIT_S + _REPORT_WITHIN_S
-        self._crew.sweep(grace_s)
+        self._starters.sweep(grace_s)
         # A process of the job may have logged in to any node, so nodes on which none was started are asked, too.
         for node in self._roster.nodes:
-            if node.name not in self._crew.channels:
-                self._proof.inquire(node)
+            if node.name not in self._starters.channels:
+                self._reports.inquire(node)
 
     def _sweeping(self) -> None:
-        asked = self._crew.connected()
-        is_stopped = self._is_saving and self._stage.stop_requested
+        asked = self._starters.connected()
+        is_stopped = self._is_saving and self._context.stop_requested
         if is_stopped:
             self.outcome.stop()
         if all(channel.report is not None for channel in asked):
@@ -207,12 +207,12 @@ class Conductor:
 
     def _finish(self) -> List[NodeVerdict]:
         if self.outcome.number is not None:
-            self.outcome.record["tail"] = tuple(self._stage.output.tail(self.outcome.number, _TAIL_LINES))
-        for channel in self._crew.channels.values():
-            if self._proof.lacks(channel):
-                self._proof.inquire(self._crew.nodes[channel.node])
-        self._crew.dismiss()
-        verdicts = self._proof.verdicts(self._crew.channels)
+            self.outcome.record["tail"] = tuple(self._context.output.tail(self.outcome.number, _TAIL_LINES))
+        for channel in self._starters.channels.values():
+            if self._reports.lacks(channel):
+                self._reports.inquire(self._starters.nodes[channel.node])
+        self._starters.dismiss()
+        verdicts = self._reports.verdicts(self._starters.channels)
         self._explain_reboots()
         self._explain_notice()
         return verdicts
@@ -221,7 +221,7 @@ class Conductor:
         """Report a lost node as rebooted if it has answered over a new connection, in another boot of its machine."""
         for node in self.lost & self._boot_ids.keys():
             is_blamed = self.outcome.record.get("message", "").startswith(f"{node} was lost: ")
-            if is_blamed and self._proof.boot_id(node) not in ("", self._boot_ids[node]):
+            if is_blamed and self._reports.boot_id(node) not in ("", self._boot_ids[node]):
                 self.outcome.explain(f"{node} rebooted", died=True)
 
     def _explain_notice(self) -> None:
@@ -229,29 +229,29 @@ class Conductor:
         if self._notice and self.outcome.record["state"] is JobState.FAILED:
             self.outcome.explain(f"{self._notice}: {self.outcome.record['message']}", died=True)
 
-    # Events from the crew.
+    # Events from the starters.
 
     def on_checked(self, channel: Channel, body: Dict[str, Any]) -> None:
         """Handle a node's answer to the checks."""
         channel.checked = True
         self._boot_ids[channel.node] = body["boot_id"]
         self.findings.add(channel.node, body)
-        for request in self._crew.daemons.due(self._may_serve):
-            self._crew.serve(request)
+        for request in self._starters.daemons.due(self._may_serve):
+            self._starters.serve(request)
 
     def on_request(self, agent: int, host: str, command: str) -> None:
         """Handle the request of an engine's agent for a daemon on a host."""
         node = self._roster.find(host)
         request = Request(agent, node.name if node else host, command)
-        if node is None or node.name not in self._crew.channels or self.outcome:
-            self._crew.daemons.refuse(request)
+        if node is None or node.name not in self._starters.channels or self.outcome:
+            self._starters.daemons.refuse(request)
         elif self._phase == self._run or self._may_serve(node.name):
-            self._crew.serve(request)
+            self._starters.serve(request)
         else:
-            self._crew.daemons.hold(request)
+            self._starters.daemons.hold(request)
 
     def _may_serve(self, node: str) -> bool:
-        return self._crew.is_reached(node) and not self.findings
+        return self._starters.is_reached(node) and not self.findings
 
     def on_rank(self) -> None:
         """Handle the start of a rank by an engine."""
@@ -263,29 +263,29 @@ class Conductor:
             return
         # Failures after TERMINATE are its consequence. One before it, by the node's account, may be the first failure,
         # although another node's was received first.
-        if not self._crew.is_terminated or (self.outcome and not end.was_ending):
-            life, exit_code = Life(self._crew.book.age_s(number), end.at), code if code > 0 else 128 - code
+        if not self._starters.is_terminated or (self.outcome and not end.was_ending):
+            life, exit_code = Life(self._starters.table.age_s(number), end.at), code if code > 0 else 128 - code
             self.outcome.fail(member.ended_as(code) + end.cause, exit_code, number, member.weight(code), life)
         self._on_failure(member, code)
 
     def _on_failure(self, member: Member, code: int) -> None:
         """End the job after a process failed, which the outcome already contains."""
         if member.is_main:
-            self._wind_down(0.0)
+            self._shut_down(0.0)
         else:
-            self._wind_down(_ENGINE_ENDS_WITHIN_S if member.weight(code) == ENDED_BY_ENGINE else _ENGINE_MAY_SPEAK_S)
+            self._shut_down(_ENGINE_ENDS_WITHIN_S if member.weight(code) == ENDED_BY_ENGINE else _ENGINE_MAY_SPEAK_S)
 
     def on_leaving(self, channel: Channel, reason: str) -> None:
         """Handle a starter that gives up, and ends all its processes."""
         self.lost.add(channel.node)
-        self._fail(f"{channel.node} was lost: {reason}", 1, self._crew.book.witness(channel.node), NODE)
+        self._fail(f"{channel.node} was lost: {reason}", 1, self._starters.table.witness(channel.node), NODE)
         self._on_loss(channel)
 
     def on_trouble(self, node: str, reason: str, is_loss: bool) -> None:
         """Handle data from S3 that a node has lost, which explains what fails then, or files that did not get there."""
-        witness = self._crew.book.witness(node) if is_loss else None
+        witness = self._starters.table.witness(node) if is_loss else None
         self._fail(f"{node}: {reason}", 1, witness, NODE if is_loss else ENGINE)
-        self._wind_down(0.0)
+        self._shut_down(0.0)
 
     def on_doubt(self, node: str, reason: str) -> None:
         """Handle files that may not be in S3: a job that has succeeded says so."""
@@ -300,29 +300,29 @@ class Conductor:
     def on_notice(self, node: str, why: str) -> None:
         """Handle the notice that AWS takes a node back: the ranks may save their state as long as it is there."""
         self._notice = f"{node} leaves ({why})"
-        self._stage.on_notice(self._notice)
-        self._crew.pass_on_notice()
+        self._context.on_notice(self._notice)
+        self._starters.pass_on_notice()
 
     def on_closed(self, channel: Channel) -> None:
         """Handle a starter's channel that has closed, or is silent."""
         node = channel.node
         if self._phase == self._check and not channel.checked and self._patience.allows_retry(node):
-            self._stage.on_wait(f"{node}: {channel.error}")
+            self._context.on_wait(f"{node}: {channel.error}")
             return
         if channel.report is None:
-            self._proof.inquire(self._crew.nodes[node])
+            self._reports.inquire(self._starters.nodes[node])
         elif self._phase in (self._sweeping, self._over):
             return
         self.lost.add(node)
         how = "was lost" if channel.checked else "can't be reached"
-        self._fail(f"{node} {how}: {channel.error}", 1, self._crew.book.witness(node), NODE)
-        self._crew.forget(node)
+        self._fail(f"{node} {how}: {channel.error}", 1, self._starters.table.witness(node), NODE)
+        self._starters.forget(node)
         self._on_loss(channel)
 
     def _on_loss(self, _channel: Channel) -> None:
         """End the job after a node was lost, which the outcome already contains."""
-        self._wind_down(0.0)
+        self._shut_down(0.0)
 
     def _fail(self, message: str, exit_code: int, number: Optional[int], weight: int) -> None:
-        if not self._crew.is_terminated or weight == NODE:
+        if not self._starters.is_terminated or weight == NODE:
             self.outcome.fail(message, exit_code, number, weight)

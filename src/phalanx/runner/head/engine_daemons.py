@@ -31,7 +31,7 @@ class Request(NamedTuple):
     command: str
 
 
-class Daemons:
+class EngineDaemons:
     """The daemons and their agents. Every agent gets one answer: how its daemon ended, or that there is none."""
 
     def __init__(self, answer: Callable[[int, int], None] = answer) -> None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_status import Attempt, Held, JobState, JobStatus, NodeVerdict
-from phalanx.runner.head.conductor import Conductor
+from phalanx.runner.head.attempt_runner import AttemptRunner
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.planner import Plan, Planner
 from phalanx.runner.head.restarts import decide
+from phalanx.runner.head.run_context import RunContext
 from phalanx.runner.head.slots import Occupancy, alone, gpus_of, ranks_of
-from phalanx.runner.head.stage import Stage
 from phalanx.runner.process import Launcher, Process, RefusedError, planned, with_recipes
 from phalanx.runner.system import ENVIRONMENT
 
@@ -34,7 +34,7 @@ _LOOK_EVERY_S = 0.5
 _FREE_TRIES = 3
 
 
-class Campaign:
+class Supervisor:
     """Owns the job's state from its submission (or its runner's death) to its end."""
 
     def __init__(
@@ -43,27 +43,27 @@ class Campaign:
         job: JobRecord,
         launcher: Launcher,
         status: JobStatus,
-        stage: Stage,
+        context: RunContext,
         scheduler: Optional[Scheduler] = None,
     ) -> None:
         self._directory = directory
         self._job = job
         self._launcher = launcher
         self.status = status
-        self._stage = stage
+        self._context = context
         self._scheduler = scheduler
         self._allocation: Optional[Allocation] = None
         self.unreturned = ""  # a message about allocations that could not be given back to the scheduler
         self._attempts = list(status.attempts)
-        self._planner = Planner(directory, launcher, stage)
+        self._planner = Planner(directory, launcher, context)
         self._unclean: Dict[str, NodeVerdict] = {}  # node → verdict of an earlier attempt
         self._nodes: Tuple[NodeVerdict, ...] = ()  # the last attempt's verdicts
         self._shares = ""  # a message: which slots other jobs use, too
         self._copy: Optional[CheckpointCopy] = None
         self._unreached = ""  # the message of the last attempt, if that began nothing
         self._free_tries = _FREE_TRIES
-        stage.on_wait = self._on_wait
-        stage.on_notice = lambda text: self._write(message=text)
+        context.on_wait = self._on_wait
+        context.on_notice = lambda text: self._write(message=text)
 
     def run(self) -> None:
         """Run attempts until the job's final state is written."""
@@ -99,7 +99,7 @@ class Campaign:
         from phalanx.runner.environments.preparation import Preparation
 
         head, message = read_roster().head.name, self.status.message
-        preparation = Preparation(self._stage, self._directory, self._job, head)
+        preparation = Preparation(self._context, self._directory, self._job, head)
         over = preparation.run(lambda text: self._write(message=text))
         if over is None:
             own = {ENVIRONMENT: preparation.path}
@@ -116,7 +116,7 @@ class Campaign:
         from phalanx.runner.head.checkpoint_copy import CheckpointCopy
 
         message = self.status.message
-        copy = CheckpointCopy(self._stage, self._directory, self._job.mirror, read_roster().head.name)
+        copy = CheckpointCopy(self._context, self._directory, self._job.mirror, read_roster().head.name)
         over = copy.begin(lambda text: self._write(message=text))
         if not over:
             self._copy = copy
@@ -126,32 +126,32 @@ class Campaign:
     # One attempt.
 
     def _attempt(self, plan: Plan) -> None:
-        conductor = self._conductor(plan)
-        nodes = conductor.run()
-        is_taken = self._is_taken_back(conductor)
-        if self._has_other_ports(conductor.findings.taken):
+        attempt = self._attempt_runner(plan)
+        nodes = attempt.run()
+        is_taken = self._is_taken_back(attempt)
+        if self._has_other_ports(attempt.findings.taken):
             self._attempts.pop()
             return
-        self._remember(conductor, plan.roster, nodes)
-        if self._is_free(conductor):
+        self._remember(attempt, plan.roster, nodes)
+        if self._is_free(attempt):
             self._attempts.pop()
             return
         self._nodes = self._verdicts(nodes)
-        outcome = {**conductor.outcome.record, "nodes": self._nodes}
+        outcome = {**attempt.outcome.record, "nodes": self._nodes}
         outcome["message"] = with_recipes(self._launcher, outcome.get("message", ""))
-        if outcome["state"] != JobState.FAILED or self._stage.stop_requested or is_taken:
+        if outcome["state"] != JobState.FAILED or self._context.stop_requested or is_taken:
             self._end(outcome)
         else:
             self._end_or_restart(outcome)
 
-    def _conductor(self, plan: Plan) -> Conductor:
+    def _attempt_runner(self, plan: Plan) -> AttemptRunner:
         if plan.job.nodes_min is None:
             dial = self._allocation.dial if self._allocation else None
-            return Conductor(self._stage, *plan, self._on_begin, dial)
+            return AttemptRunner(self._context, *plan, self._on_begin, dial)
         # Here, because most jobs do not grow.
-        from phalanx.runner.head.elastic import ElasticConductor
+        from phalanx.runner.head.elastic import ElasticAttemptRunner
 
-        return ElasticConductor(self._stage, *plan, self._on_begin, replan=self._replan)
+        return ElasticAttemptRunner(self._context, *plan, self._on_begin, replan=self._replan)
 
     def _replan(self) -> Optional[Plan]:
         return self._planner.newer(self._job, len(self._attempts))
@@ -188,8 +188,8 @@ class Campaign:
     def _is_over_before_its_turn(self, awaited: str, give_up_at: float) -> bool:
         """Wait a moment. Return whether the job has ended, stopped by its user or after its wait limit."""
         self._on_wait(awaited, waits=True)
-        self._stage.loop.turn(_LOOK_EVERY_S)
-        if self._stage.stop_requested:
+        self._context.loop.turn(_LOOK_EVERY_S)
+        if self._context.stop_requested:
             self._end({"state": JobState.STOPPED, "message": f"stopped on request while waiting for {awaited}"})
         elif time.monotonic() > give_up_at:
             message = f"waited {self._job.wait_limit_s} s for {awaited}"
@@ -205,7 +205,7 @@ class Campaign:
         from phalanx.runner.batch.scheduling import caller
 
         call = caller(scheduler.NAME, self._directory)
-        self._allocation = Allocation(scheduler, call, self._stage, self._on_queue, self._on_submitted)
+        self._allocation = Allocation(scheduler, call, self._context, self._on_queue, self._on_submitted)
         try:
             there = self._allocation.obtain(request_for(self._job, self._directory, scheduler.NAME, plan.processes))
         except EndedError as error:
@@ -224,16 +224,16 @@ class Campaign:
     def _end_unbegun(self, message: str, retryable: bool) -> None:
         """End an attempt whose allocation the scheduler ended before the job could begin."""
         self._release()
-        self._attempts.append(Attempt(self._stage.output.position, message, died=retryable))
+        self._attempts.append(Attempt(self._context.output.position, message, died=retryable))
         self._end_or_restart({"state": JobState.FAILED, "message": message, "exit_code": 1, "nodes": self._nodes})
 
-    def _is_taken_back(self, conductor: Conductor) -> bool:
+    def _is_taken_back(self, attempt: AttemptRunner) -> bool:
         """Give back the allocation. Return whether the scheduler, or its user, ended the job for good."""
         if self._allocation is None:
             return False
-        status = self._allocation.fate() if conductor.outcome.died else None
+        status = self._allocation.fate() if attempt.outcome.died else None
         if status and status.killed:
-            conductor.outcome.explain(self._allocation.ended_as(status), status.retryable)
+            attempt.outcome.explain(self._allocation.ended_as(status), status.retryable)
         self._release()
         return bool(status and status.killed and not status.retryable)
 
@@ -256,12 +256,12 @@ class Campaign:
     def _has_other_ports(self, taken: Set[Tuple[str, int]]) -> bool:
         return bool(taken) and self._planner.has_other_ports(self._job, len(self._attempts), taken)
 
-    def _is_free(self, conductor: Conductor) -> bool:
+    def _is_free(self, attempt: AttemptRunner) -> bool:
         """Return whether an attempt began nothing for lack of a node, and a new roster or a restart may avoid that."""
-        has_begun = conductor.began_at is not None or not conductor.outcome.died
+        has_begun = attempt.began_at is not None or not attempt.outcome.died
         self._free_tries = _FREE_TRIES if has_begun else self._free_tries - 1
         self._unreached = self._attempts[-1].message
-        if has_begun or self._stage.stop_requested or self._free_tries < 0:
+        if has_begun or self._context.stop_requested or self._free_tries < 0:
             return False
         return bool(self.status.restarts) or self._planner.is_outdated()
 
@@ -269,8 +269,8 @@ class Campaign:
         self._planner.generation = plan.roster.generation
         for process in plan.processes:
             _write_files(self._directory, process)
-        self._stage.output.attempt = len(self._attempts)
-        self._attempts.append(Attempt(self._stage.output.position))
+        self._context.output.attempt = len(self._attempts)
+        self._attempts.append(Attempt(self._context.output.position))
         ranks = ranks_of(plan.processes)
         gpus, processes = gpus_of(plan.job, plan.processes, plan.roster), sum(ranks.values())
         self._write(attempt=len(self._attempts) - 1, processes=processes, ranks=ranks, gpus=gpus, waits=False)
@@ -284,19 +284,19 @@ class Campaign:
         began = {"started_at": self.status.started_at or time.time(), "message": self._shares}
         self._write(state=JobState.RUNNING, ranks=ranks, processes=sum(ranks.values()), **began)
 
-    def _remember(self, conductor: Conductor, roster: Roster, nodes: List[NodeVerdict]) -> None:
-        outcome, began_at = conductor.outcome, conductor.began_at
+    def _remember(self, attempt: AttemptRunner, roster: Roster, nodes: List[NodeVerdict]) -> None:
+        outcome, began_at = attempt.outcome, attempt.began_at
         self._attempts[-1] = self._attempts[-1]._replace(
             message=outcome.record.get("message", ""),
             exit_code=outcome.record.get("exit_code"),
             ran_s=None if began_at is None else time.time() - began_at,
             lived_s=outcome.lived_s,
             died=outcome.died,
-            gave_up=conductor.gave_up and not outcome.died,
+            gave_up=attempt.gave_up and not outcome.died,
         )
         # A node that answers over a new connection has lost only its starter.
         gone = {verdict.node for verdict in nodes if verdict.message.startswith("unverified")}
-        self._planner.lost = {node.instance_id for node in roster.nodes if node.name in gone & conductor.lost}
+        self._planner.lost = {node.instance_id for node in roster.nodes if node.name in gone & attempt.lost}
 
     def _verdicts(self, nodes: List[NodeVerdict]) -> Tuple[NodeVerdict, ...]:
         """Return this attempt's verdicts, and those of earlier attempts on nodes that left without a proof."""
@@ -321,18 +321,18 @@ class Campaign:
     def _end(self, outcome: Dict[str, Any]) -> None:
         if self._copy:
             outcome = self._copy.end(outcome, lambda text: self._write(message=text))
-        if self._stage.output.error:
-            outcome["message"] = f"{outcome.get('message', '')} ({self._stage.output.error})".strip()
+        if self._context.output.error:
+            outcome["message"] = f"{outcome.get('message', '')} ({self._context.output.error})".strip()
         self._release()
         if self.unreturned:
             outcome["message"] = f"{outcome.get('message', '')} ({self.unreturned})".strip()
-        self._stage.publish()
+        self._context.publish()
         over = {"message": "", **outcome, "ended_at": time.time()}
-        self._stage.door.tell_end(self.status._replace(**over))
+        self._context.socket.tell_end(self.status._replace(**over))
         self._write(**over)
-        self._stage.door.close()
+        self._context.socket.close()
         # After its end was published, because nobody waits for this.
-        self._stage.output.sync()
+        self._context.output.sync()
 
     def _write(self, **changes: Any) -> None:
         self.status = self.status._replace(**changes, attempts=tuple(self._attempts))
@@ -342,8 +342,8 @@ class Campaign:
             if self.status.state.final:
                 raise
             # The job continues: its processes may have filled the disk, and its last state has space reserved.
-            self._stage.output.error = self._stage.output.error or f"its state was not kept: {error.strerror}"
-        self._stage.door.notify()
+            self._context.output.error = self._context.output.error or f"its state was not kept: {error.strerror}"
+        self._context.socket.notify()
 
 
 def _write_files(directory: str, process: Process) -> None:

@@ -1,10 +1,10 @@
-"""Daemons that engines request: each agent gets one answer."""
+"""EngineDaemons that engines request: each agent gets one answer."""
 
 from __future__ import annotations
 
 import pytest
 
-from phalanx.runner.head.daemons import Daemons, Request, daemon_failure
+from phalanx.runner.head.engine_daemons import EngineDaemons, Request, daemon_failure
 from phalanx.runner.starter.answers import REFUSED
 
 ONE = Request(11, "n1", "orted 1")
@@ -17,8 +17,8 @@ def answers() -> list[tuple[int, int]]:
 
 
 @pytest.fixture
-def daemons(answers) -> Daemons:
-    return Daemons(lambda agent, code: answers.append((agent, code)))
+def daemons(answers) -> EngineDaemons:
+    return EngineDaemons(lambda agent, code: answers.append((agent, code)))
 
 
 def test_a_waiting_daemon_is_started_once_its_node_may_be_reached(daemons):
