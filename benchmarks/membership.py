@@ -34,6 +34,7 @@ from phalanx.node.beats import EVERY_S
 from phalanx.node.head import Head
 from phalanx.node.roster import Node, worker_name
 from phalanx.node.services import Reading
+from phalanx.node.settings import ON_AWS
 from phalanx.node.worker import Worker
 
 NODES = 1000
@@ -96,7 +97,7 @@ class Member:
             machine=lambda: None,
             root="",
             head_address=cluster.head.address,
-            settings=SimpleNamespace(networks=_NETWORK),
+            settings=SimpleNamespace(networks=_NETWORK, patience=ON_AWS),
             workers=cluster.nodes - 1,
             log=SimpleNamespace(say=lambda _: None),
         )
@@ -174,6 +175,7 @@ class Cluster:
     def _agent_of(self, node: Node) -> SimpleNamespace:
         aws = self.aws
         settings = SimpleNamespace(
+            patience=ON_AWS,
             cluster="demo", workers=self.nodes - 1, min=self.nodes // 2, node_timeout_s=NODE_TIMEOUT_S,
             worker_role=_ROLE, job_user="phalanx", wait_handle="", networks=_NETWORK,
         )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 from phalanx.node import wire
+from phalanx.node.settings import ON_AWS
 
 CALL_S = 0.01
 PARTITION_UNITS_PER_S = 3000
@@ -68,7 +69,7 @@ class Aws:
                     return [item or {} for item in found]
             self.refused += 1
             with mock.patch.object(wire, "time", SimpleNamespace(sleep=caller.wait)):
-                wire.pause(count)
+                wire.pause(count, ON_AWS.pause_s)
         raise AssertionError
 
     def _taken(self, key: str, consistent: bool, caller: Caller) -> dict[str, Any] | None:

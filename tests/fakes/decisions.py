@@ -6,9 +6,11 @@ from rosters import a_node
 
 from phalanx.node.decision import Group, Policy, Publish, State, decide
 from phalanx.node.roster import Node
+from phalanx.node.settings import ON_AWS
 
 TIMEOUT_S = 600.0
 ALWAYS = float("inf")
+LAUNCH_S = ON_AWS.launch_s
 NO_CAPACITY = "We currently do not have sufficient c5.large capacity"
 
 

@@ -13,6 +13,7 @@ import pytest
 from phalanx.node import boot, command, failure, loader, outcome, packages
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError, run
+from phalanx.node.settings import ON_AWS
 
 
 def run_script(root, text: str) -> list[str]:
@@ -91,11 +92,12 @@ class TestAddress:
                 raise error
 
         settings = SimpleNamespace(efa="", head=True, file_system="fs-1", address="eipalloc-1", node_timeout_s=100)
+        settings.patience = ON_AWS
         agent = SimpleNamespace(settings=settings, root="", log=SimpleNamespace(say=said.append))
         agent.identity, agent.fleet = SimpleNamespace(instance_id="i-1"), SimpleNamespace(take_address=answer)
         monkeypatch.setattr(boot.time, "monotonic", lambda: next(clock))
         monkeypatch.setattr(boot.wire, "forget", lambda: done.append("forgotten"))
-        monkeypatch.setattr(boot.wire, "pause", lambda count: done.append(f"pause {count}"))
+        monkeypatch.setattr(boot.wire, "pause", lambda count, _longest_s: done.append(f"pause {count}"))
         step, take = boot.steps(cast("Any", agent))[0]
         assert step == "address"
         take()
@@ -164,8 +166,10 @@ def test_a_worker_reports_to_the_head_after_its_log_is_shipped():
 def test_a_head_reports_to_cloudformation(monkeypatch):
     signals = []
     monkeypatch.setattr(failure.outcome, "signal", lambda *reported: signals.append(reported))
-    failure.report(SimpleNamespace(head=True, wait_handle="url"), None, "identity", OSError("no metadata"))
-    ((url, status, text),) = signals
+    failure.report(
+        SimpleNamespace(head=True, wait_handle="url", patience=ON_AWS), None, "identity", OSError("no metadata")
+    )
+    ((url, status, text, _),) = signals
     assert (url, status) == ("url", "FAILURE")
     assert "boot step 'identity' failed" in text and "no metadata" in text
 
@@ -175,7 +179,7 @@ def test_only_a_head_of_a_ready_cluster_makes_way_for_another(monkeypatch, head,
     terminated: list[str] = []
     monkeypatch.setattr(failure.time, "sleep", lambda _: None)
     agent = SimpleNamespace(
-        settings=SimpleNamespace(head=head, node_timeout_s=300),
+        settings=SimpleNamespace(head=head, node_timeout_s=300, patience=ON_AWS),
         identity=SimpleNamespace(instance_id="i-7"),
         table=SimpleNamespace(get=lambda _: {"ready": ready}),
         fleet=SimpleNamespace(terminate=lambda instance_id, replaced: terminated.append(instance_id)),

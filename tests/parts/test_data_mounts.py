@@ -20,6 +20,7 @@ from phalanx.node import account, data_mounts
 from phalanx.node.command import CommandError
 from phalanx.node.credentials import Desk
 from phalanx.node.data_mounts import DataMounts
+from phalanx.node.settings import ON_AWS
 from phalanx.runner.loop import Loop
 from phalanx.runner.starter import guest
 
@@ -66,6 +67,7 @@ def node(tmp_path, monkeypatch) -> Any:
         domain="amazonaws.com",
         job_user="phalanx",
         job_role="arn",
+        patience=ON_AWS,
     )
     agent: Any = SimpleNamespace(
         settings=settings, root=str(tmp_path), job_uid=lambda: 1001, log=SimpleNamespace(say=said.append)

@@ -8,11 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from phalanx.node import aws_client as aws
 from phalanx.node import outcome, wire
 from phalanx.node.aws_client import Aws, AwsError
 from phalanx.node.metadata import Metadata
 from phalanx.node.services import Fleet, LogStream, Queue, Reading, Refusal, Table
+from phalanx.node.settings import ON_AWS
 from phalanx.node.sigv4 import Credentials, Request
 
 
@@ -92,11 +92,14 @@ def test_permanent_errors_are_reported_at_once(server, client):
     assert len(server.seen) == 1
 
 
-def test_trouble_has_a_deadline(server, client, monkeypatch):
-    monkeypatch.setattr(aws, "DEADLINE_S", -1.0)
+IMPATIENT = ON_AWS._replace(call_s=-1.0)
+
+
+def test_trouble_has_a_deadline(server):
     server.answers += [an_error("AccessDenied")] * 3
+    hasty = Aws("us-east-1", "amazonaws.com", lambda _: Credentials("A", "s"), IMPATIENT)
     with pytest.raises(AwsError, match="AccessDenied"):
-        client.json("sqs", "AmazonSQS.SendMessage", {})
+        hasty.json("sqs", "AmazonSQS.SendMessage", {})
 
 
 def test_expired_keys_are_fetched_again(server):
@@ -118,9 +121,8 @@ def test_one_connection_serves_many_calls(server, client):
 
 
 def test_no_answer_is_a_clear_error(monkeypatch):
-    monkeypatch.setattr(aws, "DEADLINE_S", -1.0)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    nowhere = Aws("us-east-1", "amazonaws.com", lambda _: Credentials("A", "s"))
+    nowhere = Aws("us-east-1", "amazonaws.com", lambda _: Credentials("A", "s"), IMPATIENT)
     with pytest.raises(AwsError, match=r"SendMessage: .*refused"):
         nowhere.json("sqs", "AmazonSQS.SendMessage", {})
 
@@ -302,7 +304,7 @@ def test_the_last_answer_of_the_metadata_service_is_in_the_error(server, monkeyp
 
 
 def test_the_signal_has_no_content_type_and_keeps_the_limit(server):
-    outcome.signal(f"{server.url}/bucket/arn%3Aaws?X-Amz-Signature=a%2Bb", "FAILURE", "é" * 5000)
+    outcome.signal(f"{server.url}/bucket/arn%3Aaws?X-Amz-Signature=a%2Bb", "FAILURE", "é" * 5000, ON_AWS)
     method, path, headers, body = server.seen[0]
     assert (method, path) == ("PUT", "/bucket/arn%3Aaws?X-Amz-Signature=a%2Bb")
     assert "Content-Type" not in headers
@@ -314,4 +316,4 @@ def test_a_broken_answer_is_no_crash(server):
     server.answers += [(200, "x")]
     assert wire.fetch(Request("GET", server.url, {}), 5) == b"x"
     with pytest.raises(OSError, match="what"):
-        wire.insist(lambda: wire.fetch(Request("GET", "http://127.0.0.1:9", {}), 1), -1, "what")
+        wire.insist(lambda: wire.fetch(Request("GET", "http://127.0.0.1:9", {}), 1), -1, 1, "what")

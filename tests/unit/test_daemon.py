@@ -90,7 +90,7 @@ def test_a_restart_without_the_metadata_service_is_systemds_to_repeat_and_no_fai
 
     monkeypatch.setattr(program.Settings, "of", lambda _: SimpleNamespace())
     monkeypatch.setattr(program, "_run", run)
-    monkeypatch.setattr(program, "_report", lambda _config, _metadata, error: seen.append(str(error)))
+    monkeypatch.setattr(program, "_report", lambda _config, _metadata, _patience, error: seen.append(str(error)))
     assert (program.main([command]), seen) == (1, reported)
 
 

@@ -14,6 +14,7 @@ from phalanx.node import agent as agents
 from phalanx.node import command, daemon, head, progress
 from phalanx.node.agent import Agent
 from phalanx.node.command import CommandError
+from phalanx.node.settings import ON_AWS
 
 MACHINE = Machine("i-1", "vpc-1", "10.0.0.0/16", "10.0.1.4", "ip", "p4d.24xlarge", 96, 4096, b"", "us-east-1", "a", ())
 
@@ -39,7 +40,7 @@ def describe(monkeypatch):
         monkeypatch.setattr(command, "run", smi)
         monkeypatch.setattr(agents.trust, "make_key", lambda *_: "ssh-ed25519 AAAAkey")
         identity = SimpleNamespace(instance_id="i-1", address="10.0.1.4", zone="us-east-1a", type="p4d.24xlarge")
-        settings = SimpleNamespace(gpus=gpus, slots=0, head=False)
+        settings = SimpleNamespace(gpus=gpus, slots=0, head=False, patience=ON_AWS)
         return Agent.describe(SimpleNamespace(identity=identity, settings=settings, root=""))  # type: ignore[arg-type]
 
     return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import refusals
 from decisions import (
+    LAUNCH_S,
     NO_CAPACITY,
     TIMEOUT_S,
     group,
@@ -19,7 +20,6 @@ from decisions import (
 from phalanx.node.decision import (
     ACK_TIMEOUT_S,
     LAUNCH_ATTEMPTS,
-    LAUNCH_PATIENCE_S,
     Fail,
     Group,
     Prove,
@@ -89,10 +89,10 @@ class TestLaunchFailures:
     def test_auto_scaling_may_try_again(self):
         made = state(2, 3)
         made.group = group(2, 3, refusals=1, since=2)
-        assert decide(made, policy(), 1 + LAUNCH_PATIENCE_S) is None
+        assert decide(made, policy(), 1 + LAUNCH_S) is None
 
     @pytest.mark.parametrize(
-        ("refusals", "now"), [(LAUNCH_ATTEMPTS, 3.0), (1, 2 + LAUNCH_PATIENCE_S)], ids=["attempts", "patience"]
+        ("refusals", "now"), [(LAUNCH_ATTEMPTS, 3.0), (1, 2 + LAUNCH_S)], ids=["attempts", "patience"]
     )
     def test_a_shortage_is_believed(self, refusals, now):
         made = state(2, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decisions import (
+    LAUNCH_S,
     NO_CAPACITY,
     TIMEOUT_S,
     all_acknowledge,
@@ -19,7 +20,6 @@ from phalanx.node.decision import (
     ACK_TIMEOUT_S,
     FIRST_BEAT_S,
     LAUNCH_ATTEMPTS,
-    LAUNCH_PATIENCE_S,
     LOST_S,
     RENEW_S,
     SILENT_S,
@@ -332,8 +332,8 @@ class TestStrays:
         made.group = group(3, at=20)
         publish(made, policy(3, 1), 21)
         made.group = group(3, at=30, refusals=1, since=30)
-        assert decide(made, policy(3, 1), 29 + LAUNCH_PATIENCE_S) is None
-        action = publish(made, policy(3, 1), 30 + LAUNCH_PATIENCE_S)
+        assert decide(made, policy(3, 1), 29 + LAUNCH_S) is None
+        action = publish(made, policy(3, 1), 30 + LAUNCH_S)
         assert [m.reason for m in action.roster.missing] == [NO_CAPACITY]
 
 

@@ -8,10 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from phalanx.node import notice, wire
+from phalanx.node.settings import ON_AWS
 from phalanx.runner.starter import rank_signal
 
 TAKEN = {"action": "terminate", "time": "2026-11-22T16:02:00Z"}
 TEXT = "AWS takes back this spot instance at 2026-11-22T16:02:00Z"
+
+SETTINGS = SimpleNamespace(patience=ON_AWS)
 
 
 class Ended(Exception):  # noqa: N818
@@ -55,13 +58,13 @@ def instance(monkeypatch):
 def test_a_spot_instance_reports_its_notice_until_it_ends_and_shows_it_once(instance):
     made = instance(b"spot")
     with pytest.raises(Ended):
-        notice.watch(SimpleNamespace(metadata=made, report=made.report))
+        notice.watch(SimpleNamespace(metadata=made, report=made.report, settings=SETTINGS))
     assert made.reported == [("shown", TEXT), *[("leaving", TEXT)] * 3]
 
 
 def test_an_instance_on_demand_does_not_look_again(instance):
     made = instance(b"on-demand")
-    notice.watch(SimpleNamespace(metadata=made, report=made.report))
+    notice.watch(SimpleNamespace(metadata=made, report=made.report, settings=SETTINGS))
     assert (made.looks, made.reported) == (0, [])
 
 

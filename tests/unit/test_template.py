@@ -14,6 +14,7 @@ from clusters import FACTS, plan
 from plans import PLANS, WORST, default_document, resources
 
 from phalanx import __version__
+from phalanx.node.settings import ON_AWS, Patience
 from phalanx.spec import spec_checks as checks
 from phalanx.template import LIMIT_BYTES, fleet, request, synthesize, userdata
 
@@ -107,6 +108,14 @@ def test_user_data_fits_with_the_longest_values(role):
     config = fleet.config(role, WORST)
     rendered = {key: values.get(key, value) if not isinstance(value, str) else value for key, value in config.items()}
     assert len(userdata.render(rendered)) <= userdata.LIMIT_BYTES
+
+
+def test_user_data_has_the_agents_times_of_a_rehearsal_and_none_on_aws():
+    assert "patience" not in fleet.config("head", plan())
+    tenth = Patience(*(wait_s / 10 for wait_s in ON_AWS))
+    for role in ("head", "worker"):
+        passed = fleet.config(role, plan(replace(FACTS, patience=tenth)))["patience"]
+        assert Patience.of(passed) == tenth
 
 
 def test_the_same_plan_makes_the_same_bytes():

@@ -8,7 +8,10 @@ from localcloud.weather import forecast
 from localcloud.weather.forecast import KINDS, RULES, Forecast
 from localcloud.weather.sky import Weather
 from phalanx.cli.weather import weather as command
-from phalanx.node import wire
+from phalanx.local import endpoint
+from phalanx.local.local import LocalCloud
+from phalanx.node.settings import ON_AWS, Patience
+from phalanx.spec.spec import ClusterSpec
 
 
 def delays_s(weather: Weather, subjects: list[str]) -> dict[str, list[float]]:
@@ -39,12 +42,12 @@ def test_speed_divides_delays_of_awss_own():
     assert (Weather().scaled(60), Weather(Forecast(7, speed=10)).scaled(60)) == (60, 6)
 
 
-def test_speed_divides_the_agents_waits_for_awss_delays(monkeypatch):
-    slept: list[float] = []
-    monkeypatch.setattr("time.sleep", slept.append)
-    monkeypatch.setattr(wire, "SPEED", 10)
-    wire.pause(99)
-    assert 0.25 <= slept[0] <= 0.5
+@pytest.mark.parametrize(("speed", "call_s"), [(1, 60), (10, 6)])
+def test_speed_divides_the_times_of_agents_of_a_cluster_that_comes_up_then(monkeypatch, speed, call_s):
+    monkeypatch.setattr(endpoint, "weather_speed", lambda: speed)
+    facts = LocalCloud("us-east-1").facts(ClusterSpec(name="demo", nodes=1), "")
+    assert facts.patience.call_s == call_s
+    assert facts.patience == Patience(*(wait_s / speed for wait_s in ON_AWS))
 
 
 def test_an_instance_is_known_by_its_group_and_its_place_there():

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from rosters import ROSTER, a_node
 
+from phalanx.node.settings import ON_AWS
 from phalanx.node.validate import Invalid
 from phalanx.node.worker import Worker
 
@@ -44,7 +45,7 @@ def table() -> Table:
 def a_worker(table: Table, head_address: str) -> Worker:
     me = a_node(2)
     agent = SimpleNamespace(
-        settings=SimpleNamespace(file_system="fs-1", networks="10.0.0.0/16"),
+        settings=SimpleNamespace(file_system="fs-1", networks="10.0.0.0/16", patience=ON_AWS),
         describe=lambda: me,
         table=table,
         workers=3,

@@ -229,6 +229,13 @@ def weather(*options: str) -> dict[str, Any]:
     return _answer("weather", "--state", _place(), *options)
 
 
+def weather_speed() -> float:
+    """Return what divides AWS's delays in the local cloud; 1 without a forecast."""
+    if not state().exists():
+        return 1.0
+    return (status()["weather"] if find_process() else weather())["speed"]
+
+
 def interrupt(instance_id: str, notice_s: float | None) -> None:
     """Have EC2 take a spot instance back after `notice_s`; None: as soon as on AWS. Raises LocalCloudError."""
     fault = {"instance_id": instance_id, "notice_s": notice_s}

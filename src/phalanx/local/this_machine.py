@@ -12,6 +12,7 @@ from phalanx.aws.aws_account import Account
 from phalanx.aws.model import CLUSTER_TAG, SshRoute
 from phalanx.errors import LocalCloudError
 from phalanx.local import endpoint, images
+from phalanx.node.settings import ON_AWS, Patience
 from phalanx.objects.sent_document import PrivateBucket
 from phalanx.spec.spec_emr import logs_bucket
 from phalanx.state_files import known
@@ -95,9 +96,11 @@ class ThisMachine(Account):
         return next(own, "")
 
     def _here(self, spec: ClusterSpec, facts: Facts) -> Facts:
-        """Add what depends on this machine: stand-ins for GPUs, and the room for a new cluster."""
+        """Add what depends on this machine: stand-ins for GPUs, the room for a new cluster, and the weather's speed."""
         stand_ins = endpoint.stand_ins() if facts.gpus else 0
-        return replace(facts, stand_ins=stand_ins, shortages=self._shortages(spec))
+        speed = endpoint.weather_speed()
+        patience = Patience(*(wait_s / speed for wait_s in ON_AWS))
+        return replace(facts, stand_ins=stand_ins, shortages=self._shortages(spec), patience=patience)
 
     def _shortages(self, spec: ClusterSpec) -> tuple[Shortage, ...]:
         from phalanx.plan.machine_images import is_ami, is_of_recipe

@@ -7,15 +7,10 @@ import json
 import os
 import sys
 
-if os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
-    # http.client and hashlib import them if they can; a node whose API uses plain HTTP saves OpenSSL: 9 ms and 2 MB.
-    for name in ("ssl", "_hashlib"):
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
-
 from phalanx.node import disk, files, loader, wire
 from phalanx.node.aws_client import Aws, AwsError
 from phalanx.node.metadata import Metadata
-from phalanx.node.settings import Settings
+from phalanx.node.settings import Patience, Settings
 from phalanx.node.sigv4 import Request
 
 
@@ -30,7 +25,8 @@ def main(arguments: list[str]) -> int:
     root = os.environ.get("PHALANX_ROOT", "")
     with open(f"{root}/opt/phalanx/config.json", encoding="utf-8") as file:
         config = json.load(file)
-    metadata = Metadata()
+    patience = Patience.of(config.get("patience", ""))
+    metadata = Metadata(patience)
     while True:
         try:
             return _run(arguments, Settings.of(config), metadata, root)
@@ -39,7 +35,7 @@ def main(arguments: list[str]) -> int:
                 print(f"phalanx: {error}; systemd tries again", flush=True)
                 return 1
             try:
-                _report(config, metadata, error)
+                _report(config, metadata, patience, error)
             except (OSError, AwsError) as problem:
                 print(f"phalanx: the failure could not be reported: {problem}", flush=True)
             if not isinstance(error, AwsError):
@@ -67,7 +63,7 @@ def _run(arguments: list[str], settings: Settings, metadata: Metadata, root: str
     return 0 if done or ended else 1
 
 
-def _report(config: dict[str, str], metadata: Metadata, error: Exception) -> None:
+def _report(config: dict[str, str], metadata: Metadata, patience: Patience, error: Exception) -> None:
     """Report why there is no agent: a head to CloudFormation, a worker to its head."""
     import traceback
 
@@ -80,14 +76,16 @@ def _report(config: dict[str, str], metadata: Metadata, error: Exception) -> Non
         content = {"Status": "FAILURE", "UniqueId": "phalanx", "Data": ""}
         content["Reason"] = f"boot step 'agent' failed: {reason}"
         request = Request("PUT", config["wait_handle"], {}, json.dumps(content).encode())
-        wire.insist(lambda: wire.fetch(request, 10), 60, "the signal to CloudFormation")
+        what = "the signal to CloudFormation"
+        wire.insist(lambda: wire.fetch(request, 10), patience.signal_s, patience.pause_s, what)
     else:
         known = metadata.identity()
         report = {"kind": "failed", "instance_id": known.instance_id, "step": "agent", "exit": 1, "output": reason}
         report["command"] = type(error).__name__
         body = {"QueueUrl": config["queue_url"], "MessageBody": json.dumps(report)}
         region = config["stack_id"].split(":")[3]
-        Aws(region, config["domain"], metadata.credentials).json("sqs", "AmazonSQS.SendMessage", body)
+        aws = Aws(region, config["domain"], metadata.credentials, patience)
+        aws.json("sqs", "AmazonSQS.SendMessage", body)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,9 @@ from phalanx.node.disk import SSH
 from phalanx.node.metadata import Metadata
 from phalanx.node.roster import Node
 from phalanx.node.settings import Settings
-from phalanx.node.speed import SPEED
 
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 USER_KEY = f"{SSH}/id_ed25519"
-# It loads the GPUs' driver (docs/aws-behaviour.md 11.15).
-_DRIVER_WITHIN_S = 180 / SPEED
 # What nvidia-smi prints at once while the driver is being loaded, after a reboot.
 _DRIVER_COMES = "communicate with the NVIDIA driver"
 
@@ -39,7 +36,7 @@ class Agent:
         head = files.read(loader.HEAD)
         self.head_address = head and validate.address(head, settings.networks)
         self.identity = metadata.identity()
-        aws = Aws(settings.region, settings.domain, metadata.credentials)
+        aws = Aws(settings.region, settings.domain, metadata.credentials, settings.patience)
         self.queue = services.Queue(aws, settings.queue_url)
         self.table = services.Table(aws, settings.table)
         self.fleet, self.own_group = _fleets(aws, settings)
@@ -50,7 +47,7 @@ class Agent:
         """Return this node's description, without a name: the head assigns that."""
         identity = self.identity
         expected = self.settings.gpus.partition("=")
-        gpus = _gpus(int(expected[2]) if expected[0] == identity.type else 0)
+        gpus = _gpus(int(expected[2]) if expected[0] == identity.type else 0, self.settings.patience.driver_s)
         name = os.uname().nodename.split(".")[0]
         return Node(
             name="",
@@ -99,12 +96,12 @@ def _fleets(aws: Aws, settings: Settings) -> tuple[services.Fleet, services.Flee
     return services.Fleet(aws, settings.workers_group), services.Fleet(aws, settings.head_group)
 
 
-def _gpus(expected: int) -> int:
+def _gpus(expected: int, driver_s: float) -> int:
     """Return the number of working GPUs. Raises CommandError if they are fewer than the type has."""
     argv = ["nvidia-smi", "-L"]
     try:
-        passing, end = _DRIVER_COMES if expected else "(?!)", time.monotonic() + _DRIVER_WITHIN_S
-        listed = insist(argv, _DRIVER_WITHIN_S, passing, end, lambda _: None)
+        passing, end = _DRIVER_COMES if expected else "(?!)", time.monotonic() + driver_s
+        listed = insist(argv, driver_s, passing, end, lambda _: None)
     except CommandError:
         if expected:
             raise

@@ -10,10 +10,8 @@ from typing import Any, Callable, Optional
 from urllib.parse import urlencode
 
 from phalanx.node import wire
+from phalanx.node.settings import ON_AWS, Patience
 from phalanx.node.sigv4 import Credentials, Request, signed_headers
-from phalanx.node.speed import SPEED
-
-DEADLINE_S = 60.0 / SPEED
 
 _TRANSIENT = (
     "Throttl",
@@ -50,8 +48,10 @@ class Aws:
     AWS_ENDPOINT_URL replaces AWS's own endpoints, as in the SDKs.
     """
 
-    def __init__(self, region: str, domain: str, keys: Callable[[bool], Credentials]) -> None:
-        self._region, self._domain, self._keys = region, domain, keys
+    def __init__(
+        self, region: str, domain: str, keys: Callable[[bool], Credentials], patience: Patience = ON_AWS
+    ) -> None:
+        self._region, self._domain, self._keys, self._patience = region, domain, keys, patience
         self._endpoint = os.environ.get("AWS_ENDPOINT_URL")
 
     def json(self, service: str, target: str, payload: dict[str, Any], timeout_s: float = 10) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Aws:
         return self._call(service, action, headers, body, 10)
 
     def _call(self, service: str, name: str, headers: dict[str, str], body: bytes, timeout_s: float) -> bytes:
-        end = time.monotonic() + DEADLINE_S
+        end = time.monotonic() + self._patience.call_s
         code = ""
         for count in range(1000):
             try:
@@ -77,7 +77,7 @@ class Aws:
                 code, message = _reason(service, error)
                 if not _helps_again(error, code) or time.monotonic() > end:
                     raise AwsError(name, code, message) from None
-            wire.pause(count)
+            wire.pause(count, self._patience.pause_s)
         raise AwsError(name, code, "gave up")
 
     def _once(self, service: str, request: Request, timeout_s: float, last_code: str) -> bytes:

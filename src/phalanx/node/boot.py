@@ -119,7 +119,7 @@ def _take_address(agent: Agent, patience_s: float) -> None:
             if error.code.startswith(("AccessDenied", "Unauthorized")) or time.monotonic() > end:
                 raise
             agent.log.say(f"{error}; trying again")
-        wire.pause(count)
+        wire.pause(count, agent.settings.patience.pause_s)
         count += 1
     wire.forget()
 

@@ -9,10 +9,8 @@ import subprocess
 import time
 from typing import Any, Callable, Sequence
 
-from phalanx.node.speed import SPEED
-
 TAIL_BYTES = 2048
-_PAUSE_S = 3 / SPEED
+_PAUSE_S = 3
 
 
 class CommandError(Exception):

@@ -125,7 +125,7 @@ class Desk:
         self._uid = account.uid_of(settings.job_user)
         self._role = settings.job_role
         self._metadata = metadata
-        self._aws = Aws(settings.region, settings.domain, metadata.credentials)
+        self._aws = Aws(settings.region, settings.domain, metadata.credentials, settings.patience)
         self._jobs: dict[socket.socket, list[str]] = {}
         self._own: dict[str, str] = {}
         self.mounts: Optional[Mounts] = None

@@ -14,11 +14,10 @@ from phalanx.node.command import CommandError, run
 from phalanx.node.disk import HOME, RESTART_S, SERVE
 from phalanx.node.metadata import Metadata
 from phalanx.node.settings import Settings
-from phalanx.node.speed import SPEED
 
 _GPUS, _DATA = "GPUs", "data"
 # Before another try after an error.
-_PAUSE_S = 5 / SPEED
+_PAUSE_S = 5
 # Of the node's timeout, so that the reason is reported before the node counts as missing.
 _PATIENCE = 0.9
 # Waits for the end of the daemon, which holds the other end of its input and never ends by itself, and acts as the unit

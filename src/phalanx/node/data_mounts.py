@@ -18,7 +18,6 @@ from typing import Callable, Iterator, NamedTuple, Optional
 from phalanx.node import credentials, files, local_disks
 from phalanx.node.agent import Agent
 from phalanx.node.command import CommandError, run
-from phalanx.node.speed import SPEED
 
 PLACE = "/s3"
 _LOGS = "/var/log/phalanx-s3"
@@ -29,14 +28,10 @@ _TOKEN = "/run/phalanx-s3.token"
 _CACHE_SHARE = 0.25
 _WITHIN_S = 60
 _LOOK_S = 0.5
-_AGAIN_S = 5 / SPEED
+_AGAIN_S = 5
 # Mountpoint answers for a prefix itself from its memory. One that does not answer within this is as good as dead.
 _ANSWERS_WITHIN_S = 60
 _QUICK_S = 0.1
-# How long a member that has restarted waits for its mounts before it serves without them: jobs wait for it.
-_MEMBER_WITHIN_S = 60 / SPEED
-# How long S3 may refuse a role that is new (docs/aws-behaviour.md 11.5).
-_NEW_ROLE_S = 180 / SPEED
 # How long uploads may take after a job's last process has ended.
 _UPLOADS_WITHIN_S = 3600
 # The same where other jobs run that may write. All but the last close of a file waits in its process for the upload,
@@ -156,7 +151,8 @@ class DataMounts:
 
     def begin(self, end: float, is_member: bool = False) -> None:
         """Mount all by `end`, and watch them. Raises CommandError, but not on a member, which serves without them."""
-        end = time.monotonic() + _MEMBER_WITHIN_S if is_member else min(end, time.monotonic() + _NEW_ROLE_S)
+        now, patience = time.monotonic(), self._agent.settings.patience
+        end = now + patience.remount_s if is_member else min(end, now + patience.new_role_s)
         for mount in self._mounts:
             self._begin(mount, end, is_member)
         for mount in self._mounts:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Optional, Union
 
 from phalanx.node.roster import COMING, Missing, Node, Roster, worker_name, worker_number
-from phalanx.node.speed import SPEED
+from phalanx.node.settings import ON_AWS
 
 # Auto Scaling retries a failed launch by itself. These of its messages, which have no codes, are final:
 # quotas, what the zone or the image does not support, explicit denials, disk keys, and what does not exist
@@ -20,9 +20,8 @@ FINAL = (
     "current (vCPU|instance) limit|spot instance count|not supported|explicit deny|KMS|client error on launch"
     "|(image id|key pair).* not exist|accept terms|blocked|not match the arch|not eligible|tag policy"
 )
-# A shortage is believed after this many attempts, or this time.
+# A shortage is believed after this many attempts, or after Policy.launch_s.
 LAUNCH_ATTEMPTS = 3
-LAUNCH_PATIENCE_S = 120.0 / SPEED
 ACK_TIMEOUT_S = 60.0
 # A node that beats (node.beats) is silent after this time without one; one that never did gets time to find the head.
 SILENT_S = 15.0
@@ -35,12 +34,16 @@ RENEW_S = 12 * 3600.0
 
 @dataclass(frozen=True)
 class Policy:
-    """What was requested: the number of nodes (with the head), the minimum, and the time until a node says hello."""
+    """What was requested: the number of nodes (with the head), the minimum, and the time until a node says hello.
+
+    A shortage of machines is believed after `launch_s`.
+    """
 
     cluster: str
     nodes: int
     minimum: int
     node_timeout_s: float
+    launch_s: float = ON_AWS.launch_s
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ def _gather(state: State, policy: Policy, now: float) -> Optional[Action]:
     waiting = [i for i in silent if now - instances[i] <= policy.node_timeout_s]
     failed = [i for i in state.failed if state.group is None or i in instances]
     unlaunched = max(0, wanted - len(answered) - len(silent) - len(failed))
-    hopeless = late or _given_up(state.group, now)
+    hopeless = late or _given_up(state.group, policy, now)
     expected = len(waiting) + (0 if hopeless else unlaunched)
     reasons = [state.failed[i] for i in failed]
     reasons += [_mute(i, policy) for i in silent if i not in waiting]
@@ -171,11 +174,11 @@ def _left(state: State, instance_id: str) -> bool:
     return group is not None and instance_id not in group.instances and state.heard.get(instance_id, 0.0) < group.at
 
 
-def _given_up(group: Optional[Group], now: float) -> bool:
+def _given_up(group: Optional[Group], policy: Policy, now: float) -> bool:
     if group is None or not group.refusals:
         return False
     is_final = any(re.search(FINAL, refusal, re.IGNORECASE) for refusal in group.refusals)
-    return is_final or len(group.refusals) >= LAUNCH_ATTEMPTS or now - group.refused_since >= LAUNCH_PATIENCE_S
+    return is_final or len(group.refusals) >= LAUNCH_ATTEMPTS or now - group.refused_since >= policy.launch_s
 
 
 def _launch_reason(group: Optional[Group], policy: Policy) -> str:
@@ -287,7 +290,7 @@ def _missing(
 ) -> tuple[Missing, ...]:
     """Return the names without a node, with the newest reasons first, then Auto Scaling's, then known ones."""
     names = _free(policy, nodes)
-    last = state.group.refusals[0] if state.group and _given_up(state.group, now) else ""
+    last = state.group.refusals[0] if state.group and _given_up(state.group, policy, now) else ""
     reasons = [*new, *[last] * len(names)]
     return tuple(Missing(n, why or known.get(n, COMING)) for n, why in zip(names, reasons))  # noqa: B905
 

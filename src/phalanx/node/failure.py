@@ -28,7 +28,7 @@ def report(settings: Settings, agent: Optional[Agent], step: str, error: Excepti
         agent.log.close()
     try:
         if settings.head:
-            outcome.signal(settings.wait_handle, "FAILURE", text)
+            outcome.signal(settings.wait_handle, "FAILURE", text, settings.patience)
         elif agent:
             agent.report("failed", **content)
     except (OSError, AwsError) as problem:

@@ -38,7 +38,9 @@ class Head:
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         settings = agent.settings
-        self.policy = Policy(settings.cluster, settings.workers + 1, settings.min, settings.node_timeout_s)
+        self.policy = Policy(
+            settings.cluster, settings.workers + 1, settings.min, settings.node_timeout_s, settings.patience.launch_s
+        )
         self.authority = trust.Authority(f"{agent.root}{HOME}/authority/key", settings.cluster, settings.networks)
         self.state = State(agent.describe(), time.monotonic())
         self.ear: Optional[beats.Ear] = None
@@ -357,7 +359,7 @@ class Head:
     def signal(self, status: str, text: str) -> None:
         """Signal the outcome to CloudFormation, once in the cluster's life."""
         self.agent.log.say(f"{status}: {text}")
-        outcome.signal(self.agent.settings.wait_handle, status, text)
+        outcome.signal(self.agent.settings.wait_handle, status, text, self.agent.settings.patience)
         self.state.signalled = self.agent.settled = True
         self._put_generation()
 

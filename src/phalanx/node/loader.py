@@ -35,7 +35,7 @@ def complete(settings: Settings, metadata: Metadata) -> None:
     mark = f"{_DIRECTORY}/complete"
     if files.read(mark) == settings.digest:
         return
-    aws = Aws(settings.region, settings.domain, metadata.credentials)
+    aws = Aws(settings.region, settings.domain, metadata.credentials, settings.patience)
     packed = _insist(aws, settings, metadata)
     found = hashlib.sha256(packed.encode()).hexdigest()
     if found != settings.digest:
@@ -71,7 +71,7 @@ def _insist(aws: Aws, settings: Settings, metadata: Metadata) -> str:
             if time.monotonic() > end:
                 raise AwsError("the rest of the agent", "", str(error)) from error
             print(f"phalanx: the rest of the agent: {error}; trying again", flush=True)
-        wire.pause(count)
+        wire.pause(count, settings.patience.pause_s)
         count += 1
 
 

@@ -8,6 +8,7 @@ import time
 from typing import Callable, NamedTuple, Optional
 
 from phalanx.node import wire
+from phalanx.node.settings import ON_AWS, Patience
 from phalanx.node.sigv4 import Credentials, Request
 
 _ROLE = "meta-data/iam/security-credentials/"
@@ -27,7 +28,8 @@ class Identity(NamedTuple):
 class Metadata:
     """A session with the service; `AWS_EC2_METADATA_SERVICE_ENDPOINT` overrides its address, as in the SDKs."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience = ON_AWS) -> None:
+        self._patience = patience
         self._base = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254").rstrip("/")
         self._token = ""
         self._token_ends = 0.0
@@ -36,7 +38,7 @@ class Metadata:
         self._expires = ""
 
     def identity(self) -> Identity:
-        """Return this machine's identity. Raises OSError after 30 s without a good answer."""
+        """Return this machine's identity. Raises OSError if there is no good answer."""
         if self._identity is None:
             known = self._document(lambda: "dynamic/instance-identity/document", "instanceType")
             place = known["availabilityZone"]
@@ -46,7 +48,7 @@ class Metadata:
     def credentials(self, fresh: bool = False) -> Credentials:
         """Return the role's credentials; read them again 5 minutes before they expire, or if `fresh`.
 
-        Raises OSError after 30 s without any: a new machine may have none at first (docs/aws-behaviour.md 2.27).
+        Raises OSError if there are none in time.
         """
         soon = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + _EARLY_S))
         if fresh or self._expires < soon:
@@ -71,7 +73,8 @@ class Metadata:
             return text
 
         what = f"the metadata service at {self._base}"
-        return json.loads(wire.insist(read, 30, what, refusals_pass=True))
+        patience = self._patience
+        return json.loads(wire.insist(read, patience.metadata_s, patience.pause_s, what, refusals_pass=True))
 
     def get(self, path: str) -> bytes:
         """Read `/latest/<path>`, with a new token if the service does not accept the present one."""

@@ -9,9 +9,6 @@ from typing import NamedTuple, Optional
 from phalanx.node import files
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import AwsError
-from phalanx.node.speed import SPEED
-
-_EVERY_S = 60.0 / SPEED
 
 
 class Counts(NamedTuple):
@@ -36,7 +33,7 @@ def watch(agent: Agent) -> None:
             except AwsError as error:
                 agent.log.say(f"CloudWatch takes no metrics: {error}")
         before = now
-        time.sleep(_EVERY_S)
+        time.sleep(agent.settings.patience.metrics_every_s)
 
 
 def counts(mountstats: str, directory: str) -> Optional[Counts]:

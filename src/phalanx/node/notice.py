@@ -8,10 +8,6 @@ import time
 from phalanx.node import activity
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import AwsError
-from phalanx.node.speed import SPEED
-
-# As AWS recommends (docs/aws-behaviour.md 2.16).
-_LOOK_S = 5.0 / SPEED
 
 
 def watch(agent: Agent) -> None:
@@ -32,4 +28,4 @@ def watch(agent: Agent) -> None:
             agent.report("leaving", reason=text)
         except (OSError, AwsError, ValueError, KeyError, TypeError):
             pass  # there is no notice yet (404), or the report is sent again
-        time.sleep(_LOOK_S)
+        time.sleep(agent.settings.patience.notice_every_s)

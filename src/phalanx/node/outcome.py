@@ -7,11 +7,11 @@ from typing import Any, Optional
 
 from phalanx.node import wire
 from phalanx.node.roster import Roster
+from phalanx.node.settings import Patience
 from phalanx.node.sigv4 import Request
 
 # docs/aws-behaviour.md 1.11: 4,096 bytes, less what CloudFormation adds.
 _LIMIT_BYTES = 3900
-_DEADLINE_S = 120
 
 
 def summary(roster: Optional[Roster]) -> str:
@@ -43,7 +43,7 @@ def boot_failure(message: dict[str, Any]) -> str:
     )
 
 
-def signal(url: str, status: str, text: str) -> None:
+def signal(url: str, status: str, text: str, patience: Patience) -> None:
     """PUT the outcome to the wait condition's handle, which ignores a second one. Raises OSError.
 
     Without a Content-Type, which the presigned URL would not match (docs/aws-behaviour.md 1.10).
@@ -52,4 +52,5 @@ def signal(url: str, status: str, text: str) -> None:
     if status == "FAILURE":
         content.update(Data="", Reason=text.encode()[:_LIMIT_BYTES].decode("utf-8", "ignore"))
     request = Request("PUT", url, {}, json.dumps(content).encode())
-    wire.insist(lambda: wire.fetch(request, 10), _DEADLINE_S, "the signal to CloudFormation")
+    what = "the signal to CloudFormation"
+    wire.insist(lambda: wire.fetch(request, 10), patience.signal_s, patience.pause_s, what)

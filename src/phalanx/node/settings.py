@@ -9,6 +9,41 @@ FORMAT = 1
 _NUMBERS = ("workers", "min", "node_timeout_s", "slots")
 
 
+class Patience(NamedTuple):
+    """How long the agent waits for what takes AWS a while. A rehearsal in the local cloud passes shorter times."""
+
+    call_s: float = 60.0
+    """A call that fails is repeated for this long."""
+    pause_s: float = 5.0
+    """The longest pause before a call is repeated."""
+    metadata_s: float = 30.0
+    """A new machine may have no identity or credentials for this long (docs/aws-behaviour.md 2.27)."""
+    signal_s: float = 120.0
+    """The outcome is sent to CloudFormation for this long."""
+    hello_s: float = 30.0
+    """A worker that the head does not know says hello again after this: hellos may be lost, and a new head has none."""
+    launch_s: float = 120.0
+    """A shortage of machines is believed after this (node.decision)."""
+    driver_s: float = 180.0
+    """nvidia-smi loads the GPUs' driver for this long (docs/aws-behaviour.md 11.15)."""
+    new_role_s: float = 180.0
+    """S3 may refuse a new role for this long (docs/aws-behaviour.md 11.5)."""
+    remount_s: float = 60.0
+    """A member that has restarted waits this long for its mounts of S3 before it serves without them: jobs wait."""
+    notice_every_s: float = 5.0
+    """How often to look for a spot instance's notice, as AWS recommends (docs/aws-behaviour.md 2.16)."""
+    metrics_every_s: float = 60.0
+
+    @staticmethod
+    def of(given: str) -> Patience:
+        """Return what a text such as "call_s=6,pause_s=0.5" says, and AWS's times for the rest."""
+        pairs = (one.partition("=") for one in given.split(",") if one)
+        return Patience(**{name: float(wait_s) for name, _, wait_s in pairs})
+
+
+ON_AWS = Patience()
+
+
 class Settings(NamedTuple):
     """`config.json` as the user data wrote it; all values come as texts."""
 
@@ -59,6 +94,7 @@ class Settings(NamedTuple):
     """The directories of Lustre's data/ that are prefixes of S3, with commas; "+" behind those where jobs may write."""
     data: str = ""
     """The prefixes of S3 that are mounted (node.data_mounts); "" for none."""
+    patience: Patience = ON_AWS
 
     @staticmethod
     def of(given: dict[str, str]) -> Settings:
@@ -70,7 +106,8 @@ class Settings(NamedTuple):
         if number != FORMAT:
             raise ValueError(f"{number} is not the number of a format")
         values: dict[str, Any] = {name: given[name] for name in Settings._fields if name in given}
-        return Settings(**{**values, **{name: int(given[name]) for name in _NUMBERS}})
+        values.update({name: int(given[name]) for name in _NUMBERS})
+        return Settings(**{**values, "patience": Patience.of(given.get("patience", ""))})
 
     @property
     def cluster(self) -> str:

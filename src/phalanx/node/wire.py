@@ -10,7 +10,6 @@ from typing import Callable
 from urllib.parse import urlsplit
 
 from phalanx.node.sigv4 import Request
-from phalanx.node.speed import SPEED
 
 _kept = threading.local()
 
@@ -56,9 +55,11 @@ def forget() -> None:
     _kept.__dict__.clear()
 
 
-def insist(attempt: Callable[[], bytes], deadline_s: float, what: str, refusals_pass: bool = False) -> bytes:
-    """Retry with growing, random pauses. Raises OSError after `deadline_s`; for 4xx at once unless `refusals_pass`."""
-    end = time.monotonic() + deadline_s / SPEED
+def insist(
+    attempt: Callable[[], bytes], within_s: float, longest_pause_s: float, what: str, refusals_pass: bool = False
+) -> bytes:
+    """Retry with growing, random pauses. Raises OSError after `within_s`; for 4xx at once unless `refusals_pass`."""
+    end = time.monotonic() + within_s
     for count in range(1000):
         try:
             return attempt()
@@ -66,10 +67,10 @@ def insist(attempt: Callable[[], bytes], deadline_s: float, what: str, refusals_
             refused = isinstance(error, HttpError) and 400 <= error.status < 500
             if (refused and not refusals_pass) or time.monotonic() > end:
                 raise OSError(f"{what}: {error}") from error
-        pause(count)
+        pause(count, longest_pause_s)
     raise OSError(f"{what}: no answer")
 
 
-def pause(count: int) -> None:
-    """Wait before attempt number `count` + 1: at most 0.05 s at first, 5 s in the end."""
-    time.sleep(random.uniform(0.5, 1) * min(5, 0.05 * 2 ** min(count, 9)) / SPEED)
+def pause(count: int, longest_s: float) -> None:
+    """Wait before attempt number `count` + 1: at most 0.05 s at first, `longest_s` in the end."""
+    time.sleep(random.uniform(0.5, 1) * min(longest_s, 0.05 * 2 ** min(count, 9)))

@@ -13,10 +13,7 @@ from phalanx.node.agent import Agent
 from phalanx.node.command import CommandError
 from phalanx.node.roster import Node
 from phalanx.node.services import ROSTERS
-from phalanx.node.speed import SPEED
 
-# Hellos may be lost, and a head that dies forgets them.
-_HELLO_AGAIN_S = 30.0 / SPEED
 _POLL_MOST_S = 5.0
 _POLL_LEAST_S = 0.1
 # A partition of the table answers 6,000 such reads a second (docs/aws-behaviour.md 8); we use a third of that.
@@ -77,7 +74,8 @@ class Worker:
         elif self.applied or beat.unanswered or not beat.head:
             self._poll()
         now = time.monotonic()
-        if not self.applied and (beat.unknown or not beat.heard) and now - self._hello_at > _HELLO_AGAIN_S:
+        is_due = now - self._hello_at > self.agent.settings.patience.hello_s
+        if is_due and not self.applied and (beat.unknown or not beat.heard):
             self._hello_at = now
             hello(self.agent, self.me)
         settled_s = _POLL_SETTLED_S if self.applied else _POLL_HEARD_S if beat.heard and not beat.unknown else 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from phalanx.node.settings import ON_AWS, Patience
 from phalanx.plan import machine_room, money
 from phalanx.plan.capacity import Reservation
 from phalanx.plan.existing_vpc import ExistingVpc
@@ -81,5 +82,7 @@ class Facts:
     """Those of the spec's other types."""
     not_asked: str = ""
     """Why the cloud was not asked, if everything comes from the tables; zones and image are not checked then."""
+    patience: Patience = ON_AWS
+    """How long agents wait; in the local cloud's weather as much shorter as its delays are."""
     deployment: int = 1
     """1 for a new stack, then counted up at each deployment, because a WaitCondition can't be used again."""

@@ -19,8 +19,6 @@ from phalanx.template import userdata
 
 # Settings of a head alone.
 _OF_HEAD = ("wait_handle", "worker_role", "address")
-# What the local cloud sets, and sudo removes.
-_KEPT = ("AWS_ENDPOINT_URL", "PHALANX_SPEED")
 
 _SCRIPT = """\
 #!/bin/bash
@@ -37,18 +35,15 @@ role=(role=worker {worker})
 if grep -q '"isMaster" *: *true' $info/instance.json; then role=(role=head); fi
 printf '#%s\\n' "$@" "emr=$cluster" "${{role[@]}}" >> "$start"
 if command -v dnf > /dev/null && ! [ -x /sbin/mount.nfs4 ]; then sudo dnf -q -y install nfs-utils; fi
-kept=()
-for name in {kept}; do
-  if [ -n "${{!name:-}}" ]; then kept+=("$name=${{!name}}"); fi
-done
-sudo env ${{kept[@]+"${{kept[@]}}"}} /usr/bin/python3 -IS "$start"
+# What the SDKs read, and sudo removes.
+sudo env ${{AWS_ENDPOINT_URL:+"AWS_ENDPOINT_URL=$AWS_ENDPOINT_URL"}} /usr/bin/python3 -IS "$start"
 """
 
 
 def script() -> str:
     """Return the text of the object."""
     worker = " ".join(f"{name}=" for name in _OF_HEAD)
-    return _SCRIPT.format(version=__version__, agent=userdata.first_stage(), worker=worker, kept=" ".join(_KEPT))
+    return _SCRIPT.format(version=__version__, agent=userdata.first_stage(), worker=worker)
 
 
 def with_arguments(arguments: Sequence[str]) -> str:

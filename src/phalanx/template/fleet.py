@@ -8,7 +8,7 @@ from typing import Any
 from troposphere import GetAtt, If, NoValue, Ref, Template, autoscaling, ec2
 from troposphere.policies import AutoScalingScheduledAction, UpdatePolicy
 
-from phalanx.node.settings import FORMAT
+from phalanx.node.settings import FORMAT, ON_AWS, Patience
 from phalanx.plan.capacity import RESERVED, SPOT, bought
 from phalanx.plan.network_cards import PLAIN
 from phalanx.plan.plan import Plan
@@ -233,4 +233,12 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         **({"offline": "1"} if plan.is_offline else {}),
         **({"linked": lustre.linked(plan)} if plan.makes_lustre else {}),
         **({"data": data} if (data := as_setting(plan.spec.data)) else {}),
+        **_patience(plan.facts.patience),
     }
+
+
+def _patience(patience: Patience) -> dict[str, str]:
+    """Return the agent's times for a rehearsal. Those for AWS are in the agent, and take none of user data's bytes."""
+    if patience == ON_AWS:
+        return {}
+    return {"patience": ",".join(f"{name}={wait_s:g}" for name, wait_s in patience._asdict().items())}

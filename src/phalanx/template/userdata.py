@@ -36,7 +36,6 @@ STAGE_1 = (
     "loader",
     "settings",
     "sigv4",
-    "speed",
     "wire",
     "metadata",
     "aws_client",
