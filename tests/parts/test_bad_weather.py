@@ -179,16 +179,6 @@ def test_a_public_instance_has_no_way_out_for_a_while_and_a_private_one_has_it_a
     assert local.runner.given_way_out == [head]
 
 
-@pytest.mark.parametrize("speed", [1, 10])
-def test_an_agents_waits_are_divided_as_the_weather_is(local, speed):
-    local.context.weather.change(Forecast(7, ("messages",), speed))
-    (subnet,) = local.network()[1]
-    template = {"LaunchTemplateId": local.template()}
-    local.client("ec2").run_instances(MinCount=1, MaxCount=1, SubnetId=subnet, LaunchTemplate=template)
-    until(lambda: local.runner.booted)
-    assert [machine.speed for machine in local.runner.booted.values()] == [speed]
-
-
 def test_an_instance_lacks_credentials_at_first(local):
     begin(local, "metadata")
     (subnet,) = local.network()[1]

@@ -142,8 +142,6 @@ def _start(site: Site, machine: Machine, status_fd: int) -> None:
         os.write(status_fd, READY)
         operating_system.start()
     environment = {"PATH": site.path, "LANG": "C.UTF-8", "AWS_ENDPOINT_URL": API_URL}
-    if machine.speed != 1:
-        environment["PHALANX_SPEED"] = f"{machine.speed:g}"
     _start_sshd(environment)
     _write_user_data(machine)
     os.dup2(status_fd, READY_FD)

@@ -66,8 +66,6 @@ class Machine:
     """How long `nvidia-smi` takes to load the driver, once after each boot."""
     apt_busy_s: float = 0.0
     """For how long after each boot apt's lock is held, and then no mirror answers; only of a full operating system."""
-    speed: float = 1.0
-    """What divides its agent's waits: the weather's speed."""
     admin_key: str = ""
     """The public key of its key pair, for the image's administrator; "" without one."""
     rate_bit_s: int = 0

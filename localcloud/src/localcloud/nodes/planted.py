@@ -1,4 +1,4 @@
-"""What bad weather plants into a full operating system before it boots: an apt that is busy, and the agent's speed."""
+"""What bad weather plants into a full operating system before it boots: an apt that is busy."""
 
 from __future__ import annotations
 
@@ -28,9 +28,6 @@ ExecStart=/usr/bin/python3 -c "{script}"
 
 def plant(root: Path, machine: Machine) -> None:
     """Change the machine's root before its process 1 starts."""
-    if machine.speed != 1:
-        text = f"[Manager]\nDefaultEnvironment=PHALANX_SPEED={machine.speed:g}\n"
-        _write(root, "etc/systemd/system.conf.d/weather.conf", text)
     if machine.apt_busy_s:
         script = _BUSY.format(half_s=machine.apt_busy_s / 2, mirrors=_MIRRORS)
         _write(root, _MIRRORS, _NO_MIRROR)

@@ -56,12 +56,12 @@ def without_way_out_s(weather: Weather, instance: Instance) -> float:
 
 
 def in_weather(weather: Weather, machine: Machine) -> Machine:
-    """Return the machine with its weather's speed and, of a full operating system, how long its apt is busy."""
+    """Return the machine and, of a full operating system, how long its apt is busy."""
     draw = weather.draw("packages", machine.instance_id) if machine.image else None
     busy_s = draw.seconds(*_APT_BUSY_S) if draw else 0.0
     if draw:
         weather.struck("packages", f"{machine.instance_id} can install nothing for {busy_s:.1f} s")
-    return replace(machine, speed=weather.speed, apt_busy_s=busy_s)
+    return replace(machine, apt_busy_s=busy_s)
 
 
 def stalls_after_s(weather: Weather, instance_id: str) -> float:
