@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import json
 import lzma
@@ -12,14 +11,13 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from troposphere import GetAtt, Ref, Sub
 
 from phalanx.template import userdata
-from phalanx.template.shorten import shorten, strip, tight
+from phalanx.template.agent_pack import strip
 
 CONFIG = {
     "format": "1",
@@ -264,7 +262,7 @@ def test_modules_of_another_version_are_not_kept(tmp_path, cloud):
     (here / "complete").write_text("0" * 64)
     done = run_user_data(sys.executable, tmp_path, url)
     assert (done.returncode, done.stdout) == (0, "phalanx: the agent is complete\n")
-    assert "old" not in (here / "head.py").read_text()
+    assert "SystemExit('old')" not in (here / "head.py").read_text()
     assert (here / "boot-script").read_text() == "", "this cluster has none"
 
 
@@ -307,64 +305,26 @@ def test_a_wrong_setting_is_reported_with_its_place(tmp_path, cloud):
 
 SOURCE = '''
 """About."""
-from __future__ import annotations
-import os
-from typing import TYPE_CHECKING, NamedTuple, Optional
-
-if TYPE_CHECKING:
-    import nothing
 
 
-class _Pair(NamedTuple):
+class Thing:
     """Doc."""
 
-    first: int
-    second: Optional[int] = 7
-
-    @property
-    def both(self) -> int:
-        return self.first + (self.second or 0)
-
-
-class _Thing:
-    """Doc."""
     number: int = 1
 
-    def _grow(self, amount: int, *, twice: bool = False) -> Optional[int]:
+    def grow(self, amount: int) -> str:
         """Doc."""
-        answer = self.number + amount
-        def inner(deep: int) -> int:
-            return deep + answer
-        self._cache = [inner(item) for item in range(2)]
-        try:
-            raise ValueError("answer")
-        except ValueError as problem:
-            return None if twice else len(str(problem)) + sum(self._cache)
+        return f"{self.number + amount} # no comment"  # a comment
 
 
-def main(value: str) -> Optional[int]:
-    count: int = 2
-    os._exit  # a private name of others
-    pair = _Pair(count)._replace(first=3)
-    return (_Thing()._grow(count, twice=value == "twice"), pair.both, pair._asdict(), repr(pair).partition("(")[2])
+class Empty(Exception):
+    """Doc."""
 '''
 
 
-@pytest.mark.parametrize("name", [*userdata.STAGE_1, *userdata.STAGE_2])
-def test_a_module_without_its_spaces_is_the_same_program(name):
-    spaced = strip((files("phalanx.node") / f"{name}.py").read_text())
-    assert ast.dump(ast.parse(tight(spaced))) == ast.dump(ast.parse(spaced))
-    assert " = " not in tight(spaced).replace("' = '", "")
-
-
-def test_shortening_changes_nothing_but_the_size():
-    (short,) = shorten({"m": SOURCE}).values()
-    results = []
-    for text in (SOURCE, strip(SOURCE), short):
-        space: dict = {}
-        exec(compile(text, "m", "exec"), space)
-        results.append([space["main"]("once"), space["main"]("twice")])
-    assert results[0] == results[1] == results[2]
-    assert len(short) < len(strip(SOURCE)) < len(SOURCE)
-    assert "typing" not in short and "nothing" not in short
-    assert "os._exit" in short and "twice" in short and "_grow" not in short and "answer =" not in short
+def test_what_only_readers_need_is_stripped():
+    stripped = strip(SOURCE)
+    assert "oc." not in stripped and "About" not in stripped and "a comment" not in stripped
+    space: dict = {}
+    exec(stripped, space)
+    assert space["Thing"]().grow(2) == "3 # no comment" and issubclass(space["Empty"], Exception)

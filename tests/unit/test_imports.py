@@ -52,9 +52,8 @@ ORDER = (
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 PLUGINS = ("launchers", "schedulers")
-# They import by names that they have in a table: the public face, commands, launchers and schedulers; and what the
-# agent imports, which is a part of its text (template/shorten.py).
-BY_NAME = {"phalanx", "phalanx.cli.group", "phalanx.launchers", "phalanx.schedulers", "phalanx.template.shorten"}
+# They import by names that they have in a table: the public face, commands, launchers and schedulers.
+BY_NAME = {"phalanx", "phalanx.cli.group", "phalanx.launchers", "phalanx.schedulers"}
 STANDARD_LIBRARY_ONLY = (
     "phalanx.datasets",
     "phalanx.node",

@@ -12,8 +12,8 @@ from phalanx.node.decision import FINAL
 from phalanx.plan.plan import Plan
 from phalanx.template import removal, storage
 from phalanx.template.access import RULES
+from phalanx.template.agent_pack import strip
 from phalanx.template.naming import DELETE, HEAD_GROUP
-from phalanx.template.shorten import strip, tight
 
 READY_TIMEOUT_S = 3300
 FUNCTION_TIMEOUT_S = 60
@@ -158,7 +158,7 @@ def function_source(removes: bool = False) -> str:
     lines = [line for name in names for line in (files / name).read_text(encoding="utf-8").splitlines()]
     # What the second imports again takes bytes.
     source = "\n".join(line for n, line in enumerate(lines) if not line.startswith("import ") or line not in lines[:n])
-    return tight(strip(source))
+    return strip(source)
 
 
 def ready(plan: Plan, *after: str) -> tuple[cloudformation.WaitConditionHandle, cloudformation.WaitCondition]:

@@ -15,6 +15,7 @@ from troposphere import AWSHelperFn, Base64, GetAtt, Ref, Sub
 from phalanx import __version__
 from phalanx.code.cache import cache_directory, keep
 from phalanx.spec.spec_checks import packed_boot
+from phalanx.template.agent_pack import pack
 
 __all__ = [
     "LIMIT_BYTES",
@@ -169,9 +170,6 @@ def _stages() -> tuple[str, str]:
     try:
         stage_1, stage_2 = kept.read_text(encoding="ascii").split(_BETWEEN)
     except (OSError, ValueError):
-        # It is slow to import and rarely needed.
-        from phalanx.template.agent_pack import pack
-
         stage_1, stage_2 = pack(STAGE_1, STAGE_2, sources, _UNPACK % (2 * len(STAGE_1)))
         # If this fails, the agent is packed each time.
         keep(kept, f"{stage_1}{_BETWEEN}{stage_2}".encode(), _AGENTS_KEPT)
@@ -181,7 +179,7 @@ def _stages() -> tuple[str, str]:
 def _fingerprint(sources: Mapping[str, str]) -> str:
     """Hash what the result depends on: these modules, the code that packs them, and the version of Python."""
     here = resources.files("phalanx.template")
-    makers = [(here / name).read_text(encoding="utf-8") for name in ("userdata.py", "agent_pack.py", "shorten.py")]
+    makers = [(here / name).read_text(encoding="utf-8") for name in ("userdata.py", "agent_pack.py")]
     return hashlib.sha256("\0".join([sys.version, *makers, *sources.values()]).encode()).hexdigest()[:24]
 
 
