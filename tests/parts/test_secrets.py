@@ -84,7 +84,9 @@ def test_a_secret_that_is_not_available_is_reported_without_showing_it(demo, cap
 
 def test_a_file_gives_its_text_without_the_last_line_end(demo, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("phalanx.jobs.job.submit", lambda cluster, spec, **_: seen.append(spec.secrets) or _Detached())
+    monkeypatch.setattr(
+        "phalanx.cli.starting.submit", lambda cluster, spec, **_: seen.append(spec.secrets) or _Detached()
+    )
     (tmp_path / "token").write_text("from a file\n")
     assert cli.execute(["run", "--secret", "TOKEN=@token", "--detach", "--", "true"]) == 0
     assert seen == [{"TOKEN": "from a file"}]

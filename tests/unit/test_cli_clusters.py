@@ -129,7 +129,7 @@ def test_ctrl_c_while_the_stack_is_requested_says_that_it_may_be_there(phalanx, 
 
 
 def test_a_no_to_a_question_says_that_nothing_was_changed(phalanx, cloud, monkeypatch):
-    monkeypatch.setattr("phalanx.jobs.job.list_jobs", lambda cluster: [])
+    monkeypatch.setattr("phalanx.cli.down.list_jobs", lambda cluster: [])
     phalanx("up")
     typed(monkeypatch, "n")
     assert phalanx("down") == 130
@@ -234,7 +234,7 @@ def test_without_a_terminal_nothing_goes_but_by_yes(phalanx, cloud, monkeypatch)
 @pytest.mark.parametrize(("answer", "status"), [("n", 130), ("y", 0)])
 def test_down_names_the_jobs_that_it_would_end(phalanx, cloud, monkeypatch, answer, status):
     jobs = [a_status("261121-1", "running"), a_status("261121-2", "failed"), a_status("261121-3", "pending")]
-    monkeypatch.setattr("phalanx.jobs.job.list_jobs", lambda cluster: jobs)
+    monkeypatch.setattr("phalanx.cli.down.list_jobs", lambda cluster: jobs)
     phalanx("up")
     typed(monkeypatch, answer)
     assert phalanx("down") == status
@@ -245,7 +245,7 @@ def test_down_says_so_when_the_head_can_t_be_asked_for_jobs(phalanx, cloud, monk
     def list_jobs(cluster):
         raise ClusterError("can't log in to the head: it does not answer")
 
-    monkeypatch.setattr("phalanx.jobs.job.list_jobs", list_jobs)
+    monkeypatch.setattr("phalanx.cli.down.list_jobs", list_jobs)
     phalanx("up")
     typed(monkeypatch, "y")
     assert phalanx("down") == 0
@@ -361,7 +361,7 @@ def test_a_question_shows_the_control_characters_that_a_node_sent(phalanx, cloud
     def list_jobs(cluster):
         raise ClusterError("can't log in to the head: \x1b]52;c;cm0=\x07")
 
-    monkeypatch.setattr("phalanx.jobs.job.list_jobs", list_jobs)
+    monkeypatch.setattr("phalanx.cli.down.list_jobs", list_jobs)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     phalanx("up")
     typed(monkeypatch, "n")

@@ -293,7 +293,7 @@ def test_what_the_aws_cli_says_is_what_the_user_reads(output: str, kind: type[Cl
 def test_run_says_that_an_environment_needs_a_mirror(monkeypatch, capsys, address: str, variables: Any, is_said: bool):
     cluster = Cluster("demo", "aws", "us-east-1", head_address=address)
     job = JobSpec(("true",), environment=Environment("mine", {}, (), variables=variables))
-    monkeypatch.setattr("phalanx.jobs.job.submit", lambda *_, **__: SimpleNamespace(id="job"))
+    monkeypatch.setattr("phalanx.cli.starting.submit", lambda *_, **__: SimpleNamespace(id="job"))
     monkeypatch.setattr("phalanx.cli.following.Terminated.catch", lambda: None)
     assert starting.start(cluster, job, detach=True) == 0
     assert ("no node of demo reaches the internet" in capsys.readouterr().err) == is_said

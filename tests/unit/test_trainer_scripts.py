@@ -99,7 +99,7 @@ def test_what_is_no_option_of_the_command_goes_to_the_program(cluster, tmp_path,
 def test_the_scripts_run_in_the_environment_of_a_recipe(cluster, tmp_path, monkeypatch, capsys):
     digest = recipe("tensorflow").environment.digest
     made = [MadeEnvironment("tensorflow", "/efs/e", complete=True, in_use=False, removed=False, digest=digest)]
-    monkeypatch.setattr("phalanx.jobs.environment_store.made_environments", lambda _: made)
+    monkeypatch.setattr("phalanx.cli.tf_scripts.made_environments", lambda _: made)
     arguments = ["--trainer_script_dir", str(tmp_path), "--training_script", "/efs/t.py", "--recipe", "tensorflow"]
     assert cli.execute(["tf-scripts", *arguments]) == 0
     assert "\nsource /efs/e/bin/activate\nlogs=" in (tmp_path / f"{NAMES[0]}.sh").read_text()
@@ -111,7 +111,7 @@ def test_the_scripts_run_in_the_environment_of_a_recipe(cluster, tmp_path, monke
 def test_a_recipe_is_made_by_a_job_that_does_nothing_on_each_node(monkeypatch):
     started = []
     monkeypatch.setattr("phalanx.cli.recipes.load_cluster", lambda *_: SimpleNamespace(require_ready=lambda: None))
-    monkeypatch.setattr("phalanx.cli.starting.start", lambda _, spec, detach: started.append((spec, detach)) or 0)
+    monkeypatch.setattr("phalanx.cli.recipes.start", lambda _, spec, detach: started.append((spec, detach)) or 0)
     assert cli.execute(["recipes", "--make", "jax"]) == 0
     ((spec, detach),) = started
     assert (spec.command, spec.launcher, spec.per_node, detach) == (("true",), "exec", 1, False)

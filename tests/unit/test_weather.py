@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from phalanx.local.local import LocalCloud
 
 from localcloud.weather import forecast
 from localcloud.weather.forecast import KINDS, RULES, Forecast
 from localcloud.weather.sky import Weather
 from phalanx.cli.weather import weather as command
 from phalanx.local import endpoint
-from phalanx.local.local import LocalCloud
 from phalanx.node.settings import ON_AWS, Patience
 from phalanx.spec.spec import ClusterSpec
 

@@ -192,9 +192,7 @@ def test_a_lock_that_never_becomes_free_is_explained(tmp_path, monkeypatch):
     monkeypatch.setattr(lifecycle, "START_TIMEOUT_S", -1.0)
     holder = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(holder, fcntl.LOCK_EX)
-    with pytest.raises(
-        lifecycle.CannotStart, match=r"holds .*lock and does not answer\nend it .localcloud stop"
-    ):
+    with pytest.raises(lifecycle.CannotStart, match=r"holds .*lock and does not answer\nend it .localcloud stop"):
         lifecycle._lock(tmp_path)
     os.close(holder)
 

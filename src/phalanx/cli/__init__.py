@@ -144,7 +144,7 @@ def execute(arguments: list[str]) -> int:
 
 @functools.cache
 def _waits() -> Waits:
-    from phalanx.cli.waiting import Waits
+    from phalanx.cli.waiting import Waits  # here, because most commands need not wait
 
     return Waits()
 
@@ -169,13 +169,13 @@ def _report_os_error(error: OSError, debug: bool) -> int:
 
 
 def _drop_output() -> None:
-    from phalanx.cli.console import drop_output
+    from phalanx.cli.console import drop_output  # here, as all that `--help` does not need
 
     drop_output()
 
 
 def _is_state(path: str | bytes) -> bool:
-    from phalanx.state_files import state_directory
+    from phalanx.state_files import state_directory  # here, as all that `--help` does not need
 
     return os.fsdecode(path).startswith(str(state_directory()))
 
@@ -211,7 +211,7 @@ def _where_it_belongs(error: click.ClickException, context: click.Context) -> st
 
 
 def _print_traceback(error: Exception) -> None:
-    import traceback
+    import traceback  # here, because few commands fail
 
     traceback.print_exception(error)
 
@@ -232,7 +232,7 @@ def _report_unexpected(error: Exception, debug: bool) -> int:
 
 
 def _print_error(text: str, hint: str = "") -> None:
-    from phalanx.cli.console import note
+    from phalanx.cli.console import note  # here, because few commands fail
 
     note(click.style("error: ", fg="red", bold=True) + text)
     if hint:

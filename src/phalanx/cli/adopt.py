@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx import connection
+from phalanx.aws import domains
 from phalanx.cli.console import confirm, note, require_terminal, say
 from phalanx.cli.options import debug_option
+from phalanx.cli.progress import Watch
+from phalanx.cluster.adopt import adopt
+from phalanx.cluster.adopt_emr import EmrAdoption, Wanted
 from phalanx.counts import counted
+from phalanx.emr import emr_found
 from phalanx.errors import SpecError
 from phalanx.spec.cloud_names import CLOUDS, is_emr
 from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_checks import shared as shared_directory
 
 if TYPE_CHECKING:
-    from phalanx.cluster.adopt_emr import EmrAdoption, Wanted
     from phalanx.cluster.cluster_record import Cluster
     from phalanx.node.roster import Roster
 
@@ -77,11 +81,7 @@ def command(
       phalanx adopt demo -i ~/.ssh/cluster_key
       phalanx adopt --emr j-0123456789ABC -i ~/.ssh/my-key.pem
     """
-    from phalanx.cluster.adopt import adopt
-
     if emr:
-        from phalanx.cluster.adopt_emr import Wanted
-
         cluster, roster = _adopt_emr(emr, cloud or "emr", region, Wanted(name or "", shared, least or 0, identity), yes)
     elif name:
         cluster, roster = adopt(connection.connect(cloud or "aws", region), name, identity)
@@ -92,11 +92,6 @@ def command(
 
 
 def _adopt_emr(cluster_id: str, cloud: str, region: str, wanted: Wanted, yes: bool) -> tuple[Cluster, Roster]:
-    from phalanx.aws import domains
-    from phalanx.cli.progress import Watch
-    from phalanx.cluster.adopt_emr import EmrAdoption
-    from phalanx.emr import emr_found
-
     if not is_emr(cloud):
         raise SpecError(f"--cloud {cloud} has no EMR clusters", "Write --cloud emr, or --cloud local-emr.")
     if not yes:

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import click
 
-from phalanx.aws import ssh_rules
+from phalanx.aws import own_address, ssh_rules
 from phalanx.cli.console import say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.cluster.ssh_access import allowed, head_group
 from phalanx.errors import SpecError
+from phalanx.spec import spec_checks as checks
+from phalanx.spec.spec_checks import EVERYWHERE
+from phalanx.spec.spec_network import are_the_internet
 
 
 @click.command("allow")
@@ -26,8 +30,6 @@ def command(network: str, name: str | None, file: Path | None) -> None:
       phalanx allow                     # after a move to another network
       phalanx allow 203.0.113.0/24
     """
-    from phalanx.cluster.ssh_access import allowed, head_group
-
     cluster = load_cluster(name, file)
     cloud = cluster.aws()
     group = head_group(cloud, cluster)
@@ -39,9 +41,6 @@ def command(network: str, name: str | None, file: Path | None) -> None:
 
 def _refuse_the_internet(source: str, before: list[str]) -> None:
     """Raise SpecError if the network makes the rules the whole internet, and does not say so."""
-    from phalanx.spec.spec_checks import EVERYWHERE
-    from phalanx.spec.spec_network import are_the_internet
-
     if source != EVERYWHERE and are_the_internet([*before, source]) and not are_the_internet(before):
         raise SpecError(
             f"NETWORK: {source} beside {', '.join(before)}, which may already, opens ssh to the whole internet",
@@ -51,9 +50,6 @@ def _refuse_the_internet(source: str, before: list[str]) -> None:
 
 def _source(network: str, cloud: str) -> str:
     """Return the network in CIDR notation. Raises SpecError."""
-    from phalanx.aws import own_address
-    from phalanx.spec import spec_checks as checks
-
     try:
         checked = checks.network(network)
     except checks.WrongError as error:

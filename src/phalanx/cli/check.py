@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,11 @@ from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.errors import JobError
+from phalanx.jobs import check_net, net_result
+from phalanx.jobs.check_net import RESULT, gbit
+from phalanx.jobs.job import OutputLine, submit
+from phalanx.jobs.net_plot import svg
+from phalanx.jobs.net_result import MOST_BYTES
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
@@ -56,10 +62,6 @@ def net(
       phalanx check net --recipe torch --plot net.svg
       phalanx check net --launcher mpi --recipe openmpi --json
     """
-    import tempfile
-
-    from phalanx.jobs import check_net, net_result
-
     cluster = load_cluster(name, file)
     cluster.require_ready()
     members = cluster.members()
@@ -70,8 +72,6 @@ def net(
     promised = _promised_bit_s(cluster, {node.name: node.type for node in members})
     problems = check_net.problems(found, promised)
     if plot is not None:
-        from phalanx.jobs.net_plot import svg
-
         plot.write_text(svg(found), encoding="utf-8")
     print_json(_record(found, promised, problems)) if as_json else _print(found, promised, problems)
     return 1 if problems else 0
@@ -79,10 +79,6 @@ def net(
 
 def _result(cluster: Cluster, spec: JobSpec) -> bytes:
     """Run the job and return what its first rank printed. Raises JobError if it failed."""
-    from phalanx.jobs.check_net import RESULT
-    from phalanx.jobs.job import OutputLine, submit
-    from phalanx.jobs.net_result import MOST_BYTES
-
     job = submit(cluster, spec)
     parts, status, left = [], None, MOST_BYTES
     try:
@@ -134,8 +130,6 @@ def _record(found: Network, promised_bit_s: dict[str, float], problems: list[str
 
 
 def _print(found: Network, promised_bit_s: dict[str, float], problems: list[str]) -> None:
-    from phalanx.jobs.check_net import gbit
-
     rows = [
         [
             node,

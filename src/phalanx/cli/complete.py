@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from phalanx.cli.options import load_cluster
 from phalanx.errors import PhalanxError
+from phalanx.jobs.job import list_jobs
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
@@ -43,8 +44,6 @@ def jobs(context: click.Context, _: click.Parameter, incomplete: str) -> list[Co
 
 
 def _list(cluster: Cluster, found: list[tuple[str, str]]) -> None:
-    from phalanx.jobs.job import list_jobs
-
     try:
         jobs = list_jobs(cluster)
     except PhalanxError:

@@ -10,6 +10,9 @@ from phalanx.cli.console import note, print_json, print_table
 from phalanx.cli.data_s3 import get, ls, put, rm
 from phalanx.cli.data_shards import shard, verify
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.cli.starting import start_own
+from phalanx.cluster.stage_data import named, stage_job
+from phalanx.jobs.fetch_data import DIRECTORY, catalog, fetch_job
 
 
 @click.group("data")
@@ -32,8 +35,6 @@ for one in (put, get, ls, rm, shard, verify):
 
 
 def _names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    from phalanx.jobs.fetch_data import catalog
-
     return [name for name in catalog() if name.startswith(incomplete)]
 
 
@@ -48,8 +49,6 @@ def list_(as_json: bool) -> None:
       phalanx data list
       phalanx data list --json
     """
-    from phalanx.jobs.fetch_data import catalog
-
     if as_json:
         print_json(catalog())
         return
@@ -71,9 +70,6 @@ def fetch(name: str | None, file: Path | None, source: str | None, names: tuple[
       phalanx data fetch mnist fashion-mnist
       phalanx data fetch cifar10 --from https://mirror.example.com/cifar/
     """
-    from phalanx.cli.starting import start_own
-    from phalanx.jobs.fetch_data import DIRECTORY, fetch_job
-
     cluster = load_cluster(name, file)
     if cluster.by_session and source is None:
         there = f"no node of {cluster.name} reaches the internet"
@@ -106,9 +102,6 @@ def stage(name: str | None, file: Path | None, scratch: bool, names: tuple[str, 
       phalanx data stage imagenet
       phalanx data stage imagenet --scratch
     """
-    from phalanx.cli.starting import start_own
-    from phalanx.cluster.stage_data import named, stage_job
-
     cluster = load_cluster(name, file)
     wanted = named(cluster, names, scratch)
     endpoint = cluster.aws().s3_endpoint()

@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from phalanx import connection
+from phalanx.aws.s3_transfer import Store
+from phalanx.cli.carrying import Meter
 from phalanx.cli.console import confirm, note, print_json, print_table, require_terminal, say
-from phalanx.cli.options import DEFAULT_FILE, cluster_option, debug_option, json_option
+from phalanx.cli.options import DEFAULT_FILE, cluster_option, debug_option, json_option, load_cluster
 from phalanx.counts import counted
+from phalanx.jobs.transfer import Moved
+from phalanx.objects.download import size_text
+from phalanx.spec.spec_load import load
 
 if TYPE_CHECKING:
-    from phalanx.aws.s3_transfer import Copied, Store
+    from phalanx.aws.s3_transfer import Copied
     from phalanx.objects.download import Progress
 
 _SHOWN = 20
@@ -72,8 +78,6 @@ def ls(name: str | None, file: Path | None, as_json: bool, url: str) -> None:
       phalanx data ls s3://my-bucket/pets
       phalanx data ls s3://my-bucket/pets --json
     """
-    from phalanx.objects.download import size_text
-
     found = _store(name, file, url).objects()
     if as_json:
         print_json([asdict(one) for one in found])
@@ -113,16 +117,10 @@ def rm(name: str | None, file: Path | None, yes: bool, url: str) -> None:
 
 def _store(name: str | None, file: Path | None, url: str, make: bool = False) -> Store:
     """Return the bucket in the cloud of the chosen cluster, or of the cluster that phalanx.yaml describes."""
-    from phalanx import connection
-    from phalanx.aws.s3_transfer import Store
-
     return Store(connection.connect(*_place(name, file)), url, make)
 
 
 def _place(name: str | None, file: Path | None) -> tuple[str, str]:
-    from phalanx.cli.options import load_cluster
-    from phalanx.spec.spec_load import load
-
     path = file or Path(DEFAULT_FILE)
     if name or not path.exists():
         cluster = load_cluster(name, file)
@@ -133,16 +131,11 @@ def _place(name: str | None, file: Path | None) -> tuple[str, str]:
 
 def _meter() -> Callable[[Progress], None]:
     """Show a copy's progress as `phalanx get` and `put` do."""
-    from phalanx.cli.carrying import Meter
-    from phalanx.jobs.transfer import Moved
-
     meter = Meter()
     return lambda progress: meter(Moved(progress.bytes, progress.total_bytes))
 
 
 def _report(copied: Copied, as_json: bool) -> None:
-    from phalanx.objects.download import size_text
-
     if as_json:
         print_json(asdict(copied))
         return

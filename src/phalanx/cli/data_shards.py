@@ -9,9 +9,17 @@ from pathlib import Path
 
 import click
 
+from phalanx.cli.carrying import Meter
 from phalanx.cli.console import note, print_json, say
 from phalanx.cli.options import debug_option, json_option
 from phalanx.counts import counted
+from phalanx.errors import PhalanxError
+from phalanx.jobs.transfer import Moved
+from phalanx.objects.download import size_text
+from phalanx.packing import verify as checking
+from phalanx.packing.pack import pack, plan
+from phalanx.packing.samples import PackError, find
+from phalanx.shards import ShardError, load
 
 _SHARD_MIB = 256
 
@@ -51,9 +59,6 @@ def shard(
       phalanx data shard pets shards/pets
       phalanx data shard labels.csv shards/pets --format recordio --shards 64
     """
-    from phalanx.packing.pack import pack, plan
-    from phalanx.packing.samples import find
-
     with _explained(directory, "The same command goes on with what is missing."):
         samples = find(str(source))
         planned = plan(samples, kind, seed, shard_mib << 20, shards or 0)
@@ -61,8 +66,6 @@ def shard(
     if as_json:
         print_json(asdict(packed))
         return
-    from phalanx.objects.download import size_text
-
     say(str(directory))
     classes = f" of {len(packed.classes)} classes" if packed.classes else ""
     note(
@@ -84,9 +87,6 @@ def verify(as_json: bool, directory: Path) -> int:
       phalanx data verify shards/pets
       phalanx data verify shards/pets --json
     """
-    from phalanx.packing import verify as checking
-    from phalanx.shards import load
-
     with _explained(directory):
         wrong = checking.verify(str(directory), _meter())
         shards = load(directory)
@@ -103,19 +103,12 @@ def verify(as_json: bool, directory: Path) -> int:
 
 def _meter() -> Callable[[int, int], None]:
     """Show progress as `phalanx get` and `put` do."""
-    from phalanx.cli.carrying import Meter
-    from phalanx.jobs.transfer import Moved
-
     meter = Meter()
     return lambda done, total: meter(Moved(done, total))
 
 
 @contextmanager
 def _explained(directory: Path, hint: str = "") -> Iterator[None]:
-    from phalanx.errors import PhalanxError
-    from phalanx.packing.samples import PackError
-    from phalanx.shards import ShardError
-
     try:
         yield
     except (PackError, ShardError) as error:

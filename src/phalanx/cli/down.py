@@ -11,11 +11,17 @@ import click
 from phalanx import connection
 from phalanx.cli.console import confirm, duration, note, print_json, require_terminal, say
 from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debug_option, load_cluster, verbose_option
+from phalanx.cli.progress import Watch
+from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.take_down import TakeDown, forget
 from phalanx.errors import ClusterError, PhalanxError
+from phalanx.jobs.job import list_jobs
+from phalanx.local import endpoint
+from phalanx.spec.spec_load import load, load_value
+from phalanx.state_files import known
 
 if TYPE_CHECKING:
-    from phalanx.cli.progress import Watch
-    from phalanx.cluster.take_down import Kept, TakeDown
+    from phalanx.cluster.take_down import Kept
 
 
 @click.command("down")
@@ -50,8 +56,6 @@ def command(name: str | None, file: Path | None, yes: bool, keep: str | None, ve
         confirm(f"{_question(wanted, cloud)}{_running_jobs(wanted)}")
     started_s = time.monotonic()
     take_down = _begin(wanted, cloud, region, keep or _keep_now(wanted, file), asks=not yes)
-    from phalanx.cli.progress import Watch
-
     with Watch(f"deleting cluster {wanted}", started_s, verbose) as watch:
         try:
             _follow(watch, take_down)
@@ -62,8 +66,6 @@ def command(name: str | None, file: Path | None, yes: bool, keep: str | None, ve
 
 
 def _question(name: str, cloud: str) -> str:
-    from phalanx.cluster.cluster_record import Cluster
-
     try:
         adopted = Cluster.load(name).spec.get("adopted")
     except ClusterError:
@@ -75,8 +77,6 @@ def _question(name: str, cloud: str) -> str:
 
 def _running_jobs(name: str) -> str:
     """Return a sentence about the jobs that run on the cluster; "" if there are none."""
-    from phalanx.jobs.job import list_jobs
-
     try:
         cluster = load_cluster(name, None)
         jobs = [job.id for job in list_jobs(cluster) if not job.state.final] if cluster.ready else []
@@ -92,8 +92,6 @@ def _keep_now(name: str, file: Path | None) -> str | None:
     path = file or Path(DEFAULT_FILE)
     if not path.exists() or cluster_name(None, path) != name:
         return None
-    from phalanx.spec.spec_load import load_value
-
     return load_value(path, "keep")
 
 
@@ -102,9 +100,6 @@ def where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
 
     They come from the record or, without one (on another machine), from the file.
     """
-    from phalanx.cluster.cluster_record import Cluster
-    from phalanx.state_files import known
-
     wanted = cluster_name(name, file)
     if wanted is None and not known():
         return None
@@ -115,8 +110,6 @@ def where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
         path = file or Path(DEFAULT_FILE)
         if wanted is None or not path.exists():
             raise
-    from phalanx.spec.spec_load import load
-
     spec = load(path)
     if spec.name != wanted:
         raise ClusterError(f"no cluster '{wanted}' is known on this machine", f"{path} describes '{spec.name}'.")
@@ -125,8 +118,6 @@ def where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
 
 def _begin(name: str, cloud: str, region: str, keep: str | None, asks: bool) -> TakeDown | None:
     """Prepare the deletion; return None if there can't be anything to delete."""
-    from phalanx.cluster.take_down import TakeDown, forget
-    from phalanx.local import endpoint
 
     def wanted(contents: str) -> bool:
         return asks and confirm(f"It contains {contents}. Delete that too?", abort=False)
@@ -144,9 +135,6 @@ def _begin(name: str, cloud: str, region: str, keep: str | None, asks: bool) -> 
 
 
 def _follow(watch: Watch, take_down: TakeDown | None) -> None:
-    from phalanx.cluster.take_down import forget
-    from phalanx.local import endpoint
-
     if take_down is None:
         return
     try:

@@ -12,6 +12,9 @@ import click
 
 from phalanx.cli.console import note, print_json, say
 from phalanx.cli.options import debug_option, json_option
+from phalanx.drill import trial
+from phalanx.drill.faults import possible
+from phalanx.drill.scenarios import plan
 
 if TYPE_CHECKING:
     from phalanx.drill.local_cluster import LocalCluster
@@ -55,9 +58,6 @@ def drill(
       phalanx local drill --seed 7 --only 3
       phalanx local drill --count 40 --at-once 4 --json
     """
-    from phalanx.drill.faults import possible
-    from phalanx.drill.scenarios import plan
-
     planned = plan(max(count, *(number + 1 for number in only)) if only else count, seed, possible())
     chosen = [one for one in planned if not only or one.number in only]
     if as_list:
@@ -80,8 +80,6 @@ def _list(scenarios: list[Scenario]) -> None:
 
 def _run_all(scenarios: list[Scenario], at_once: int, logs: Path | None) -> list[Result]:
     """Run the scenarios, and show each step and verdict. Ctrl-C ends all that run, and cleans up."""
-    from phalanx.drill import trial
-
     # A terminal that closes, or whoever ends this program, must leave no clusters either.
     before = {one: signal.signal(one, signal.default_int_handler) for one in (signal.SIGTERM, signal.SIGHUP)}
     live: set[LocalCluster] = set()

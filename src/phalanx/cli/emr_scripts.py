@@ -9,6 +9,7 @@ import click
 from phalanx.cli.console import note, print_json, say
 from phalanx.cli.options import debug_option
 from phalanx.errors import SpecError
+from phalanx.template.emr_scripts import texts
 
 
 @click.command("emr-scripts")
@@ -35,8 +36,6 @@ def command(output: Path, as_json: bool) -> None:
       aws s3 cp emr_efs_bootstrap.sh s3://my-bucket/
       aws emr create-cluster … --bootstrap-actions Path=s3://my-bucket/emr_efs_bootstrap.sh,Args=[fs-0123abcd,us-east-1]
     """
-    from phalanx.template.emr_scripts import texts
-
     written = [output / name for name in texts()]
     try:
         output.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,8 @@ import click
 
 from phalanx.cli.console import note
 from phalanx.cli.job_options import pairs
+from phalanx.jobs import environments
+from phalanx.jobs.environments import recipe_names
 
 if TYPE_CHECKING:
     from phalanx.jobs.environments import Environment
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 
 def complete_recipes(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     """Return the recipes whose names begin so, for the shell's completion."""
-    from phalanx.jobs.environments import recipe_names
-
     return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
@@ -69,8 +69,6 @@ def chosen_environment(
     has_default = requirements is None and not no_requirements and default.is_file()
     if not (recipe or requirements or has_default or build_env):
         return None
-    from phalanx.jobs import environments  # here, because most jobs need none
-
     if recipe and has_default:
         note(f"{default} is installed on top of the recipe {recipe}; --no-requirements leaves it out")
     return environments.choose(directory, recipe, False if no_requirements else requirements, build_env)

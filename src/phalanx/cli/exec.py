@@ -13,6 +13,7 @@ from phalanx.cli.console import duration, note, print_json
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.cli.ssh import NodeThenCommand, words_after_dashes
 from phalanx.cli.terminal import write
+from phalanx.cluster.gather import gather
 
 if TYPE_CHECKING:
     from phalanx.cluster.gather import Verdict
@@ -49,8 +50,6 @@ def command(
       phalanx exec --sudo -- apt-get install -y htop
       phalanx exec --node worker2 --node worker3 -- df -h /tmp
     """
-    from phalanx.cluster.gather import gather
-
     # Joined with spaces, as ssh does: the node's shell parses it.
     text = " ".join([*argv, *words_after_dashes(context)])
     if not text:

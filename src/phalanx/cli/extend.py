@@ -11,8 +11,12 @@ import click
 
 from phalanx.cli.console import duration, moment, note, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.cluster import forgotten
+from phalanx.cluster.diagnosis import require_stack
+from phalanx.cluster.spending import budget_pays_until
 from phalanx.counts import counted
 from phalanx.errors import CloudError, ClusterError
+from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import WrongError, duration_s
 
 if TYPE_CHECKING:
@@ -48,9 +52,6 @@ def command(by: int, name: str | None, file: Path | None, as_json: bool) -> None
       phalanx extend
       phalanx extend 8h
     """
-    from phalanx.cluster import forgotten
-    from phalanx.cluster.diagnosis import require_stack
-
     cluster = load_cluster(name, file)
     state = require_stack(cluster)
     cloud = cluster.aws()
@@ -75,9 +76,6 @@ def _budget(
     cloud: Aws, state: StackState, cluster: Cluster, nodes: int, end_s: float
 ) -> tuple[float | None, str | None]:
     """Return until when the budget pays the nodes, if that is known, and a warning if they run for longer."""
-    from phalanx.cluster.spending import budget_pays_until
-    from phalanx.spec.spec import ClusterSpec
-
     budget = cluster.spec.get("budget")
     if not budget:
         return None, None

@@ -18,10 +18,11 @@ from phalanx.cli.console import drop_output, duration, note
 from phalanx.cli.terminal import CLEAR_LINE, plain, write
 from phalanx.counts import counted
 from phalanx.errors import JobError
+from phalanx.jobs.job import OutputLine
 from phalanx.jobs.job_output import last_state
 
 if TYPE_CHECKING:
-    from phalanx.jobs.job import Job, JobStatus, OutputLine
+    from phalanx.jobs.job import Job, JobStatus
 
 _ELAPSED = re.compile(r" \(\d+ s\)$")
 _SCREEN_LINES = 24
@@ -87,8 +88,6 @@ def report_stopped(status: JobStatus) -> int:
 
 
 def _print_all(job: Job, events: Iterable[OutputLine | JobStatus], printer: _Printer) -> JobStatus | None:
-    from phalanx.jobs.job import OutputLine
-
     status: JobStatus | None = None
     try:
         for event in events:

@@ -10,7 +10,9 @@ import click
 
 from phalanx.cli import complete
 from phalanx.cli.console import note, say
+from phalanx.cli.holding import until_interrupted
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.jobs.tunnel import answers, forward
 
 
 def _ports(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]:
@@ -37,9 +39,6 @@ def command(name: str | None, file: Path | None, node: str, ports: tuple[int, in
       phalanx forward 8888
       phalanx forward 9000:8265 --node worker2
     """
-    from phalanx.cli.holding import until_interrupted
-    from phalanx.jobs.tunnel import forward
-
     remote = load_cluster(name, file).remote(node)
     with forward(remote, *ports) as connection:
         say(f"http://127.0.0.1:{ports[0]}")
@@ -50,7 +49,5 @@ def command(name: str | None, file: Path | None, node: str, ports: tuple[int, in
 
 
 def _warn_if_silent(local_port: int, port: int, host: str) -> None:
-    from phalanx.jobs.tunnel import answers
-
     if not answers(local_port):
         note(f"warning: nothing listens on port {port} of {host} yet; a program that does so later is reached.")

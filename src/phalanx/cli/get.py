@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from phalanx.cli import complete
+from phalanx.cli.carrying import Meter
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.errors import JobError
+from phalanx.jobs.job import open_job
+from phalanx.jobs.transfer import TransferError, get
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
@@ -34,9 +37,6 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
       phalanx get 261121-0755 checkpoints results/
       phalanx get /efs/data/labels.csv
     """
-    from phalanx.cli.carrying import Meter
-    from phalanx.jobs.transfer import TransferError, get
-
     cluster = load_cluster(name, file)
     chosen = _chosen(cluster, arguments)
     meter = Meter()
@@ -57,8 +57,6 @@ class _Chosen(NamedTuple):
 
 
 def _chosen(cluster: Cluster, arguments: tuple[str, ...]) -> _Chosen:
-    from phalanx.jobs.job import open_job
-
     is_absolute = arguments[0].startswith("/")
     if len(arguments) > 3 - is_absolute:
         raise click.UsageError(f"unexpected '{arguments[3 - is_absolute]}': give one path at a time")

@@ -57,6 +57,6 @@ class LazyGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete names from the table, without importing every command."""
-        from click.shell_completion import CompletionItem
+        from click.shell_completion import CompletionItem  # here, because only Tab needs it
 
         return [CompletionItem(n, help=h) for n, (_, h) in self._modules.items() if n.startswith(incomplete)]

@@ -11,11 +11,13 @@ import click
 
 from phalanx.cli.console import note, say
 from phalanx.errors import ClusterError, JobError
+from phalanx.jobs.job import open_job
+from phalanx.jobs.tunnel import Service, forward, require_free
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
     from phalanx.jobs.job import Job
-    from phalanx.jobs.tunnel import Ended, Program, Service
+    from phalanx.jobs.tunnel import Ended, Program
 
 _LOOK_EVERY_S = 0.5
 
@@ -36,8 +38,6 @@ def until_interrupted(connection: subprocess.Popen[bytes], service: Service | No
 
 def job_or_newest(cluster: Cluster, reference: str | None) -> Job | None:
     """Return the job of this name, or the newest; None if the cluster has no job yet. Raises JobError."""
-    from phalanx.jobs.job import open_job
-
     try:
         return open_job(cluster, reference)
     except JobError:
@@ -51,8 +51,6 @@ def serve(cluster: Cluster, program: Program, port: int, path: str = "/", job: J
 
     The program runs in the environment of `job`, if that has one.
     """
-    from phalanx.jobs.tunnel import Service, forward, require_free
-
     require_free(port)
     note(f"starting {program.name} on the head …")
     service = Service(cluster, program, job)

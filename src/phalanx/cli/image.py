@@ -13,6 +13,10 @@ from phalanx.cli.console import confirm, print_json, print_table, require_termin
 from phalanx.cli.environment import complete_recipes
 from phalanx.cli.image_making import GPU_TYPE, TYPE, record, state
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster, verbose_option
+from phalanx.images import cleaning, making, shelf
+from phalanx.images.base import base
+from phalanx.jobs import environments
+from phalanx.local import images
 from phalanx.spec.cloud_names import CLOUDS
 
 if TYPE_CHECKING:
@@ -58,8 +62,6 @@ def clean(name: str | None, file: Path | None, yes: bool) -> None:
       phalanx image clean
       phalanx image clean --yes && aws ec2 create-image --instance-id i-… --name my-image
     """
-    from phalanx.images import cleaning
-
     cluster = load_cluster(name, file)
     node = cleaning.only_node(cluster)
     if not yes:
@@ -118,11 +120,7 @@ def _place(cloud: str, region: str) -> str:
 
 def _order(name: str, cloud: str, alias: str | None, instance_type: str | None) -> Order:
     """Return the image to make; refuse a base that can't be used, before anything starts."""
-    from phalanx.images.base import base
-    from phalanx.jobs.environments import recipe
-    from phalanx.local import images
-
-    chosen = recipe(name)
+    chosen = environments.recipe(name)
     if cloud == "local":
         below = image_making.local_base(chosen, alias)
         images.require(below.alias, below.row["local"])
@@ -143,8 +141,6 @@ def list_images(cloud: str, region: str, as_json: bool) -> None:
       phalanx image list --cloud aws
       phalanx image list --json | jq -r '.[].image_id'
     """
-    from phalanx.images import shelf
-
     there = shelf.shelved(image_making.connect(cloud, region))
     if as_json:
         print_json([record(one) for one in there])
@@ -168,8 +164,6 @@ def show(name: str, cloud: str, region: str, as_json: bool) -> None:
       phalanx image show torch
       phalanx image show torch --json | jq -r .packages.numpy
     """
-    from phalanx.images import making, shelf
-
     connected = image_making.connect(cloud, region)
     found = shelf.find(connected, name)
     contents = making.read_manifest(connected, found)
@@ -197,8 +191,6 @@ def remove(name: str, cloud: str, region: str, yes: bool, verbose: bool) -> int:
     Examples:
       phalanx image rm torch@2026.1122.905 --cloud aws --region eu-west-1
     """
-    from phalanx.images import shelf
-
     connected = image_making.connect(cloud, region)
     found = shelf.find(connected, name)
     command = f"phalanx image rm {found.name}{_place(cloud, region)}"

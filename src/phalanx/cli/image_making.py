@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx import connection
 from phalanx.cli.console import confirm, duration, note, print_json, require_terminal, say
+from phalanx.cli.progress import Watch
 from phalanx.errors import LocalCloudError
+from phalanx.images import making, shelf
+from phalanx.images.base import local_bases
+from phalanx.images.image_stack import Order
+from phalanx.local import endpoint, images
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
     from phalanx.images.base import Base
-    from phalanx.images.image_stack import Order
     from phalanx.images.shelf import Shelved
     from phalanx.jobs.environments import Recipe
 
@@ -28,9 +32,6 @@ def connect(cloud: str, region: str) -> Aws:
 
 def order_of(chosen: Recipe, below: Base, instance_type: str | None = None) -> Order:
     """Return the image to make; refuse a base that can't be used, before anything starts."""
-    from phalanx.images import making
-    from phalanx.images.image_stack import Order
-
     below.python_for(chosen)
     machine = instance_type or (GPU_TYPE if chosen.image["cuda"] else TYPE)
     return Order(chosen, below, making.new_version(time.time()), machine, below.architecture_for(machine))
@@ -38,9 +39,6 @@ def order_of(chosen: Recipe, below: Base, instance_type: str | None = None) -> O
 
 def local_base(chosen: Recipe, alias: str | None) -> Base:
     """Return the base of the recipe's image in the local cloud: one that is built here if there is one."""
-    from phalanx.images.base import local_bases
-    from phalanx.local import images
-
     able = local_bases(chosen, alias)
     return next((one for one in able if images.is_built(one.row["local"])), able[0])
 
@@ -48,9 +46,6 @@ def local_base(chosen: Recipe, alias: str | None) -> Base:
 def make(connected: Aws, order: Order, *, again: bool, verbose: bool, as_json: bool, command: str) -> int:
     """Make the image and show its progress, unless there is one; return the exit code. `command` is the user's own."""
     started_s = time.monotonic()
-    from phalanx.cli.progress import Watch
-    from phalanx.images import making, shelf
-
     there = _existing(shelf.shelved(connected), order, again)
     if there is None or there.in_progress:
         connected.site.require_full_system(order.base.alias)
@@ -102,9 +97,6 @@ def record(one: Shelved) -> dict[str, Any]:
 
 def remove(connected: Aws, found: Shelved, *, yes: bool, verbose: bool, command: str, as_json: bool = False) -> int:
     """Delete an image, and show what is deleted; return the exit code."""
-    from phalanx.cli.progress import Watch
-    from phalanx.images import making
-
     _require_unused(connected, found)
     if not yes:
         require_terminal()
@@ -134,8 +126,6 @@ def require_unused(name: str, field: str, value: str) -> None:
 
     Their disks are layers above its files.
     """
-    from phalanx.local import endpoint
-
     nodes = endpoint.status()["nodes"] if endpoint.find() else []
     stacks: dict[str, list[str]] = {}
     for node in nodes:

@@ -9,6 +9,8 @@ from phalanx.cli.console import note, print_json, print_table, say
 from phalanx.cli.environment import complete_recipes
 from phalanx.cli.options import debug_option, json_option, verbose_option
 from phalanx.errors import LocalCloudError
+from phalanx.images import shelf
+from phalanx.jobs.environments import recipe, recipe_names
 from phalanx.local import images
 
 _REGION = "us-east-1"
@@ -78,8 +80,6 @@ def build(name: str, base: str | None, again: bool, verbose: bool, as_json: bool
 
 
 def _build_recipe(name: str, base: str | None, again: bool, verbose: bool, as_json: bool) -> int:
-    from phalanx.jobs.environments import recipe, recipe_names
-
     if name not in recipe_names():
         raise LocalCloudError(
             f"there is no system or recipe '{name}'",
@@ -171,8 +171,6 @@ def remove(name: str, verbose: bool, as_json: bool) -> int:
 
 
 def _remove_recipe(name: str, verbose: bool, as_json: bool) -> int:
-    from phalanx.images import shelf
-
     connected = image_making.connect("local", _REGION)
     found = shelf.find(connected, name)
     command = f"phalanx local image rm {found.name}"

@@ -11,6 +11,9 @@ from phalanx.cli.console import say
 from phalanx.cli.options import DEFAULT_FILE, debug_option
 from phalanx.errors import SpecError
 from phalanx.spec.cloud_names import CLOUDS
+from phalanx.spec.spec import KEYS
+from phalanx.spec.spec_checks import WrongError
+from phalanx.spec.spec_init import init_text
 
 
 @click.command("init")
@@ -31,8 +34,6 @@ def command(cloud: str, name: str | None, file: Path, force: bool) -> None:
       phalanx init
       phalanx init --cloud aws --name vision
     """
-    from phalanx.spec.spec_init import init_text
-
     if file.exists() and not force:
         raise SpecError(f"{file} exists already", "Edit it, or overwrite it with --force.")
     try:
@@ -44,9 +45,6 @@ def command(cloud: str, name: str | None, file: Path, force: bool) -> None:
 
 def _checked(name: str) -> str:
     """Check the name now, rather than at the first `plan`."""
-    from phalanx.spec.spec import KEYS
-    from phalanx.spec.spec_checks import WrongError
-
     try:
         return KEYS["name"].accept(name, {})
     except WrongError as wrong:

@@ -10,6 +10,7 @@ from phalanx.cli import complete
 from phalanx.cli.console import duration, say
 from phalanx.cli.local_nodes import Quantity, members_by_name
 from phalanx.cli.options import cluster_option, debug_option
+from phalanx.local import endpoint
 
 _SECONDS = {"s": 1.0, "m": 60.0}
 _LONGEST_NOTICE_S = 3600.0
@@ -36,8 +37,6 @@ def interrupt(node: str, name: str | None, file: Path | None, notice_s: float | 
       phalanx local interrupt worker2
       phalanx local interrupt worker2 --notice 20s
     """
-    from phalanx.local import endpoint
-
     ((chosen, instance_id),) = members_by_name(name, file, (node,)).items()
     endpoint.interrupt(instance_id, notice_s)
     say(f"{chosen} ({instance_id}) has its notice" + (f" and ends in {duration(notice_s)}." if notice_s else "."))

@@ -12,6 +12,7 @@ import click
 from phalanx.cli.console import duration, note, print_json, print_table
 from phalanx.cli.job_options import pairs
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.jobs.job import list_jobs
 
 if TYPE_CHECKING:
     from phalanx.jobs.job import JobStatus
@@ -33,8 +34,6 @@ def command(name: str | None, file: Path | None, tags: dict[str, str], as_json: 
       phalanx jobs --tag model=resnet
       phalanx jobs --json | jq -r '.[0].id'
     """
-    from phalanx.jobs.job import list_jobs
-
     found = [job for job in list_jobs(load_cluster(name, file)) if job.has(tags)]
     if as_json:
         print_json([job.to_json() for job in found])

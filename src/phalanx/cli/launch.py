@@ -12,12 +12,14 @@ import click
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.job_options import pairs
 from phalanx.cli.options import complete_clusters, debug_option, load_cluster, via_option
+from phalanx.cli.starting import print_processes, start
 from phalanx.errors import SpecError
+from phalanx.jobs import hosts_file
+from phalanx.jobs.job import JobSpec
 from phalanx.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
-    from phalanx.jobs.job import JobSpec
 
 # The options are those of apache/mxnet's tools/launch.py (1.9.1). A second spelling is that of dmlc-core's dmlc-submit
 # (tracker/dmlc_tracker/opts.py), to which launch.py passes them on.
@@ -136,8 +138,6 @@ def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, d
       phalanx launch --recipe mxnet -n 2 --launcher local python train_mnist.py --kv-store dist_sync
       phalanx launch -n 4 --env-server OMP_NUM_THREADS:1 python train_mnist.py --kv-store dist_async
     """
-    from phalanx.cli.starting import print_processes, start
-
     if as_json and not dry_run:
         raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` shows the state of a job")
     cluster = load_cluster(name, file)
@@ -147,8 +147,6 @@ def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, d
 
 
 def _spec(cluster: Cluster, **chosen: Any) -> JobSpec:
-    from phalanx.jobs.job import JobSpec
-
     return JobSpec(
         command=chosen["argv"],
         launcher="dmlc",
@@ -173,8 +171,6 @@ def _hosts(cluster: Cluster, kind: str, hostfile: Path | None) -> tuple[str, ...
         if hostfile:
             raise SpecError(f"--launcher local takes no hosts file ({hostfile})", "It runs everything on the head.")
         return (cluster.roster().head.name,)
-    from phalanx.jobs import hosts_file
-
     if not hostfile or hosts_file.is_nodes_own(hostfile):
         return ()
     return hosts_file.load(hostfile, cluster.roster())

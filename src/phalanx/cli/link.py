@@ -11,6 +11,7 @@ from phalanx.cli import complete
 from phalanx.cli.console import print_json, print_table
 from phalanx.cli.local_nodes import Quantity, members_by_name
 from phalanx.cli.options import cluster_option, debug_option, json_option
+from phalanx.local import endpoint
 
 _BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -56,8 +57,6 @@ def link(
       phalanx local link --rate none --delay none
       phalanx local link --json
     """
-    from phalanx.local import endpoint
-
     members = members_by_name(name, file, nodes)
     links = _links()
     if rate_bit_s is not None or delay_s is not None:
@@ -72,8 +71,6 @@ def link(
 
 def _links() -> dict[str, tuple[int, float]]:
     """Return the rate and delay of each node's link, by instance."""
-    from phalanx.local import endpoint
-
     return {node["instance_id"]: (node["rate_bit_s"], node["delay_s"]) for node in endpoint.status()["nodes"]}
 
 

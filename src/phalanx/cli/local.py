@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from phalanx import connection
+from phalanx.aws import file_systems
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.drill import drill
 from phalanx.cli.images import image
@@ -14,6 +16,7 @@ from phalanx.cli.link import link
 from phalanx.cli.options import debug_option, json_option
 from phalanx.cli.weather import weather
 from phalanx.errors import LocalCloudError
+from phalanx.local import endpoint
 
 
 @click.group("local")
@@ -43,8 +46,6 @@ def start(as_json: bool) -> None:
       eval "$(phalanx local env)"
       aws cloudformation deploy --stack-name mine --template-file mine.yaml
     """
-    from phalanx.local import endpoint
-
     endpoint.begin()
     found = endpoint.wait()
     print_json({"running": True, "url": found.url}) if as_json else say(f"The local cloud runs at {found.url}.")
@@ -55,8 +56,6 @@ def start(as_json: bool) -> None:
 @debug_option
 def status(as_json: bool) -> None:
     """Show whether the local cloud runs, its mode, and its clusters and nodes."""
-    from phalanx.local import endpoint
-
     found = endpoint.find()
     if found is None:
         print_json({"running": False}) if as_json else say("The local cloud is not running.")
@@ -80,8 +79,6 @@ def env(region: str) -> None:
       eval "$(phalanx local env)"
       aws emr ssh --cluster-id j-0123456789ABC --key-pair-file my-key.pem
     """
-    from phalanx.local import endpoint
-
     if endpoint.find() is None:
         raise LocalCloudError("the local cloud is not running", "Start it: phalanx local start")
     say(endpoint.shell_lines(region).rstrip())
@@ -102,8 +99,6 @@ def gpus(number: int | None) -> None:
       phalanx local gpus 4
       phalanx local gpus 0
     """
-    from phalanx.local import endpoint
-
     found = endpoint.stand_ins(number)
     say(f"Each new node whose type has GPUs has {found} stand-ins for them." if found else "Nodes have no GPUs.")
 
@@ -113,8 +108,6 @@ def gpus(number: int | None) -> None:
 @debug_option
 def stop(force: bool) -> None:
     """Stop the local cloud and wait until no process of it is left."""
-    from phalanx.local import endpoint
-
     stopped = endpoint.stop(force)
     say("The local cloud has stopped." if stopped else "The local cloud is not running.")
 
@@ -129,10 +122,6 @@ def delete(file_system: str) -> None:
     Examples:
       phalanx local delete fs-1234abcd
     """
-    from phalanx import connection
-    from phalanx.aws import file_systems
-    from phalanx.local import endpoint
-
     region = endpoint.kept_file_system(file_system)["region"]
     endpoint.begin()
     cloud = connection.connect("local", region)

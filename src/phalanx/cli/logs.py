@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx.cli import complete
+from phalanx.cli.following import follow
 from phalanx.cli.options import cluster_option_long, debug_option, load_cluster
 from phalanx.errors import JobError
+from phalanx.jobs.job import open_job
 from phalanx.node.validate import Invalid, parse
 from phalanx.runner.files.record import MOST_BYTES
 from phalanx.runner.files.schema import output_process
@@ -48,9 +50,6 @@ def command(
       phalanx logs -f --tail 20
       phalanx logs 261121-0755 --rank 3
     """
-    from phalanx.cli.following import follow
-    from phalanx.jobs.job import open_job
-
     cluster = load_cluster(name, file)
     found = open_job(cluster, job)
     status = follow(found, wait=wait, process=rank, attempt=-1 if attempt is None else attempt, tail=tail)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,10 +12,11 @@ from phalanx import connection
 from phalanx.cli import cost_text
 from phalanx.cli.console import duration, note, print_json, print_table
 from phalanx.cli.options import debug_option, json_option
+from phalanx.cli.status import cost, time_left
+from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.diagnosis import find_stack
 from phalanx.errors import PhalanxError
-
-if TYPE_CHECKING:
-    from phalanx.cluster.cluster_record import Cluster
+from phalanx.state_files import known
 
 COLUMNS = ("cluster", "cloud", "region", "state", "age", "lease", "removal", "cost", "nodes", "address", "costs now")
 
@@ -35,8 +36,6 @@ def command(as_json: bool) -> None:
       phalanx ls
       phalanx ls --json | jq -r '.[] | select(.cloud == "aws") | .cluster'
     """
-    from phalanx.state_files import known
-
     names = known()
     with ThreadPoolExecutor(max_workers=8) as pool:
         rows = list(pool.map(_row, names))
@@ -49,8 +48,6 @@ def command(as_json: bool) -> None:
 
 
 def _row(name: str) -> dict[str, Any]:
-    from phalanx.cluster.cluster_record import Cluster
-
     try:
         cluster = connection.attached(Cluster.load(name))
     except PhalanxError as error:
@@ -73,9 +70,6 @@ def _find(cluster: Cluster) -> dict[str, Any]:
 
     The status is the reason if it is unknown, so that the other clusters are still shown.
     """
-    from phalanx.cli.status import cost, time_left
-    from phalanx.cluster.diagnosis import find_stack
-
     try:
         found = find_stack(cluster)
         if found is None:

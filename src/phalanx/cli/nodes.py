@@ -10,6 +10,7 @@ import click
 
 from phalanx.cli.console import note, print_json, print_table
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.cli.status import outdated, read_state
 
 if TYPE_CHECKING:
     from phalanx.node.roster import Node, Roster
@@ -29,8 +30,6 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
       phalanx nodes
       phalanx nodes --json | jq -r '.[].address'
     """
-    from phalanx.cli.status import outdated, read_state
-
     cluster = load_cluster(name, file)
     _, roster = read_state(cluster)
     rows = _rows(roster, outdated(cluster, roster)) if roster else []

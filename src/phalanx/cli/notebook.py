@@ -8,7 +8,10 @@ from pathlib import Path
 import click
 
 from phalanx.cli import complete
+from phalanx.cli.holding import job_or_newest, serve
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.jobs.transfer import shared_path
+from phalanx.jobs.tunnel import notebook
 
 
 @click.command("notebook")
@@ -31,10 +34,6 @@ def command(name: str | None, file: Path | None, directory: str, port: int, job:
       phalanx notebook 261121-0755
       phalanx notebook --directory experiments --port 8889
     """
-    from phalanx.cli.holding import job_or_newest, serve
-    from phalanx.jobs.transfer import shared_path
-    from phalanx.jobs.tunnel import notebook
-
     cluster = load_cluster(name, file)
     token = secrets.token_urlsafe(24)
     program = notebook(shared_path(cluster, directory), token, as_root=not cluster.accounts_separated)

@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phalanx import connection
+from phalanx import connection, template
+from phalanx.aws import domains
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.options import debug_option, file_option, json_option
 from phalanx.cli.planning import offline_option, planned, unsuited_recipes, unsuited_text
+from phalanx.cli.status import read_state
+from phalanx.cluster.bring_up import BringUp
+from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.update import described
 from phalanx.counts import counted
 from phalanx.errors import NewerFormat, PhalanxError
+from phalanx.plan import plan_text
+from phalanx.spec.spec_load import with_location
+from phalanx.template import is_large, request
 
 if TYPE_CHECKING:
     from phalanx.aws.model import StackState
@@ -40,10 +48,6 @@ def command(file: Path, as_json: bool, offline: bool, egress: bool) -> None:
       phalanx plan --offline            # asks nothing, as happens without credentials or a connection
       phalanx plan --egress             # for a network that lets nothing else out
     """
-    from phalanx.plan import plan_text
-    from phalanx.spec.spec_load import with_location
-    from phalanx.template import is_large, request
-
     plan = planned(file, offline)
     if egress:
         _show_egress(plan, as_json)
@@ -81,10 +85,7 @@ def _require_bucket(spec: ClusterSpec, bucket: str) -> None:
 
 
 def _show_egress(plan: Plan, as_json: bool) -> None:
-    from phalanx.aws import domains
-    from phalanx.template import egress
-
-    found = egress.of(plan, domains.of(plan.spec.region))
+    found = template.egress.of(plan, domains.of(plan.spec.region))
     if as_json:
         print_json([asdict(one) for one in found])
     else:
@@ -104,10 +105,6 @@ class _Standing:
 
 def _standing(plan: Plan) -> _Standing | None:
     """Return how the cluster with this name stands; None if this machine made none, or it is gone or not reached."""
-    from phalanx.cli.status import read_state
-    from phalanx.cluster.bring_up import BringUp
-    from phalanx.cluster.cluster_record import Cluster
-
     cloud = connection.connect(plan.spec.cloud, plan.spec.region)
     try:
         cluster = connection.attached(Cluster.load(plan.spec.name))
@@ -125,8 +122,6 @@ def _standing(plan: Plan) -> _Standing | None:
 
 def _standing_text(spec: ClusterSpec, standing: _Standing) -> str:
     """Say what `up` does with a cluster that is there."""
-    from phalanx.cluster.update import described
-
     if standing.state.creating:
         return f"Cluster {spec.name} is being created; `up` follows that."
     if not standing.state.ready:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx import connection
+from phalanx.errors import CloudUnreachable, SpecError
+from phalanx.jobs.environments import recipe_pythons, runs_on
+from phalanx.plan import each_type
+from phalanx.plan.machine_images import with_python
+from phalanx.plan.plan import image_choice, make_plan, offline_facts, unknown_type_hint
 from phalanx.spec.cloud_names import is_local
+from phalanx.spec.spec_load import load, with_location
 
 if TYPE_CHECKING:
     from phalanx.plan.plan import Facts, Plan
@@ -29,9 +35,6 @@ def planned(file: Path, offline: bool = False) -> Plan:
 
     Without credentials or a connection it is made from the tables, too, and `facts.not_asked` is the reason.
     """
-    from phalanx.plan.plan import make_plan
-    from phalanx.spec.spec_load import load, with_location
-
     spec = load(file)
     with with_location(file):
         return make_plan(spec, _offline_facts(spec, "as requested") if offline else _facts(spec))
@@ -39,9 +42,6 @@ def planned(file: Path, offline: bool = False) -> Plan:
 
 def unsuited_recipes(plan: Plan) -> dict[str, str]:
     """Return the recipes that the image has no Python for, with the versions that they need; none if it is unknown."""
-    from phalanx.jobs.environments import recipe_pythons, runs_on
-    from phalanx.plan.plan import image_choice
-
     pythons = image_choice(plan.spec, plan.facts).pythons
     if is_local(plan.spec.cloud) or not pythons:
         return {}
@@ -50,9 +50,6 @@ def unsuited_recipes(plan: Plan) -> dict[str, str]:
 
 def unsuited_text(unsuited: dict[str, str]) -> str:
     """Describe these recipes, and name the images that have a Python for all of them."""
-    from phalanx.jobs.environments import runs_on
-    from phalanx.plan.machine_images import with_python
-
     listed = ", ".join(f"{name} ({needed})" for name, needed in unsuited.items())
     able = set.intersection(*(set(with_python(runs_on(needed))) for needed in unsuited.values()))
     choice = f" {' and '.join(sorted(able))} would have one." if able else ""
@@ -60,8 +57,6 @@ def unsuited_text(unsuited: dict[str, str]) -> str:
 
 
 def _facts(spec: ClusterSpec) -> Facts:
-    from phalanx.errors import CloudUnreachable
-
     cloud = connection.connect(spec.cloud, spec.region)
     cloud.limit_attempts(_ATTEMPTS)
     try:
@@ -75,16 +70,10 @@ def _facts(spec: ClusterSpec) -> Facts:
 
 
 def _offline_facts(spec: ClusterSpec, why: str) -> Facts:
-    from phalanx.plan import each_type
-    from phalanx.plan.plan import make_plan
-
     return each_type.look_up(spec, lambda one: _from_tables(one, why), make_plan)
 
 
 def _from_tables(spec: ClusterSpec, why: str) -> Facts:
-    from phalanx.errors import SpecError
-    from phalanx.plan.plan import offline_facts, unknown_type_hint
-
     facts = offline_facts(spec, not_asked=why)
     if facts is None:
         hint = f"{unknown_type_hint(spec.type, spec.cloud)} The cloud, which may know it, was not asked: {why}."

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import click
 
 from phalanx.cli.console import note, print_json
+from phalanx.cli.image_making import order_of
 from phalanx.cli.options import debug_option, file_option
 from phalanx.cli.planning import offline_option, planned
 from phalanx.errors import SpecError
+from phalanx.images import rights
+from phalanx.images.base import base
+from phalanx.images.image_stack import request
+from phalanx.jobs.environments import recipe
+from phalanx.template.document import build
+from phalanx.template.policy import MOST, length, parts, policy
 
 
 @click.command("policy")
@@ -35,9 +43,6 @@ def command(file: Path, any_name: bool, images: bool, part: int | None, offline:
     if images:
         _print(_of_images(), part)
         return
-    from phalanx.template.document import build
-    from phalanx.template.policy import policy
-
     plan = planned(file, offline)
     name = "*" if any_name else plan.spec.name
     _print(policy(build(plan).to_dict(), name, plan.spec.bucket), part)
@@ -45,8 +50,6 @@ def command(file: Path, any_name: bool, images: bool, part: int | None, offline:
 
 def _print(whole: dict[str, Any], part: int | None) -> None:
     """Print a policy or a part of it; tell of parts if IAM takes it in no other way."""
-    from phalanx.template.policy import MOST, length, parts
-
     pieces = parts(whole)
     if part is not None and part > len(pieces):
         raise SpecError(f"--part {part}: there are {len(pieces)} parts", "Use a smaller number.")
@@ -60,14 +63,6 @@ def _print(whole: dict[str, Any], part: int | None) -> None:
 
 def _of_images() -> dict[str, Any]:
     """Return the policy for images: their stacks differ in nothing that takes rights."""
-    import json
-
-    from phalanx.cli.image_making import order_of
-    from phalanx.images import rights
-    from phalanx.images.base import base
-    from phalanx.images.image_stack import request
-    from phalanx.jobs.environments import recipe
-
     chosen = recipe("torch")
     document, _ = request(order_of(chosen, base(chosen.image["base"])))
     return rights.policy(json.loads(document))

@@ -110,7 +110,7 @@ class Watch:
     def _line(self, text: str) -> None:
         line = f"{self.elapsed_s:7.1f} s  {text}"
         if self._status:
-            from rich.text import Text
+            from rich.text import Text  # here, because only a terminal's line needs rich's 60 ms
 
             # Rich turns parts of a plain string into links.
             self._status.console.print(Text.from_ansi(visible(line)), soft_wrap=True)
@@ -135,8 +135,8 @@ class Watch:
 
 def _status_line(title: str, started_s: float) -> Any:
     """Return a terminal's status line, which disappears at the end: a spinner, the elapsed time and the work."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.console import Console  # here, for the same reason
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # here, for the same reason
 
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     line = Progress(*columns, console=Console(stderr=True, highlight=False), transient=True)

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from phalanx.cli.carrying import Meter
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.cli.starting import start_own
+from phalanx.cluster.stage_data import put_job
+from phalanx.jobs.transfer import put
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
@@ -40,9 +44,6 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
       phalanx put *.py .
       phalanx put s3://my-bucket/imagenet/val sets/val
     """
-    from phalanx.cli.carrying import Meter
-    from phalanx.jobs.transfer import put
-
     cluster = load_cluster(name, file)
     if any(word.startswith(_S3) for word in arguments):
         return _from_s3(cluster, arguments)
@@ -54,9 +55,6 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
 
 
 def _from_s3(cluster: Cluster, arguments: tuple[str, ...]) -> int:
-    from phalanx.cli.starting import start_own
-    from phalanx.cluster.stage_data import put_job
-
     if arguments[-1].startswith(_S3) and len(arguments) > 1:
         raise click.UsageError(f"`phalanx data put {shlex.join(arguments)}` copies to S3")
     if len(arguments) != 2:

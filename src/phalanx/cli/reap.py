@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx import connection
+from phalanx.aws.inventory import orphans
 from phalanx.cli.console import print_json, say
 from phalanx.cli.options import debug_option, json_option
+from phalanx.local import endpoint
 from phalanx.spec.cloud_names import CLOUDS, is_local
 
 if TYPE_CHECKING:
@@ -34,9 +36,6 @@ def command(cloud: str, region: str, as_json: bool) -> int:
       phalanx reap --region eu-central-1
       phalanx reap --json | jq -r '.[].cluster'
     """
-    from phalanx.aws.inventory import orphans
-    from phalanx.local import endpoint
-
     off = is_local(cloud) and endpoint.find() is None
     found = [] if off else orphans.find(connection.connect(cloud, region))
     if as_json:

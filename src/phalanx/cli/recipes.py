@@ -11,8 +11,11 @@ import click
 from phalanx.cli.console import note, print_json, print_table
 from phalanx.cli.environment import complete_recipes
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.cli.starting import start
 from phalanx.errors import ClusterError, NewerFormat
+from phalanx.jobs.environment_store import made_environments
 from phalanx.jobs.environments import Recipe, recipe, recipe_names
+from phalanx.jobs.job import JobSpec
 
 if TYPE_CHECKING:
     from phalanx.jobs.environment_store import MadeEnvironment
@@ -60,9 +63,6 @@ def command(name: str | None, file: Path | None, as_json: bool, prune: bool, mak
 
 def _make(wanted: str, name: str | None, file: Path | None) -> int:
     """Create an environment by a job that needs it on every node, and does nothing there."""
-    from phalanx.cli.starting import start
-    from phalanx.jobs.job import JobSpec
-
     environment = recipe(wanted).environment
     cluster = load_cluster(name, file)
     cluster.require_ready()
@@ -76,8 +76,6 @@ def _make(wanted: str, name: str | None, file: Path | None) -> int:
 
 def _made(name: str | None, file: Path | None, prune: bool) -> list[MadeEnvironment]:
     """Return the environments of the chosen cluster; none if there is no cluster, unless it was named."""
-    from phalanx.jobs.environment_store import made_environments
-
     try:
         cluster = load_cluster(name, file)
         cluster.require_ready()

@@ -12,6 +12,8 @@ import click
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.job_options import chosen_fields, job_options
 from phalanx.cli.options import cluster_option, debug_option, load_cluster, via_option
+from phalanx.cli.starting import print_processes, start
+from phalanx.jobs.job import JobSpec
 from phalanx.launchers import LAUNCHERS
 from phalanx.launchers.options import OPTIONS
 from phalanx.schedulers import SCHEDULERS
@@ -156,9 +158,6 @@ def command(
       phalanx run --resume mnist
       phalanx run --secret WANDB_API_KEY --secret HF_TOKEN=@~/.hf -- python train.py
     """
-    from phalanx.cli.starting import print_processes, start
-    from phalanx.jobs.job import JobSpec
-
     if as_json and not dry_run:
         raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` shows the state of a job")
     if not argv and not chosen["job_resume"]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from phalanx.cli.console import confirm, duration, note, print_json, require_terminal, say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.cli.status import absent, describe
+from phalanx.cluster.scaling import Scaling
 from phalanx.counts import counted
-
-if TYPE_CHECKING:
-    from phalanx.cluster.scaling import Scaling
 
 
 @click.command("scale")
@@ -35,8 +33,6 @@ def command(nodes: int, name: str | None, file: Path | None, yes: bool, force: b
       phalanx scale 8
       phalanx scale 2 --yes
     """
-    from phalanx.cluster.scaling import Scaling
-
     started_s = time.monotonic()
     scaling = Scaling(load_cluster(name, file), nodes)
     _check(scaling, yes, force)
@@ -72,8 +68,6 @@ def _question(scaling: Scaling, jobs: list[str]) -> str:
 
 
 def _report(scaling: Scaling, took_s: float, as_json: bool) -> int:
-    from phalanx.cli.status import absent, describe
-
     roster = scaling.roster
     if as_json:
         print_json({**describe(scaling.cluster, "CREATE_COMPLETE", roster), "took_s": round(took_s, 3)})

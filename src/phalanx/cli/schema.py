@@ -6,6 +6,7 @@ import click
 
 from phalanx.cli.console import print_json
 from phalanx.cli.options import debug_option
+from phalanx.spec.spec_schema import json_schema
 
 
 @click.command("schema")
@@ -19,6 +20,4 @@ def command() -> None:
       # then add this first line to phalanx.yaml, for editors with yaml-language-server:
       # yaml-language-server: $schema=phalanx.schema.json
     """
-    from phalanx.spec.spec_schema import json_schema
-
     print_json(json_schema())

@@ -8,6 +8,7 @@ import click
 
 from phalanx.cli.console import note, say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.cluster import ssh_hosts
 
 
 @click.command("ssh-config")
@@ -24,8 +25,6 @@ def command(name: str | None, file: Path | None, install: bool) -> None:
       rsync -a data/ demo-worker2:data/     # another node
       phalanx ssh-config > hosts; ssh -F hosts demo
     """
-    from phalanx.cluster import ssh_hosts
-
     cluster = load_cluster(name, file)
     if not install:
         click.echo(ssh_hosts.text(cluster), nl=False)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.cli.console import note, print_json, say
+from phalanx.cli.following import Terminated, follow
+from phalanx.cli.mounted import scattered
+from phalanx.jobs.job import processes, submit
+from phalanx.launchers import load
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
@@ -21,9 +26,6 @@ _INDEXES = frozenset(("PIP_INDEX_URL", "PIP_FIND_LINKS", "PIP_CONFIG_FILE", "UV_
 
 def start(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
     """Submit the job and follow it unless `detach`; return the exit code for the shell."""
-    from phalanx.cli.following import Terminated, follow
-    from phalanx.jobs.job import submit
-
     Terminated.catch()
     if cluster.by_session and spec.environment and not _INDEXES & spec.environment.variables.keys():
         note(
@@ -31,8 +33,6 @@ def start(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
             "--build-env PIP_INDEX_URL=… or the image's pip settings name"
         )
     if cluster.spec.get("data"):
-        from phalanx.cli.mounted import scattered
-
         for text in scattered(cluster, spec.command):
             note(f"warning: {text}")
     job = submit(cluster, spec, detach=detach, progress=_warn)
@@ -43,8 +43,6 @@ def start(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
 
 def start_own(cluster: Cluster, job: Callable[[Path], JobSpec]) -> int:
     """Run a job of phalanx's own, whose code is written into the directory it is called with; return its exit code."""
-    import tempfile
-
     cluster.require_ready()
     with tempfile.TemporaryDirectory() as parent:
         return start(cluster, job(Path(parent) / "code"), detach=False)
@@ -70,9 +68,6 @@ def _warn(progress: Any) -> None:
 
 def print_processes(cluster: Cluster, spec: JobSpec, as_json: bool) -> int:
     """Print the processes that would be started, without starting them; return 0."""
-    from phalanx.jobs.job import processes
-    from phalanx.launchers import load
-
     hidden = dict.fromkeys(spec.secrets, "****")
     planned = [
         (process, {**spec.env, **process.env, **hidden})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,13 @@ import click
 from phalanx.cli import cost_text
 from phalanx.cli.console import duration, moment, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.cluster import forgotten, spending
+from phalanx.cluster.diagnosis import require_stack
+from phalanx.cluster.stack import read_roster
 from phalanx.counts import counted
 from phalanx.errors import PhalanxError
+from phalanx.jobs.job import JobState, list_jobs
+from phalanx.plan.plan import known_sizes
 
 if TYPE_CHECKING:
     from phalanx.aws.model import StackState
@@ -59,8 +65,6 @@ def outdated(cluster: Cluster, roster: Roster) -> list[str]:
 
 def time_left(cluster: Cluster, state: StackState) -> dict[str, Any]:
     """Return whether the cluster has stopped its nodes, and when its lease ends or its stack is removed."""
-    from phalanx.cluster import forgotten
-
     running = cluster.aws().machines.running(cluster.name)
     end_s = running.end_s if running else None
     due_s = forgotten.due_s(state, running)
@@ -74,18 +78,11 @@ def time_left(cluster: Cluster, state: StackState) -> dict[str, Any]:
 
 def cost(cluster: Cluster, state: StackState) -> dict[str, Any]:
     """Return the cost so far and now, in dollars; None where a price is not known."""
-    from dataclasses import asdict
-
-    from phalanx.cluster import spending
-
     return {"cost": asdict(spending.cost(cluster.aws(), state, cluster.spec.get("head")))}
 
 
 def read_state(cluster: Cluster) -> tuple[StackState, Roster | None]:
     """Read the stack's state and the roster from the cloud's API. Raises ClusterError if the cluster is gone."""
-    from phalanx.cluster.diagnosis import require_stack
-    from phalanx.cluster.stack import read_roster
-
     state = require_stack(cluster)
     cloud = cluster.aws()
     return state, read_roster(cloud, cluster.table) if cluster.table else None
@@ -93,8 +90,6 @@ def read_state(cluster: Cluster) -> tuple[StackState, Roster | None]:
 
 def describe(cluster: Cluster, status: str, roster: Roster | None) -> dict[str, Any]:
     """Return the cluster's state as it is printed as JSON."""
-    from phalanx.plan.plan import known_sizes
-
     nodes = _listed(roster.nodes) if roster else []
     silent = _listed(roster.silent) if roster else []
     missing = _with_reasons(roster.missing) if roster else []
@@ -134,8 +129,6 @@ def absent(roster: Roster) -> list[tuple[str, str]]:
 
 def _count_jobs(cluster: Cluster) -> dict[str, int | str | None]:
     """Count the running jobs; if the head does not answer, return the reason, so that the rest is still shown."""
-    from phalanx.jobs.job import JobState, list_jobs
-
     try:
         states = [job.state for job in list_jobs(cluster)]
     except PhalanxError as error:

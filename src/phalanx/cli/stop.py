@@ -7,8 +7,11 @@ from pathlib import Path
 import click
 
 from phalanx.cli import complete
+from phalanx.cli.following import report_stopped
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.errors import SharedSilent
+from phalanx.jobs.halting import halt
+from phalanx.jobs.job import open_job
 
 
 @click.command("stop")
@@ -23,10 +26,6 @@ def command(name: str | None, file: Path | None, job: str | None) -> int:
       phalanx stop
       phalanx stop 261121-075512-3fa9
     """
-    from phalanx.cli.following import report_stopped
-    from phalanx.jobs.halting import halt
-    from phalanx.jobs.job import open_job
-
     cluster = load_cluster(name, file)
     try:
         found = open_job(cluster, job)

@@ -10,6 +10,9 @@ from phalanx.cli.console import note
 from phalanx.cli.options import debug_option, file_option
 from phalanx.cli.planning import offline_option, planned
 from phalanx.errors import SpecError
+from phalanx.plan.plan_text import not_asked
+from phalanx.spec.spec_load import with_location
+from phalanx.template import synthesize, uploads
 
 
 @click.command("template")
@@ -27,10 +30,6 @@ def command(file: Path, output: Path | None, bootstrap_action: bool, offline: bo
       phalanx template -o cluster.json
       phalanx template --offline        # asks nothing, as happens without credentials or a connection
     """
-    from phalanx.plan.plan_text import not_asked
-    from phalanx.spec.spec_load import with_location
-    from phalanx.template import synthesize, uploads
-
     plan = planned(file, offline)
     if plan.facts.not_asked:
         note(f"warning: {not_asked(plan.facts)}. Check them in the console.")

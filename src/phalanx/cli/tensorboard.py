@@ -7,7 +7,10 @@ from pathlib import Path
 import click
 
 from phalanx.cli import complete
+from phalanx.cli.holding import job_or_newest, serve
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.jobs.transfer import source_path
+from phalanx.jobs.tunnel import tensorboard
 
 
 @click.command("tensorboard")
@@ -30,10 +33,6 @@ def command(name: str | None, file: Path | None, logdir: str, port: int, job: st
       phalanx tensorboard 261121-0755 --logdir runs
       phalanx tensorboard --logdir /efs/runs --port 6007
     """
-    from phalanx.cli.holding import job_or_newest, serve
-    from phalanx.jobs.transfer import source_path
-    from phalanx.jobs.tunnel import tensorboard
-
     cluster = load_cluster(name, file)
     found = job_or_newest(cluster, job)
     return serve(cluster, tensorboard(source_path(cluster, logdir, found)), port, job=found)

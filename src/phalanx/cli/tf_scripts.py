@@ -15,6 +15,10 @@ from phalanx.cli.console import note, say
 from phalanx.cli.environment import complete_recipes
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.errors import SpecError
+from phalanx.jobs import environments
+from phalanx.jobs.environment_store import made_environments
+from phalanx.jobs.hosts_file import is_nodes_own
+from phalanx.jobs.trainer_scripts import hosts, scripts
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
@@ -75,8 +79,6 @@ def command(
 
     `phalanx run --launcher tensorflow --tf-style flags` starts the same tasks as a job.
     """
-    from phalanx.jobs.trainer_scripts import hosts, scripts
-
     cluster = load_cluster(name, file)
     chosen = hosts(cluster.roster(), _names(workers_file_path), worker_count, worker_gpu_count)
     shared = _is_below(trainer_script_dir, cluster.shared)
@@ -92,10 +94,7 @@ def command(
 
 def _environment(cluster: Cluster, name: str) -> str:
     """Return the path of a recipe's environment, which all nodes see."""
-    from phalanx.jobs.environment_store import made_environments
-    from phalanx.jobs.environments import recipe
-
-    digest = recipe(name).environment.digest
+    digest = environments.recipe(name).environment.digest
     for made in made_environments(cluster):
         if made.complete and made.digest == digest:
             return made.path
@@ -104,8 +103,6 @@ def _environment(cluster: Cluster, name: str) -> str:
 
 def _names(path: str | None) -> list[str] | None:
     """Return the hosts in the workers file; None means all nodes, as does the nodes' own file."""
-    from phalanx.jobs.hosts_file import is_nodes_own
-
     if path is None or is_nodes_own(Path(path)):
         return None
     try:

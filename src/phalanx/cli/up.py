@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phalanx import connection
+from phalanx.cli.changes import Asking
 from phalanx.cli.console import duration, note, print_json, say
 from phalanx.cli.options import debug_option, file_option, verbose_option
+from phalanx.cli.progress import Watch
+from phalanx.cli.status import absent, describe
+from phalanx.cluster.bring_up import BringUp
 from phalanx.cluster.cluster_record import HEAD
+from phalanx.cluster.scaling import resized
 from phalanx.counts import counted
+from phalanx.errors import PhalanxError
+from phalanx.spec.spec_load import load, with_location
 
 if TYPE_CHECKING:
-    from phalanx.cluster.bring_up import BringUp, Up
+    from phalanx.cluster.bring_up import Up
 
 
 _NOTHING = "interrupted; nothing was requested. `phalanx up` starts again."
@@ -44,15 +51,9 @@ def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
     """
     started_s = time.monotonic()
     with _before_the_request():
-        from phalanx.spec.spec_load import load, with_location
-
         spec = load(file)
         # The local cloud starts while this process imports its client.
         connection.begin(spec.cloud)
-        from phalanx.cli.changes import Asking
-        from phalanx.cli.progress import Watch
-        from phalanx.cluster.bring_up import BringUp
-
         cloud = connection.connect(spec.cloud, spec.region)
     with Watch(f"creating cluster {spec.name}", started_s, verbose) as watch, with_location(file):
         asking = Asking(yes, watch.paused)
@@ -66,8 +67,6 @@ def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
     assert bring_up.result is not None
     up = bring_up.result
     if up.resize:
-        from phalanx.cluster.scaling import resized
-
         up = resized(replace(up, cluster=connection.attached(up.cluster)), up.resize, note)
     if as_json:
         print_json({**_as_json(up, watch.elapsed_s), "changed": asking.as_json()})
@@ -89,8 +88,6 @@ def _before_the_request() -> Iterator[None]:
 def _stop_if_idle(bring_up: BringUp) -> None:
     """Stop a local cloud that runs no cluster."""
     if bring_up.result is None:
-        from phalanx.errors import PhalanxError
-
         try:
             bring_up.cloud.site.stop_if_idle()
         except PhalanxError as error:
@@ -111,8 +108,6 @@ def _interrupted(bring_up: BringUp) -> int:
 
 
 def _report(up: Up, took_s: float, open_networks: str) -> None:
-    from phalanx.cli.status import absent
-
     cluster, roster = up.cluster, up.roster
     say()
     if up.changed:
@@ -145,7 +140,5 @@ def _renewal(up: Up) -> str:
 
 
 def _as_json(up: Up, took_s: float) -> dict[str, Any]:
-    from phalanx.cli.status import describe
-
     described = describe(up.cluster, "CREATE_COMPLETE", up.roster)
     return {**described, "already": up.already, "outdated": up.outdated, "took_s": round(took_s, 3)}

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
+from phalanx.aws.model import CLUSTER_TAG
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.options import debug_option, json_option
 from phalanx.errors import LocalCloudError, SpecError
+from phalanx.local import endpoint
 
 
 def _kinds(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    from phalanx.local import endpoint
-
     return [kind for kind in endpoint.weather()["known"] if kind.startswith(incomplete)]
 
 
@@ -41,9 +41,6 @@ def weather(seed: str | None, only: tuple[str, ...], speed: float, as_json: bool
       phalanx local weather off
       phalanx local weather
     """
-    from phalanx.aws.model import CLUSTER_TAG
-    from phalanx.local import endpoint
-
     kinds = [word for kind in only for word in ("--only", kind)]
     settings = [] if seed is None else [seed, *kinds, "--speed", f"{speed:g}", "--tag-key", CLUSTER_TAG]
     try:

@@ -13,12 +13,17 @@ from phalanx.aws import stacks
 from phalanx.cli.console import print_json, say
 from phalanx.cli.down import where
 from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debug_option, json_option
+from phalanx.cluster import evidence
+from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.why import diagnose, with_quota
 from phalanx.errors import ClusterError, PhalanxError
+from phalanx.local import endpoint
 from phalanx.spec.cloud_names import is_local
+from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec_load import load
 
 if TYPE_CHECKING:
     from phalanx.cluster.why import Diagnosis
-    from phalanx.spec.spec import ClusterSpec
 
 _LONGEST = 600
 
@@ -38,8 +43,6 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
       phalanx why
       phalanx why -c demo --json
     """
-    from phalanx.cluster.why import diagnose
-
     found = where(name, file)
     if found is None:
         raise ClusterError("this machine knows no cluster", "Run `phalanx init`, then `phalanx up`.")
@@ -53,9 +56,6 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
 
 def _evidence(name: str, cloud: str, region: str) -> Any:
     """Return the evidence of the stack of that name or, if there is none, of the last creation that failed."""
-    from phalanx.cluster import evidence
-    from phalanx.local import endpoint
-
     local_is_off = is_local(cloud) and endpoint.find() is None
     at = connection.connect(cloud, region)
     state = None if local_is_off else stacks.describe(at, name)
@@ -69,8 +69,6 @@ def _evidence(name: str, cloud: str, region: str) -> Any:
 
 def _with_quota(diagnosis: Diagnosis, name: str, cloud: str, region: str, file: Path | None) -> Diagnosis:
     """Add how the quota stands that the cause names; nothing where that can't be asked."""
-    from phalanx.cluster.why import with_quota
-
     if diagnosis.cause is None or not diagnosis.cause.quota or is_local(cloud):
         return diagnosis
     at = connection.connect(cloud, region)
@@ -85,14 +83,9 @@ def _with_quota(diagnosis: Diagnosis, name: str, cloud: str, region: str, file: 
 
 def _spec(name: str, file: Path | None) -> ClusterSpec:
     """Return what the user wants now: the cluster's file, or the record where that file is elsewhere."""
-    from phalanx.cluster.cluster_record import Cluster
-    from phalanx.spec.spec_load import load
-
     path = file or Path(DEFAULT_FILE)
     if path.exists() and cluster_name(None, path) == name:
         return load(path)
-    from phalanx.spec.spec import ClusterSpec
-
     return ClusterSpec(**Cluster.load(name).spec)
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import marshal
 import os
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tarfile import DIRTYPE, TarInfo
 from typing import IO, TYPE_CHECKING
 
 from phalanx.code import cache
+from phalanx.code.code_tree import unreadable
 from phalanx.runner.names import LAST_SENT, LIBRARY
 
 if TYPE_CHECKING:
@@ -120,8 +124,6 @@ def _version(sources: Mapping[str, bytes]) -> str:
 
 def _add_entry(archive: tarfile.TarFile, entry: Entry, name: str) -> None:
     """Add an entry, unless it has vanished since the scan."""
-    from phalanx.code.code_tree import unreadable
-
     try:
         info = archive.gettarinfo(entry.path, name)
         file = Path(entry.path).open("rb") if info.isreg() else None  # noqa: SIM115 - closed below
@@ -152,16 +154,12 @@ class _Padded(io.RawIOBase):
 
 
 def _add_document(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    from tarfile import TarInfo
-
     info = TarInfo(name)
     info.size, info.mode = len(content), 0o600
     archive.addfile(info, io.BytesIO(content))
 
 
 def _add_directory(archive: tarfile.TarFile, name: str) -> None:
-    from tarfile import DIRTYPE, TarInfo
-
     info = TarInfo(name)
     info.type, info.mode = DIRTYPE, 0o700
     archive.addfile(info)
@@ -177,8 +175,6 @@ def _modules() -> list[str]:
 
 
 def _build(sources: Mapping[str, bytes]) -> bytes:
-    import zipfile
-
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(zipfile.ZipInfo("__main__.py", _EPOCH), _MAIN)
@@ -192,8 +188,6 @@ def _build(sources: Mapping[str, bytes]) -> bytes:
 
 def _compiled(name: str, source: bytes) -> bytes:
     """Return the module's .pyc, for nodes with this machine's Python; others compile it in 40 ms per process."""
-    import marshal
-
     code = compile(source, f"phalanx/{name}", "exec", dont_inherit=True)
     unchecked_hash = (0b01).to_bytes(4, "little")
     return importlib.util.MAGIC_NUMBER + unchecked_hash + importlib.util.source_hash(source) + marshal.dumps(code)

@@ -1,4 +1,4 @@
-"""Read the text of phalanx.yaml, of limited size; separate from the YAML reader, which takes 40 ms to import."""
+"""Read the text of phalanx.yaml, of limited size."""
 
 from __future__ import annotations
 

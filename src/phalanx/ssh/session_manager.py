@@ -13,6 +13,8 @@ import re
 import shutil
 import sys
 
+from phalanx.errors import ClusterError
+
 DOCUMENT = "AWS-StartSSHSession"
 _PROGRAMS = {
     "aws": "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html",
@@ -38,8 +40,6 @@ def lacks(program: str) -> str:
 
 def require_programs() -> None:
     """Raise ClusterError if the AWS CLI or its plug-in for sessions is missing."""
-    from phalanx.errors import ClusterError
-
     program, where = missing()
     if program:
         raise ClusterError(lacks(program), f"Install it: {where}")
