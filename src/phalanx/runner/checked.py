@@ -83,7 +83,7 @@ def _own_digest() -> str:
     found = vars(sys.modules["__main__"]).get("digest")
     if found:
         return found
-    from hashlib import sha256
+    from hashlib import sha256  # here, because few need its 10 ms
 
     with open(sys.argv[0], "rb") as file:
         return sha256(file.read()).hexdigest()

@@ -5,9 +5,8 @@ Every payload is bytes: output needs no decoding, and costs one copy. Control fr
 
 from __future__ import annotations
 
+import json
 import struct
-
-from phalanx.runner import lean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,13 +109,13 @@ def pack(kind: int, process: int = 0, payload: bytes = b"", stream: int = 0) -> 
 
 def pack_json(kind: int, body: Any, process: int = 0) -> bytes:
     """Return a control frame as bytes."""
-    return pack(kind, process, lean.dumps(body))
+    return pack(kind, process, json.dumps(body).encode())
 
 
 def body_of(kind: int, payload: bytes) -> Any:
     """Return the body of a starter's control frame. Raises ChannelBrokenError for a missing or invalid field."""
     try:
-        body = lean.loads(payload[:_LONGEST_BODY])
+        body = json.loads(payload[:_LONGEST_BODY])
         if all(is_so(body[name]) for name, is_so in _BODIES[kind].items()):
             return body
     except (ValueError, KeyError, TypeError, RecursionError):

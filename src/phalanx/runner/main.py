@@ -1,4 +1,4 @@
-"""The verbs of runner.pyz. Each imports only what it needs, so that a starter is ready in 30 ms."""
+"""The verbs of runner.pyz. Each imports only its own modules, as each command of the command line does."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-# The C half, which is imported already.
-import _signal  # pyright: ignore[reportMissingImports]
+import signal
 
 RUNNER = "runner.pyz"
 WORK = "work"
@@ -23,7 +22,7 @@ COPIER_STATUS = "copier.json"
 LAST_SENT = "imports.py"
 
 # Asks the runner to stop the job. It is not a signal of a machine that shuts down: that makes the job lost.
-STOP = _signal.SIGUSR1
+STOP = int(signal.SIGUSR1)
 
 # Exit statuses of `halt` for a job that has not ended in time, and for one whose runner ended without a final state.
 STILL_RUNS, RUNNER_GONE = 2, 3

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-# The C half, for the reason that lean.py gives.
-import _signal  # pyright: ignore[reportMissingImports]
 import os
+import signal
 import time
 
 from phalanx.runner.checked import VERB_AT
@@ -63,11 +62,11 @@ class Sweep:
     def _signal(self, identity: Identity, name: str, insist: bool) -> None:
         if insist:
             self._killed.add(identity)
-            kill(identity[0], _signal.SIGKILL)
+            kill(identity[0], signal.SIGKILL)
         elif identity not in self._signalled:
             # A stopped process handles SIGTERM only when it continues.
-            kill(identity[0], _signal.SIGTERM)
-            kill(identity[0], _signal.SIGCONT)
+            kill(identity[0], signal.SIGTERM)
+            kill(identity[0], signal.SIGCONT)
         self._signalled[identity] = name
 
     def _report(self, left: Dict[Identity, str]) -> Dict[str, List[str]]:
@@ -90,7 +89,7 @@ def sweep(job_id: str, grace_s: float = GRACE_S) -> Dict[str, List[str]]:
     while True:
         starters = find_starters(job_id)
         for pid in starters - signalled:
-            kill(pid, _signal.SIGTERM)
+            kill(pid, signal.SIGTERM)
         signalled |= starters
         report = work.step()
         if report is not None and (not starters or time.monotonic() > deadline):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-# The C half, for the reason that lean.py gives.
-import _signal  # pyright: ignore[reportMissingImports]
+import ctypes
 import os
+import resource
+import signal
+import socket
+import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ COMMAND_NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_ENDING = (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT)
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def roster_path() -> str:
@@ -53,18 +56,18 @@ def spawn(
     shell.
     """
     # A signal before exec must neither run the parent's handler in the child nor get lost.
-    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _ENDING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     pid = os.fork()
     if pid:
-        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     else:
         try:
             os.setsid()
             for number in _ENDING:
-                _signal.signal(number, _signal.SIG_DFL)
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             if die_with_parent:
-                prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
+                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if directory:
                 os.chdir(directory)
             become(argv, env, streams)
@@ -81,8 +84,8 @@ def become(argv: Sequence[str], env: Mapping[str, str], streams: Tuple[int, int,
     for target, copy in enumerate(copies):
         os.dup2(copy, target, inheritable=True)
     # Python ignores these two signals; its children must not inherit that.
-    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
-    _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
         os.execvpe(argv[0], list(argv), dict(env))
     except FileNotFoundError as error:
@@ -101,8 +104,6 @@ def forget_other_jobs() -> None:
 
 def raise_file_limit() -> None:
     """Raise the limit of open files to its maximum: a line to a node takes three files and a rank one."""
-    import resource
-
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -114,17 +115,7 @@ def adopt_orphans() -> None:
 
 def prctl(option: int, value: int) -> None:
     """Call prctl(2). Raises OSError."""
-    # The C half of `ctypes`, for the reason that lean.py gives; here, because few processes need it.
-    try:
-        import _ctypes
-
-        library = _ctypes.dlopen(None, os.RTLD_LAZY)  # pyright: ignore[reportArgumentType]
-        result = _ctypes.call_function(_ctypes.dlsym(library, "prctl"), (option, value, 0, 0, 0))
-    except (ImportError, AttributeError, TypeError):
-        import ctypes
-
-        result = ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-    if result != 0:
+    if ctypes.CDLL(None).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(f"prctl({option}, {value}) failed")
 
 
@@ -143,8 +134,6 @@ def reap() -> List[Tuple[int, int]]:
 
 def signal_name(number: int) -> str:
     """Return a signal's name for messages; real-time signals have no names of their own."""
-    import signal  # here, because a starter does not need it
-
     known = {one.value for one in signal.Signals}
     return signal.Signals(number).name if number in known else f"signal {number}"
 
@@ -180,8 +169,5 @@ def boot_id() -> str:
 
 def peer_is_us(connection: object) -> bool:
     """Return whether the peer of a unix socket runs as this user. Abstract names have no file permissions."""
-    import _socket
-    import struct
-
-    raw = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # type: ignore[attr-defined]
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)  # type: ignore[attr-defined]
     return struct.unpack("3i", raw)[1] == os.getuid()

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 
 from phalanx.objects import trees
@@ -132,8 +133,7 @@ def _linked(kept: str) -> str:
 
 def _unpacked(kept: str, held: int) -> str:
     """Return a new copy on this node; "" if it has no room for one. The program that unpacks inherits the lock."""
-    import json
-    import subprocess
+    import subprocess  # here, because most starters do not need its 10 ms
 
     remove(kept)
     copy, complete = _copy_of(kept), _read(kept)

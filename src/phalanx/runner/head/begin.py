@@ -16,6 +16,7 @@ from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.restarts import with_lost
 from phalanx.runner.head.run_context import RunContext
 from phalanx.runner.head.runner_socket import open_listener
+from phalanx.runner.head.settle import what_died
 from phalanx.runner.head.supervisor import Supervisor
 from phalanx.runner.names import OUTPUT, RUNNER, STOP
 from phalanx.runner.process import RefusedError
@@ -40,8 +41,6 @@ def resume(directory: str, plugins: Plugins) -> int:
     os.umask(0o077)
     forget_other_jobs()
     raise_file_limit()
-    from phalanx.runner.head.settle import what_died
-
     status = states.read(directory)
     message = what_died(status)
     position = OutputReader(os.path.join(directory, OUTPUT)).end()

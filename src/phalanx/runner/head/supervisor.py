@@ -7,6 +7,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from phalanx.runner.batch.scheduling import caller
+from phalanx.runner.environments.preparation import Preparation
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_status import Attempt, Held, JobState, JobStatus, NodeVerdict
 from phalanx.runner.head.attempt_runner import AttemptRunner
@@ -96,7 +98,6 @@ class Supervisor:
             return None
         # Here, because most jobs have no environment.
         from phalanx.runner.environments.environment import job_variables
-        from phalanx.runner.environments.preparation import Preparation
 
         head, message = read_roster().head.name, self.status.message
         preparation = Preparation(self._context, self._directory, self._job, head)
@@ -202,7 +203,6 @@ class Supervisor:
         """Return the plan on the nodes that the scheduler grants; None: the job has ended."""
         # Here, because most jobs use no scheduler.
         from phalanx.runner.batch.allocation import Allocation, EndedError, request_for
-        from phalanx.runner.batch.scheduling import caller
 
         call = caller(scheduler.NAME, self._directory)
         self._allocation = Allocation(scheduler, call, self._context, self._on_queue, self._on_submitted)

@@ -15,6 +15,7 @@ from phalanx.runner.batch.scheduling import count_here, granted_gpus
 from phalanx.runner.head.membership import read_roster, this_node
 from phalanx.runner.login import SSH, quoted
 from phalanx.runner.names import RUNNER, WORK
+from phalanx.runner.starter.guard import main as serve
 from phalanx.runner.system import MARK, spawn
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ def attend(scheduler: Scheduler, directory: str, allocation: str, nodes: int, pl
     set_environment(scheduler)
     if gpus is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-    from phalanx.runner.starter.guard import main as serve
-
     serve(os.path.basename(directory), os.path.join(directory, WORK), node.head)
     return 0
 

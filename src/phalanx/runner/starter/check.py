@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-# The C half, for the reason that lean.py gives.
-import _socket
 import errno
+import json
 import os
+import socket
 
-from phalanx.runner import lean
 from phalanx.runner.system import COMMAND_NOT_FOUND, ENVIRONMENT
 
 TYPE_CHECKING = False
@@ -100,7 +99,7 @@ def python_target(command: Sequence[str]) -> List[str]:
 def missing_packages(target: Sequence[str], answer: bytes) -> str:
     """Return a message about missing packages that the target imports; `answer` is the output of imports.py."""
     try:
-        names = lean.loads(answer)
+        names = json.loads(answer)
     except ValueError:
         names = []  # it found no answer
     what = ", ".join(f"'{name}'" for name in names)
@@ -116,9 +115,9 @@ def taken(ports: Sequence[int]) -> List[int]:
 
 
 def _is_taken(port: int) -> bool:
-    probe = _socket.socket()
+    probe = socket.socket()
     # As servers do: connections left by an earlier server must not count.
-    probe.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         probe.bind(("", port))
     except OSError as error:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-# The C half, for the reason that lean.py gives.
-import _signal  # pyright: ignore[reportMissingImports]
 import errno
 import os
+import signal
 import sys
 import time
 
@@ -30,8 +29,8 @@ def main(job_id: str, work: str, is_head: bool) -> None:
     if pid == 0:
         _become_starter(job_id, work)
     received = []
-    for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT):
-        _signal.signal(number, lambda got, _: (received.append(got), os.kill(pid, got)))
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda got, _: (received.append(got), os.kill(pid, got)))
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code not in (0, _ABANDONED):
         _end_orphans(job_id)
@@ -47,7 +46,7 @@ def _become_starter(job_id: str, work: str) -> None:
     status = _FAILED
     try:
         # When this process ends, the starter ends everything, as it does when the head is gone.
-        prctl(PR_SET_PDEATHSIG, _signal.SIGTERM)
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         starter = Starter(job_id, work)
         starter.run()
         status = _ABANDONED if starter.abandoned else 0
@@ -62,7 +61,7 @@ def _complain(error: Exception) -> None:
     if isinstance(error, OSError) and error.errno in _FULL:
         print(f"it has no room for a job: {error.strerror}: {error.filename}", file=sys.stderr)
         return
-    import traceback
+    import traceback  # here, because few fail
 
     traceback.print_exception(type(error), error, error.__traceback__)
 

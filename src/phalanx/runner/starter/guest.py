@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-# The C half, for the reason that lean.py gives.
-import _socket
+import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class Guest:
         self._loop = loop
         self._job_id = job_id
         self._on_trouble = on_trouble
-        self._agent: Optional[_socket.socket] = None
+        self._agent: Optional[socket.socket] = None
         self._has_data = False
         self._told = b""
 
@@ -39,7 +38,7 @@ class Guest:
         """Register unless that is done. Call this repeatedly: the agent may not run yet, or may restart."""
         if self._agent or not self.token:
             return
-        agent = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         agent.setblocking(False)  # an agent that hangs must not block the starter
         try:
             agent.connect(SOCKET)
@@ -66,7 +65,7 @@ class Guest:
             except OSError:
                 self._lose(self._agent)
 
-    def _listen(self, agent: _socket.socket) -> None:
+    def _listen(self, agent: socket.socket) -> None:
         try:
             told = agent.recv(_READ_BYTES)
         except OSError:
@@ -84,7 +83,7 @@ class Guest:
             elif kind in ("lost", "unsaved", "unsure"):
                 self._on_trouble(reason, kind)
 
-    def _lose(self, agent: _socket.socket) -> None:
+    def _lose(self, agent: socket.socket) -> None:
         self._loop.forget(agent.fileno())
         agent.close()
         self._agent, self._told, self._has_data, self.is_settled = None, b"", False, True

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-# The C half, for the reason that lean.py gives.
-import _signal  # pyright: ignore[reportMissingImports]
+import signal
 
 from phalanx.runner.reaper import children_of, kill, processes
 
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Dict, List, Mapping, Optional, Set
 
 # What Slurm's users choose for the same purpose (`sbatch --signal=USR1@120`).
-SIGNAL = _signal.SIGUSR1
+SIGNAL = signal.SIGUSR1
 
 
 class Notice:

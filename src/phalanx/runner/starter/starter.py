@@ -7,15 +7,15 @@ open proves nothing.
 
 from __future__ import annotations
 
-# The C halves, for the reason that lean.py gives.
-import _signal  # pyright: ignore[reportMissingImports]
-import _socket
 import _thread
+import json
 import os
 import select
+import signal
+import socket
 import time
 
-from phalanx.runner import frames, lean
+from phalanx.runner import frames
 from phalanx.runner.environments import node_copy
 from phalanx.runner.liveness import BEAT_EVERY_S, FENCE_S, Contact, Pace
 from phalanx.runner.loop import READ_BYTES, Loop, Sender
@@ -123,10 +123,10 @@ class Starter:
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_read, False)
         os.set_blocking(wake_write, False)
-        _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        _signal.signal(_signal.SIGCHLD, lambda *_: None)
-        for number in (_signal.SIGTERM, _signal.SIGHUP, _signal.SIGINT):
-            _signal.signal(number, lambda *_: self._give_up("its starter was ended by a signal"))
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, lambda *_: self._give_up("its starter was ended by a signal"))
         self._loop.watch(wake_read, self._on_signal)
 
     def _on_signal(self, fd: int) -> None:
@@ -149,7 +149,7 @@ class Starter:
             return
         self._contact.heard()
         for kind, _, number, payload in self._reader.feed(data):
-            self._handle(kind, number, lean.loads(payload) if payload else {})
+            self._handle(kind, number, json.loads(payload) if payload else {})
 
     def _handle(self, kind: int, number: int, body: Dict[str, Any]) -> None:
         if kind == frames.CHECK:
@@ -273,14 +273,14 @@ class Starter:
         for pid in self._spawned:
             if pid in self._numbers:
                 try:
-                    os.killpg(pid, _signal.SIGTERM)
+                    os.killpg(pid, signal.SIGTERM)
                 except ProcessLookupError:
-                    kill(pid, _signal.SIGTERM)  # it has no group of its own yet
+                    kill(pid, signal.SIGTERM)  # it has no group of its own yet
 
     def _kick(self) -> None:
         for pid, number in self._numbers.items():
             if number >= frames.FIRST_RANK_NUMBER:
-                kill(pid, _signal.SIGKILL)
+                kill(pid, signal.SIGKILL)
 
     def _pass_on_notice(self) -> None:
         if self._notice:
@@ -289,7 +289,7 @@ class Starter:
 
     def _ended(self, number: int, code: int) -> None:
         body = {"code": code, "at": time.time(), "ending": self._is_terminated, "oom_kills": None}
-        if code == -_signal.SIGKILL and self._oom_kills_before is not None:
+        if code == -signal.SIGKILL and self._oom_kills_before is not None:
             body["oom_kills"] = max(0, (oom_kills() or 0) - self._oom_kills_before)
         self._output.drain(number)
         self._out.send(frames.pack_json(frames.EXIT, body, number))
@@ -298,13 +298,13 @@ class Starter:
 
     def _listen(self) -> None:
         self._socket_name = f"phalanx-{self._job_id}-{os.getpid()}"
-        listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind("\0" + self._socket_name)
         listener.listen(1024)
         self._loop.watch(listener.fileno(), lambda _: self._accept(listener))
 
-    def _accept(self, listener: _socket.socket) -> None:
-        keeper = _socket.socket(fileno=listener._accept()[0])  # pyright: ignore[reportAttributeAccessIssue]
+    def _accept(self, listener: socket.socket) -> None:
+        keeper, _ = listener.accept()
         if not peer_is_us(keeper):
             keeper.close()
             return
@@ -312,9 +312,9 @@ class Starter:
         self._next_rank += 1
         self._loop.watch(keeper.fileno(), lambda _: self._read_keeper(keeper, number))
 
-    def _read_keeper(self, keeper: _socket.socket, number: int) -> None:
+    def _read_keeper(self, keeper: socket.socket, number: int) -> None:
         try:
-            message, fds = lean.receive(keeper, 1 << 20, 2)
+            message, fds, _, _ = socket.recv_fds(keeper, 1 << 20, 2)
         except OSError:
             message, fds = b"", []
         if len(fds) == 1:
@@ -345,10 +345,10 @@ class Starter:
         stat = process_stat(pid)
         if code is None and stat and stat["parent"] == str(os.getpid()):
             # The engine killed only the keeper, but meant its rank, now a child of this process; reap() finds its end.
-            os.kill(pid, _signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
             return
         del self._numbers[pid]
-        self._ended(number, -_signal.SIGKILL if code is None else code)
+        self._ended(number, -signal.SIGKILL if code is None else code)
 
     # The end.
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phalanx.node import validate
+from phalanx.objects import trees
 from phalanx.runner import checked
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_record import JobRecord
@@ -18,6 +19,7 @@ from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_PREFIX, REFUSED_STAT
 from phalanx.runner.process import PreparedJob, RefusedError, planned
 from phalanx.runner.system import forget_other_jobs, raise_file_limit, roster_path, spawn
 from phalanx.runner.verbs import checkpoints
+from phalanx.runner.verbs.follow import follow
 
 if TYPE_CHECKING:
     from typing import BinaryIO, Dict, Mapping, Sequence
@@ -60,7 +62,6 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
         return _refuse(error)
     # Here, because a refused job needs none of it.
     from phalanx.runner.head.begin import begin
-    from phalanx.runner.verbs.follow import follow
 
     begin(directory, job, plugins, roster)
     if not detach:
@@ -177,8 +178,6 @@ def _keep(job: JobRecord, directory: str) -> None:
 
 def _remove(directory: str) -> None:
     """Remove a refused job's directory: no process was started, so it is not listed."""
-    from phalanx.objects import trees
-
     trees.remove(directory)
 
 
