@@ -123,7 +123,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'phalanx' has no attribute '{name}'")
-    import importlib
+    import importlib  # here, because `import phalanx` alone does not need it
 
     value = getattr(importlib.import_module(_PUBLIC[name]), name)
     globals()[name] = value

@@ -7,11 +7,11 @@ import importlib.util
 import io
 import marshal
 import os
+import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tarfile import DIRTYPE, TarInfo
 from typing import IO, TYPE_CHECKING
 
 from phalanx.code import cache
@@ -58,9 +58,6 @@ def tar(
 
     The last document proves that the stream is complete: tar does not notice a stream that was cut between two members.
     """
-    # Imported here, because a job's runner is started before its code is scanned.
-    import tarfile
-
     out = io.BytesIO()
     # GNU's format keeps file names as bytes, valid UTF-8 or not.
     with tarfile.open(
@@ -154,14 +151,14 @@ class _Padded(io.RawIOBase):
 
 
 def _add_document(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    info = TarInfo(name)
+    info = tarfile.TarInfo(name)
     info.size, info.mode = len(content), 0o600
     archive.addfile(info, io.BytesIO(content))
 
 
 def _add_directory(archive: tarfile.TarFile, name: str) -> None:
-    info = TarInfo(name)
-    info.type, info.mode = DIRTYPE, 0o700
+    info = tarfile.TarInfo(name)
+    info.type, info.mode = tarfile.DIRTYPE, 0o700
     archive.addfile(info)
 
 

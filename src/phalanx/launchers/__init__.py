@@ -26,6 +26,6 @@ def load(name: str) -> Launcher:
         from phalanx.runner.process import RefusedError
 
         raise RefusedError(f"there is no launcher '{name}'\nThe launchers are: {', '.join(LAUNCHERS)}.")
-    import importlib
+    import importlib  # here, because the command line imports this package for its help
 
     return importlib.import_module(LAUNCHERS[name])  # pyright: ignore[reportReturnType]

@@ -10,7 +10,7 @@ import sys
 from phalanx.node import disk, files, loader, wire
 from phalanx.node.aws_client import Aws, AwsError
 from phalanx.node.metadata import Metadata
-from phalanx.node.settings import Patience, Settings
+from phalanx.node.settings import ON_AWS, Patience, Settings
 from phalanx.node.sigv4 import Request
 
 
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     root = os.environ.get("PHALANX_ROOT", "")
     with open(f"{root}/opt/phalanx/config.json", encoding="utf-8") as file:
         config = json.load(file)
-    patience = Patience.of(config.get("patience", ""))
+    patience = _patience(config)
     metadata = Metadata(patience)
     while True:
         try:
@@ -40,6 +40,14 @@ def main(arguments: list[str]) -> int:
                 print(f"phalanx: the failure could not be reported: {problem}", flush=True)
             if not isinstance(error, AwsError):
                 return 1
+
+
+def _patience(config: dict[str, str]) -> Patience:
+    """Return the times in the settings; those for AWS if they are wrong, which `Settings.of` then refuses."""
+    try:
+        return Patience.of(config.get("patience", ""))
+    except (TypeError, ValueError):
+        return ON_AWS
 
 
 def _run(arguments: list[str], settings: Settings, metadata: Metadata, root: str) -> int:
@@ -65,7 +73,7 @@ def _run(arguments: list[str], settings: Settings, metadata: Metadata, root: str
 
 def _report(config: dict[str, str], metadata: Metadata, patience: Patience, error: Exception) -> None:
     """Report why there is no agent: a head to CloudFormation, a worker to its head."""
-    import traceback
+    import traceback  # here, because few fail
 
     text = str(error)
     if not isinstance(error, (OSError, AwsError)):

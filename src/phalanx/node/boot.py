@@ -38,7 +38,7 @@ def boot(settings: Settings, metadata: Metadata, root: str = "", by_unit: bool =
             action()
         failed = False
     except Exception as error:
-        from phalanx.node import failure
+        from phalanx.node import failure  # here, because few boots fail
 
         files.write(root + BOOTED, f"failed: {step}\n")
         failure.report(settings, agent, step, error)
@@ -147,7 +147,7 @@ def _run_script(agent: Agent) -> None:
     if not os.path.exists(loader.SCRIPT) or not os.path.getsize(loader.SCRIPT):
         return
     if settings.head:
-        from phalanx.node import progress
+        from phalanx.node import progress  # here, because only a head has it
 
         # A script may end this machine or process: the progress shows then that it was the script.
         progress.report(agent)

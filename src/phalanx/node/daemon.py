@@ -75,9 +75,9 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
             agent.log.ship(agent.stream)
             _live(agent, desk, end)
         except Exception as error:
-            import traceback
+            import traceback  # here, because few fail
 
-            from phalanx.node import failure
+            from phalanx.node import failure  # here, because few fail
 
             traceback.print_exc()
             may_pass = time.monotonic() < end or files.read(root + contract.ROSTER)
@@ -93,12 +93,12 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
 def _live(agent: Agent, desk: credentials.Desk, end: float) -> None:
     """Run as head or worker. Never returns. Each imports only its own part, a third of the agent."""
     if agent.settings.metrics:
-        from phalanx.node import nfs_metrics
+        from phalanx.node import nfs_metrics  # here, because few clusters have metrics
 
         threading.Thread(target=nfs_metrics.watch, args=(agent,), daemon=True).start()
     if agent.settings.head:
-        from phalanx.node import progress
-        from phalanx.node.head import Head
+        from phalanx.node import progress  # here, because a worker needs none of it
+        from phalanx.node.head import Head  # here, for the same reason
 
         agent.step = _GPUS
         progress.begin(agent)
@@ -107,7 +107,7 @@ def _live(agent: Agent, desk: credentials.Desk, end: float) -> None:
             Head(agent).serve()
         finally:
             agent.settled = True
-    from phalanx.node import worker
+    from phalanx.node import worker  # here, because a head needs none of it
 
     _mount_data(agent, desk, end)
     worker.serve(agent)
@@ -116,7 +116,7 @@ def _live(agent: Agent, desk: credentials.Desk, end: float) -> None:
 def _mount_data(agent: Agent, desk: credentials.Desk, end: float) -> None:
     """Mount what jobs read from S3, once in this process's life. Raises CommandError, but not on a member."""
     if agent.settings.data and not desk.mounts:
-        from phalanx.node import data_mounts
+        from phalanx.node import data_mounts  # here, because few clusters have mounts
 
         step, agent.step = agent.step, _DATA
         mounts = data_mounts.DataMounts(agent, desk)

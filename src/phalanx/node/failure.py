@@ -55,7 +55,7 @@ def _unexpected(error: Exception) -> CommandError:
     """Describe an error of the cloud by its message, and a bug of ours with its traceback."""
     text = str(error)
     if not isinstance(error, (OSError, AwsError)):
-        import traceback
+        import traceback  # here, because only a bug is shown with it
 
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return CommandError(type(error).__name__, 1, text[-TAIL_BYTES:])

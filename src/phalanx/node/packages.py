@@ -44,8 +44,8 @@ def lacking(path: str, root: str = "", serves: bool = False) -> list[str]:
     if not os.access(root + _APT, os.X_OK) or not os.access(f"{root}/usr/bin", os.W_OK):
         return []
     import glob  # here, because only an image that may lack some needs them
-    import importlib.util
-    import shutil
+    import importlib.util  # here, for the same reason
+    import shutil  # here, for the same reason
 
     nfs = any(os.path.exists(f"{root}/sbin/mount.{kind}") for kind in ("efs", "nfs4"))
     there = {
@@ -87,7 +87,7 @@ def install_mountpoint(patience_s: float, say: Callable[[str], None], root: str 
 
     Raises CommandError.
     """
-    import shutil
+    import shutil  # here, because few clusters mount S3
 
     if shutil.which("mount-s3", path=f"{root}/usr/bin:{root}/usr/sbin:{root}/usr/local/sbin"):
         return

@@ -249,7 +249,7 @@ def _end_with_this_process() -> Callable[[], None] | None:
     """
     if sys.platform != "linux":
         return None
-    from phalanx.runner.system import PR_SET_PDEATHSIG, prctl
+    from phalanx.runner.system import PR_SET_PDEATHSIG, prctl  # here, because other systems have no prctl
 
     parent = os.getpid()
 

@@ -11,8 +11,8 @@ import sys
 
 def work() -> None:
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    import numpy as np
-    import tensorflow as tf
+    import numpy as np  # here, after the environment is set
+    import tensorflow as tf  # here, after the environment is set
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     number = json.loads(os.environ["TF_CONFIG"])["task"]["index"]

@@ -12,7 +12,7 @@ ROLES = ("scheduler", "server", "worker", "worker")
 
 
 def work() -> None:
-    import mxnet as mx
+    import mxnet as mx  # here, because it begins to serve when it is imported
 
     store = mx.kvstore.create("dist_sync")
     # A number, as gluon's own keys are: MXNet does not mix them with names.

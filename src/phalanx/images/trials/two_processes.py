@@ -8,9 +8,9 @@ import sys
 
 
 def work(address: str, number: int) -> None:
-    import jax
-    import numpy as np
-    from jax.sharding import AxisType, NamedSharding, PartitionSpec
+    import jax  # here, because only the child processes need it
+    import numpy as np  # here, for the same reason
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec  # here, for the same reason
 
     jax.distributed.initialize(address, 2, number)
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))

@@ -158,6 +158,6 @@ class Runner:
 
 def _log_traceback() -> None:
     # Here, because it takes 10 ms and only a bug needs it.
-    import traceback
+    import traceback  # here, because only a bug is shown with it
 
     traceback.print_exc()

@@ -37,7 +37,7 @@ def main(job_id: str, work: str, is_head: bool) -> None:
         scratch.remove()
     # A machine that shuts down sends SIGTERM to all processes, and must not restart the job meanwhile.
     if code != 0 and is_head and not received:
-        from phalanx.runner.head.settle import settle_in_background
+        from phalanx.runner.head.settle import settle_in_background  # here, because only a lost head needs it
 
         settle_in_background(os.path.dirname(work))
 

@@ -80,7 +80,7 @@ def _wait(pid: int) -> int:
 
 def _end_alike(code: int) -> None:
     if code < 0:
-        import resource
+        import resource  # here, because few ranks end by a signal
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank has left its own core dump
         if -code != _signal.SIGKILL:
