@@ -12,7 +12,6 @@ import click
 from phalanx.cli.carrying import Meter
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.cli.starting import start_own
-from phalanx.cluster.stage_data import put_job
 from phalanx.jobs.transfer import put
 
 if TYPE_CHECKING:
@@ -55,6 +54,8 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
 
 
 def _from_s3(cluster: Cluster, arguments: tuple[str, ...]) -> int:
+    from phalanx.cluster.stage_data import put_job  # here, because only a copy from S3 needs the SDK
+
     if arguments[-1].startswith(_S3) and len(arguments) > 1:
         raise click.UsageError(f"`phalanx data put {shlex.join(arguments)}` copies to S3")
     if len(arguments) != 2:
