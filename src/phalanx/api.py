@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from phalanx import connection
 from phalanx.cluster import cluster_record as store
-from phalanx.cluster import gather
+from phalanx.cluster import gather, scaling
+from phalanx.cluster.bring_up import BringUp, Note
+from phalanx.cluster.take_down import TakeDown
+from phalanx.cluster.update import described
 from phalanx.errors import ClusterError, JobError
 from phalanx.jobs import environments, transfer
 from phalanx.jobs.future import JobFuture
 from phalanx.jobs.job import JobSpec, JobStatus, list_jobs, open_job, submit
 from phalanx.launchers import LAUNCHERS
+from phalanx.spec.spec_load import load, with_location
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -51,9 +55,6 @@ class Cluster:
         Raises SpecError, CloudError, ClusterError for a change without consent, or StackFailed after everything was
         rolled back.
         """
-        from phalanx.cluster.bring_up import BringUp
-        from phalanx.spec.spec_load import load, with_location
-
         wanted = load(Path(spec))
         connection.begin(wanted.cloud)
         bring_up = BringUp(connection.connect(wanted.cloud, wanted.region), wanted, _approving(change))
@@ -163,8 +164,6 @@ class Cluster:
 
         Data in the shared directory is kept unless the cluster's file says `keep: no`.
         """
-        from phalanx.cluster.take_down import TakeDown
-
         for _ in TakeDown(connection.connect(self._record.cloud, self._record.region), self.name).steps():
             pass
         self._made_here = False
@@ -186,8 +185,6 @@ def _approving(change: bool | Callable[[Proposal], bool]) -> Callable[[Proposal]
     """Return what raises ClusterError for a change that is not wanted."""
 
     def approve(proposal: Proposal) -> None:
-        from phalanx.cluster.update import described
-
         if not (change(proposal) if callable(change) else change):
             raise ClusterError(
                 f"cluster {proposal.cluster} exists with other settings: {described(proposal.settings)}",
@@ -201,9 +198,6 @@ def _resized(up: Up, progress: Callable[[Step], object] | None) -> Up:
     """Give a cluster the number of nodes that its changed file wants."""
     if up.resize is None:
         return up
-    from phalanx.cluster import scaling
-    from phalanx.cluster.bring_up import Note
-
     there = replace(up, cluster=connection.attached(up.cluster))
     return scaling.resized(there, up.resize, lambda text: progress(Note(text)) if progress else None)
 

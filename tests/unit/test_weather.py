@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from phalanx.local.local import LocalCloud
 
 from localcloud.weather import forecast
 from localcloud.weather.forecast import KINDS, RULES, Forecast
 from localcloud.weather.sky import Weather
 from phalanx.cli.weather import weather as command
 from phalanx.local import endpoint
+from phalanx.local.local_aws import LocalAws
+from phalanx.local.this_machine import ThisMachine
 from phalanx.node.settings import ON_AWS, Patience
 from phalanx.spec.spec import ClusterSpec
 
@@ -45,7 +46,7 @@ def test_speed_divides_delays_of_awss_own():
 @pytest.mark.parametrize(("speed", "call_s"), [(1, 60), (10, 6)])
 def test_speed_divides_the_times_of_agents_of_a_cluster_that_comes_up_then(monkeypatch, speed, call_s):
     monkeypatch.setattr(endpoint, "weather_speed", lambda: speed)
-    facts = LocalCloud("us-east-1").facts(ClusterSpec(name="demo", nodes=1), "")
+    facts = ThisMachine(LocalAws("us-east-1")).facts(ClusterSpec(name="demo", nodes=1), "")
     assert facts.patience.call_s == call_s
     assert facts.patience == Patience(*(wait_s / speed for wait_s in ON_AWS))
 

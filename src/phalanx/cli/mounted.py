@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import buckets
 from phalanx.plan import mounted_data
 from phalanx.spec.spec_data import mounted
 
@@ -24,5 +23,7 @@ def scattered(cluster: Cluster, command: Sequence[str]) -> Iterator[str]:
         if re.search(rf"{re.escape(place.directory)}(?![\w-])", words)
     }
     if named:
+        from phalanx.aws import buckets  # here: it loads botocore, which few runs need
+
         api: Any = cluster.aws()
         yield from mounted_data.scattered(named, buckets.count(api, named))

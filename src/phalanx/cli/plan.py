@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phalanx import connection, template
+from phalanx import connection
 from phalanx.aws import domains
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.options import debug_option, file_option, json_option
@@ -21,7 +21,7 @@ from phalanx.counts import counted
 from phalanx.errors import NewerFormat, PhalanxError
 from phalanx.plan import plan_text
 from phalanx.spec.spec_load import with_location
-from phalanx.template import is_large, request
+from phalanx.template import egress, is_large, request
 
 if TYPE_CHECKING:
     from phalanx.aws.model import StackState
@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 @file_option
 @json_option
 @offline_option
-@click.option("--egress", is_flag=True, help="Show every host and port that nodes contact, in place of the plan.")
+@click.option(
+    "--egress", "shows_egress", is_flag=True, help="Show every host and port that nodes contact, in place of the plan."
+)
 @debug_option
-def command(file: Path, as_json: bool, offline: bool, egress: bool) -> None:
+def command(file: Path, as_json: bool, offline: bool, shows_egress: bool) -> None:
     """Show what `up` would create: machines, zone, image, hourly cost, warnings. Changes nothing.
 
     If a cluster of that name is there, it says what `up` would do with it.
@@ -49,7 +51,7 @@ def command(file: Path, as_json: bool, offline: bool, egress: bool) -> None:
       phalanx plan --egress             # for a network that lets nothing else out
     """
     plan = planned(file, offline)
-    if egress:
+    if shows_egress:
         _show_egress(plan, as_json)
         return
     asked = not (offline or plan.facts.not_asked)
@@ -85,7 +87,7 @@ def _require_bucket(spec: ClusterSpec, bucket: str) -> None:
 
 
 def _show_egress(plan: Plan, as_json: bool) -> None:
-    found = template.egress.of(plan, domains.of(plan.spec.region))
+    found = egress.of(plan, domains.of(plan.spec.region))
     if as_json:
         print_json([asdict(one) for one in found])
     else:

@@ -23,6 +23,7 @@ from phalanx.errors import ClusterError, PhalanxError, StackFailed
 from phalanx.node import outcome
 from phalanx.node.account import UID as JOB_UID
 from phalanx.node.roster import Roster
+from phalanx.node.settings import ON_AWS
 from phalanx.plan.emr_cluster import EmrCluster, Instance
 from phalanx.template import emr_adopted
 from phalanx.template.emr_adopted import Terms
@@ -120,7 +121,7 @@ class EmrAdoption:
         except Exception as error:
             self._problem = str(error)
         if self._problem:
-            outcome.signal(handle, "FAILURE", f"the agent could not be started: {self._problem}")
+            outcome.signal(handle, "FAILURE", f"the agent could not be started: {self._problem}", ON_AWS)
 
     def _undo(self, creation: Creation) -> Iterator[Progress]:
         """Release the nodes, delete the stack, and raise StackFailed with the reason."""

@@ -88,8 +88,7 @@ def assignments(lines: Iterable[str]) -> Dict[str, str]:
 
 def relay(job_id: str, hello: str) -> int:
     """Pass stdin and stdout, on the head, to the job's runner, and stay until it is done with them."""
-    # Here, because only the head's part needs it.
-    from phalanx.runner.head.doorway import ATTEND, socket_name  # here, because only the usher needs it
+    from phalanx.runner.head.runner_socket import ATTEND, socket_name  # here, because only the head's part needs it
 
     runner = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     try:
