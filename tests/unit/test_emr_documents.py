@@ -13,7 +13,7 @@ from clusters import FACTS, spec
 from fake_cloud import described, event, noted
 
 from phalanx.aws.model import StackState
-from phalanx.cluster.resume import require_living
+from phalanx.cluster.diagnosis import require_living
 from phalanx.cluster.why import Evidence, diagnose
 from phalanx.emr.instance_groups import InstanceGroups
 from phalanx.errors import ClusterError, SpecError

@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING
 
 from phalanx.aws import change_sets, stacks
 from phalanx.aws.model import StackState
-from phalanx.cluster import boot_logs, causes, forgotten, keys, rivals, shortage
+from phalanx.cluster import failed_creation, forgotten, keys, rivals, shortage
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.cluster.deletion import Deletion, file_systems_of
-from phalanx.cluster.evidence import collect, keep
+from phalanx.cluster.deletion import Deletion
+from phalanx.cluster.diagnosis import require_living
 from phalanx.cluster.note import Note
 from phalanx.cluster.ready import record_ready
-from phalanx.cluster.resume import Resumption, require_living
-from phalanx.cluster.spending import limits_now
+from phalanx.cluster.resume import renew_limits, start_again
 from phalanx.cluster.stack import Creation, Progress, Stack, deploy, read_roster, require_ours
 from phalanx.cluster.update import Approve, Proposal, Settings, Update, described, follow, refuse_fixed
-from phalanx.cluster.why import Diagnosis, Evidence, diagnose
 from phalanx.errors import CloudError, ClusterError, NoCapacity, PhalanxError, StackFailed
 from phalanx.node.roster import Roster
-from phalanx.plan.plan import Plan, known_sizes
+from phalanx.plan.plan import Plan
 from phalanx.plan.plan_text import installed_at_boot, warnings
 from phalanx.spec.spec import ClusterSpec
 from phalanx.ssh.remote import NotListening, Remote
@@ -35,7 +33,6 @@ _LOGIN_RETRIES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 # Settings that may change after `up`: what `down` keeps, how few nodes a creation accepts, the types that were not
 # needed, the way of the document, and the limits, which count from the next start of the nodes.
 _FREE = frozenset({"keep", "min", "lease_s", "bucket", "budget", "other_types"})
-_LIMITS = ("lease_s", "budget")
 _WAIT = "Wait until its status changes, or remove it with `phalanx down`."
 _UNDO = "`aws cloudformation continue-update-rollback --stack-name {}` takes it back; or remove it with `phalanx down`."
 _NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
@@ -126,40 +123,11 @@ class BringUp:
         running = require_living(found.name, self.cloud.machines.running(found.name))
         stopped = running is not None and running.stopped
         if stopped:
-            yield Note(f"cluster {found.name} had stopped its nodes; starting them again")
-            resumption = Resumption(self.cloud, found)
-            limits = limits_now(self.cloud, found, self._chosen, resumption.gpus, resumption.nodes)
-            if limits.lease_s:
-                self.cloud.machines.end_at(found.name, time.time() + limits.lease_s)
-            yield from resumption.steps()
+            yield from start_again(self.cloud, found, self._chosen)
         else:
-            yield from self._renew_limits(found)
+            has_new_type = "type" in self._changed
+            yield from renew_limits(self.cloud, found, self._chosen, _recorded(found.name), has_new_type)
         self._finish(found, already=not stopped)
-
-    def _renew_limits(self, found: StackState) -> Iterator[Step]:
-        """Give a running cluster a new lease if the file's lease or budget has changed, counted from now.
-
-        A type with GPUs has a lease by default, so a cluster that gets one for the first time gets a lease, too.
-        """
-        before, wanted = _recorded(found.name), self._settings()
-        is_other = any(before.get(key) != wanted[key] for key in _LIMITS)
-        if not is_other and not self._lacks_lease(found.name):
-            return
-        roster = read_roster(self.cloud, found.outputs["RosterTable"])
-        gpus = max((node.gpus for node in roster.nodes), default=0) if roster else 0
-        gpus = max(gpus, (known_sizes(self._chosen.type) or {}).get("gpus", 0))
-        limits = limits_now(self.cloud, found, self._chosen, gpus, roster.requested if roster else self.spec.nodes)
-        if not is_other and not limits.lease_s:
-            return
-        end_s = time.time() + limits.lease_s if limits.lease_s else None
-        self.cloud.machines.end_at(found.name, end_s)
-        when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(end_s)) if end_s else "never"
-        yield Note(f"the lease or the budget has changed: all nodes stop {when}")
-
-    def _lacks_lease(self, name: str) -> bool:
-        """Whether the cluster has another type now, and no end."""
-        running = self.cloud.machines.running(name) if "type" in self._changed else None
-        return running is not None and running.end_s is None
 
     def _approved(self, found: StackState) -> Approve:
         """Return what asks the user, and then knows that there is an update."""
@@ -282,36 +250,9 @@ class BringUp:
             cluster.forget()
             raise rivals.deleted(self.spec.name)
         if creation.state is None or not creation.ready:
-            yield from self._clean_up_failure(cluster, creation)
+            yield from failed_creation.clean_up(cluster, creation)
         else:
             self._finish(creation.state, already=False)
-
-    def _clean_up_failure(self, cluster: Cluster, creation: Creation) -> Iterator[Step]:
-        """Save the boot logs, delete the stack, and raise StackFailed with the reason."""
-        logs, failure = creation.boot_logs(), creation.failure()
-        saved = boot_logs.save(cluster, logs)
-        diagnosis = self._diagnose(cluster, creation, failure, logs)
-        reason = "\n".join([f"cluster {self.spec.name} did not come up:", failure, *boot_logs.tails(logs, failure)])
-        try:
-            # Nobody has used its file systems yet.
-            yield from Deletion(creation.stack, file_systems_of(creation.stack)).steps()
-        except CloudError as error:
-            left = f"Not everything that it created could be deleted: {error.message}"
-            raise StackFailed(f"{reason}\n\n{left}", error.hint) from error
-        cluster.forget(keep_logs=True)
-        hint = "Everything was rolled back and the stack was deleted: nothing is left, and the name is free."
-        if diagnosis.cause not in (None, causes.UNKNOWN):
-            hint = f"The cause: {diagnosis.cause.name}. {diagnosis.cause.advice}\n{hint}"
-        kind = NoCapacity if shortage.is_shortage(failure) else StackFailed
-        raise kind(reason, f"{hint}\nBoot logs: {saved}" if saved else hint)
-
-    def _diagnose(self, cluster: Cluster, creation: Creation, failure: str, logs: Mapping[str, str]) -> Diagnosis:
-        """Name the cause, and store its evidence for `phalanx why`: the stack is about to be deleted."""
-        found = Evidence(verdict=failure, logs=logs)
-        if creation.state is not None:
-            found = replace(collect(self.cloud, creation.state, failure, with_logs=False), logs=logs)
-        keep(cluster, found)
-        return diagnose(found)
 
     def _require_key(self, found: StackState) -> None:
         """Raise ClusterError unless an existing stack has this machine's key."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from phalanx.aws import stacks
-from phalanx.aws.model import StackState
+from phalanx.aws.model import Running, StackState
 from phalanx.cluster import ssh_access, ssh_config
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.cluster.resume import require_living
 from phalanx.cluster.stack import read_authority
 from phalanx.errors import ClusterError, ClusterGone
 from phalanx.spec.cloud_names import is_local
@@ -59,6 +58,17 @@ def _renew_trust(cluster: Cluster) -> bool:
     """Read the authority again; return True if it has changed, so that another attempt may succeed."""
     cloud = cluster.aws()
     return ssh_config.write_authority(cluster, read_authority(cloud, cluster.table))
+
+
+def require_living(name: str, running: Running | None) -> Running | None:
+    """Return `running`. Raise ClusterError for a cluster that its service has ended for good."""
+    if running is not None and running.ended:
+        raise ClusterError(
+            f"cluster {name} has no nodes: {running.ended}",
+            "`phalanx down --keep yes` keeps data in EFS, and `phalanx up` makes the cluster again with them. "
+            "A shared directory on the head's own disk (`storage: head`) is lost.",
+        )
+    return running
 
 
 def require_running(cluster: Cluster) -> None:

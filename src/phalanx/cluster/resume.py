@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from phalanx.aws.model import Running, StackState
+from phalanx.aws.model import StackState
+from phalanx.cluster.note import Note
+from phalanx.cluster.spending import limits_now
 from phalanx.cluster.stack import Deadline, NodeAnswered, NodeMissing, are_proven, read_roster
-from phalanx.errors import CloudError, ClusterError
+from phalanx.errors import CloudError
 from phalanx.node.roster import COMING, Roster
+from phalanx.plan.plan import known_sizes
+from phalanx.spec.spec import ClusterSpec
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
 
 # Beyond the time that a node may take: two machines are launched one after the other if the first head fails.
 _MORE_S = 10 * 60.0
-
-
-def require_living(name: str, running: Running | None) -> Running | None:
-    """Return `running`. Raise ClusterError for a cluster that its service has ended for good."""
-    if running is not None and running.ended:
-        raise ClusterError(
-            f"cluster {name} has no nodes: {running.ended}",
-            "`phalanx down --keep yes` keeps data in EFS, and `phalanx up` makes the cluster again with them. "
-            "A shared directory on the head's own disk (`storage: head`) is lost.",
-        )
-    return running
+_LIMITS = ("lease_s", "budget")
 
 
 class Resumption:
@@ -83,3 +77,40 @@ class Resumption:
                 f"the roster of cluster {self._state.name} is empty", "Run `phalanx down`, then `phalanx up`."
             )
         return roster
+
+
+def start_again(cloud: Aws, found: StackState, spec: ClusterSpec) -> Iterator[Note | NodeAnswered | NodeMissing]:
+    """Start the nodes of a stack that has none, with a new lease."""
+    yield Note(f"cluster {found.name} had stopped its nodes; starting them again")
+    resumption = Resumption(cloud, found)
+    limits = limits_now(cloud, found, spec, resumption.gpus, resumption.nodes)
+    if limits.lease_s:
+        cloud.machines.end_at(found.name, time.time() + limits.lease_s)
+    yield from resumption.steps()
+
+
+def renew_limits(
+    cloud: Aws, found: StackState, spec: ClusterSpec, before: Mapping[str, object], has_new_type: bool
+) -> Iterator[Note]:
+    """Give a running cluster a new lease if the file's lease or budget differs from `before`, counted from now.
+
+    A type with GPUs has a lease by default, so a cluster that gets one for the first time gets a lease, too.
+    """
+    is_other = any(before.get(key) != getattr(spec, key) for key in _LIMITS)
+    if not is_other and not (has_new_type and _lacks_lease(cloud, found.name)):
+        return
+    roster = read_roster(cloud, found.outputs["RosterTable"])
+    gpus = max((node.gpus for node in roster.nodes), default=0) if roster else 0
+    gpus = max(gpus, (known_sizes(spec.type) or {}).get("gpus", 0))
+    limits = limits_now(cloud, found, spec, gpus, roster.requested if roster else spec.nodes)
+    if not is_other and not limits.lease_s:
+        return
+    end_s = time.time() + limits.lease_s if limits.lease_s else None
+    cloud.machines.end_at(found.name, end_s)
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(end_s)) if end_s else "never"
+    yield Note(f"the lease or the budget has changed: all nodes stop {when}")
+
+
+def _lacks_lease(cloud: Aws, name: str) -> bool:
+    running = cloud.machines.running(name)
+    return running is not None and running.end_s is None
