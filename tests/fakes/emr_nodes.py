@@ -19,7 +19,6 @@ from local_clouds import api, endpoint
 
 from conftest import Terminal, a_terminal
 from localcloud.api.moto_setup import AMAZON_LINUX
-from localcloud.network import dial
 
 BUCKET = "emr-logs"
 LOGS = f"s3://{BUCKET}/logs"
@@ -87,7 +86,7 @@ class Emr:
     def ssh(self, user: str, host: str, line: str, given: str = "", agent: bool = False) -> str:
         """Run a line on a node, through ssh with the key pair; with `agent`, the node can use the key, too."""
         there = endpoint(self.terminal)
-        proxy = shlex.join([sys.executable, "-IS", str(dial.__file__), there["dial"], host, "22"])
+        proxy = shlex.join([*there["dial"], host, "22"])
         options = [f"ProxyCommand={proxy}", "ProxyUseFdpass=yes", "StrictHostKeyChecking=no", "IdentitiesOnly=yes"]
         options.append(f"UserKnownHostsFile={os.devnull}")
         chosen = [word for option in options for word in ("-o", option)]
