@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from benchmarks.drill.local_cluster import LocalCluster, listed, reason
 from localcloud.weather.absences import AWAY_S, WITHIN_S
-from phalanx.drill.local_cluster import LocalCluster, listed, reason
 
 KIND = "storage"
 SILENT = "the shared directory /efs does not answer"

@@ -23,8 +23,7 @@ from typing import Any
 
 from benchmarks.__main__ import machine
 from benchmarks.cluster import bench_cluster
-from benchmarks.drill import read
-from benchmarks.measure import GOES_ON, ROOT, record_to_go_on
+from benchmarks.measure import GOES_ON, ROOT, read_results, record_to_go_on
 from benchmarks.soak_cluster import NODES, Seen, SoakCluster, is_runner, verb_of
 
 WHOLE = 30  # kills
@@ -243,7 +242,7 @@ def soak(kills: int, seed: int, record: Path) -> list[dict[str, Any]]:
 
 def of_seed(record: Path, seed: int) -> list[dict[str, Any]]:
     """Read the results of earlier jobs of this seed."""
-    return [one for one in read(record) if one["seed"] == seed]
+    return [one for one in read_results(record) if one["seed"] == seed]
 
 
 def killed(results: Sequence[dict[str, Any]]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import statistics
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 REPEATS = 5
 BIN = Path(sys.executable).parent
@@ -35,6 +37,11 @@ def record_to_go_on(name: str, planned: int, over: Callable[[Path], int]) -> Pat
         if count := over(record):
             return record if count < planned else todays_result(name, "jsonl")
     return todays_result(name, "jsonl")
+
+
+def read_results(record: Path) -> list[dict[str, Any]]:
+    """Read a record of an earlier run, one result a line; no results if there is none."""
+    return [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,11 @@ from typing import Any
 
 from benchmarks.__main__ import machine
 from benchmarks.covering import Array, contained, cover
-from benchmarks.drill import read
-from benchmarks.measure import GOES_ON, record_to_go_on, todays_result
+from benchmarks.drill.life import Life, outcome
+from benchmarks.drill.local_cluster import LocalCluster, local_cluster
+from benchmarks.measure import GOES_ON, read_results, record_to_go_on, todays_result
 from benchmarks.options import Choice, complaints, planned
 from benchmarks.pairs_account import Account
-from phalanx.drill.life import Life, outcome
-from phalanx.drill.local_cluster import LocalCluster, local_cluster
 from phalanx.local.local_aws import LocalAws
 
 _DEADLINE_S = 600.0
@@ -199,7 +198,7 @@ def main() -> None:
     numbered = list(enumerate(made.choices))[: arguments.count]
 
     def left(record: Path) -> list[tuple[int, Choice]]:
-        known = [one["choice"] for one in read(record)]
+        known = [one["choice"] for one in read_results(record)]
         return [one for one in numbered if json.loads(json.dumps(one[1])) not in known]
 
     record = arguments.record or record_to_go_on("pairs", len(numbered), lambda path: len(left(path)))
@@ -211,7 +210,7 @@ def main() -> None:
 
 def _try_all(left: Sequence[tuple[int, Choice]], record: Path, at_once: int) -> list[dict[str, Any]]:
     """Try what is left, and append each result to the record; return all of it."""
-    results, pool = read(record), ThreadPoolExecutor(at_once)
+    results, pool = read_results(record), ThreadPoolExecutor(at_once)
     try:
         for ended in as_completed([pool.submit(try_out, *one) for one in left]):
             result = ended.result()

@@ -26,11 +26,11 @@ from typing import Any
 from benchmarks import absence
 from benchmarks.__main__ import machine
 from benchmarks.absence import Absence
+from benchmarks.drill.life import Life, outcome
+from benchmarks.drill.local_cluster import LocalCluster, local_cluster
+from benchmarks.drill.trial import busy
 from benchmarks.measure import GOES_ON, record_to_go_on, todays_result
 from localcloud.weather.forecast import KINDS
-from phalanx.drill.life import Life, outcome
-from phalanx.drill.local_cluster import LocalCluster, local_cluster
-from phalanx.drill.trial import busy
 from phalanx.local import images
 
 _SEEDS = 1000  # weathers of one seed, one for each trial

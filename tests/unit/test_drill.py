@@ -8,13 +8,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from benchmarks import measure
+from benchmarks.drill import __main__ as soak
+from benchmarks.drill import life, strikes, trial
+from benchmarks.drill.faults import FAULTS, possible
+from benchmarks.drill.life import Life
+from benchmarks.drill.local_cluster import LocalCluster, started
+from benchmarks.drill.scenarios import HEAD, WORKER, Scenario, plan
+from benchmarks.drill.trial import Result
 
-from phalanx.drill import life, strikes, trial
-from phalanx.drill.faults import FAULTS, possible
-from phalanx.drill.life import Life
-from phalanx.drill.local_cluster import LocalCluster, started
-from phalanx.drill.scenarios import HEAD, WORKER, Scenario, plan
-from phalanx.drill.trial import Result
 from phalanx.errors import PhalanxError
 
 
@@ -34,22 +36,44 @@ def test_a_step_that_can_t_succeed_has_a_reason_to_name():
     assert [name for name, fault in FAULTS.items() if not set(fault.fatal) <= set(fault.names)] == []
 
 
-def test_the_scenarios_are_listed_by_their_numbers(phalanx):
-    assert phalanx("local", "drill", "--list", "--seed", "7", "--only", "3", "--json") == 0
-    (shown,) = json.loads(phalanx.out)
+def test_the_scenarios_are_listed_by_their_numbers(monkeypatch, capsys):
+    assert drill(monkeypatch, "--list", "--seed", "7", "--only", "3", "--json") == 0
+    (shown,) = json.loads(capsys.readouterr().out)
     assert Scenario(**shown) == plan(4, 7, possible())[3]
 
 
 @pytest.mark.parametrize(("problems", "code"), [([], 0), (["run: lost"], 1)])
-def test_a_drill_that_failed_is_shown_and_decides_the_exit_code(phalanx, monkeypatch, problems, code):
+def test_a_drill_that_failed_is_shown_and_decides_the_exit_code(monkeypatch, capsys, problems, code):
     monkeypatch.setattr(trial, "run", lambda scenario, *_: Result(scenario, problems=problems))
-    assert phalanx("local", "drill", "--seed", "7", "--count", "2") == code
-    assert "seed 7, 2 scenarios; `phalanx local drill --seed 7 --only N` repeats one" in phalanx.err
-    assert phalanx.err.count(problems[0] if problems else "ready again, and gone after `down`") == 2
-    assert f"{0 if problems else 2} of 2 scenarios of seed 7" in phalanx.out
+    assert drill(monkeypatch, "--seed", "7", "--only", "0", "--only", "1") == code
+    shown = capsys.readouterr().err
+    assert shown.count(problems[0] if problems else "ready again, and gone after `down`") == 2
+    assert f"{0 if problems else 2} of 2 scenarios of seed 7" in shown
 
 
-def test_a_machine_that_became_busy_proves_nothing(phalanx, monkeypatch):
+def test_a_soak_of_drills_records_each_and_continues_where_it_ended(monkeypatch, tmp_path):
+    monkeypatch.setattr(measure, "RESULTS", tmp_path)
+    monkeypatch.setattr(soak, "machine", lambda: {"commit": "0" * 40, "cores": 2})
+    ran: list[int] = []
+    monkeypatch.setattr(trial, "run", lambda scenario, *_: ran.append(scenario.number) or Result(scenario))
+    assert drill(monkeypatch, "--seed", "7", "--count", "2") == 0
+    assert drill(monkeypatch, "--seed", "7", "--count", "3", "--record", str(next(tmp_path.glob("*.jsonl")))) == 0
+    assert ran == [0, 1, 2]
+    assert "3 drills of seed 7" in next(tmp_path.glob("*.txt")).read_text()
+
+
+def drill(monkeypatch, *arguments: str) -> int:
+    """Run `python -m benchmarks.drill`, and return its exit code."""
+    monkeypatch.setattr("sys.argv", ["drill", *arguments])
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    try:
+        soak.main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
+def test_a_machine_that_became_busy_proves_nothing():
     made = Result(plan(1, 1, possible())[0], problems=["late"], void="the machine had 9 tasks for each CPU")
     assert not made.failed
     assert made.verdict.startswith("void: the machine had 9")

@@ -47,7 +47,7 @@ ORDER = (
     ("emr",),
     ("connection",),
     ("plugins",),
-    ("api", "drill"),
+    ("api",),
     ("cli",),
     ("__main__",),
 )
@@ -82,7 +82,7 @@ MAY_PRINT = (
 ONLY_ON_LINUX = re.compile(
     r"/proc/|/sys/|/dev/shm|memfd_create|pidfd_|epoll|prctl|sched_|O_TMPFILE|O_PATH|SO_PEERCRED|eventfd|splice|AF_NETLINK"
 )
-LINUX_ROOMS = ("localcloud", "phalanx.drill", "phalanx.runner", "phalanx.netcheck", "phalanx.node")
+LINUX_ROOMS = ("localcloud", "phalanx.runner", "phalanx.netcheck", "phalanx.node")
 # It asks for the platform first; and these are the local cloud's processes, which are on Linux.
 LINUX_ELSEWHERE = {
     "phalanx.ssh.bounded": {"memfd_create"},
@@ -227,7 +227,7 @@ def modules() -> list[Module]:
 
 
 def core() -> list[Module]:
-    above = ("__main__", "api", "cli", "drill", "plugins", "localcloud")
+    above = ("__main__", "api", "cli", "plugins", "localcloud")
     return [module for module in modules() if module.part not in above]
 
 

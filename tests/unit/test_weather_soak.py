@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks.absence import SILENT, Absence
+from benchmarks.drill.local_cluster import LocalCluster
 from benchmarks.weather import ALL, plan
-
-from phalanx.drill.local_cluster import LocalCluster
 
 NODES = [{"name": name, "instance_id": f"i-{name}", "state": "ready"} for name in ("head", "worker2")]
 

@@ -1,4 +1,4 @@
-"""phalanx local: start, inspect or stop the local cloud, change its weather or nodes, drill, build images."""
+"""phalanx local: start, inspect or stop the local cloud, change its weather or nodes, build images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import click
 from phalanx import connection
 from phalanx.aws import file_systems
 from phalanx.cli.console import print_json, print_table, say
-from phalanx.cli.drill import drill
 from phalanx.cli.images import image
 from phalanx.cli.interrupt import interrupt
 from phalanx.cli.link import link
@@ -132,7 +131,6 @@ def delete(file_system: str) -> None:
     say(f"{file_system} is deleted.")
 
 
-command.add_command(drill)
 command.add_command(image)
 command.add_command(interrupt)
 command.add_command(link)

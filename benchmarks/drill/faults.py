@@ -6,9 +6,9 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from phalanx.drill import strikes
-from phalanx.drill.scenarios import DOWN, IDLE, REPLACEMENT, RUN, SCALE, UP
-from phalanx.drill.strikes import Strike
+from benchmarks.drill import strikes
+from benchmarks.drill.scenarios import DOWN, IDLE, REPLACEMENT, RUN, SCALE, UP
+from benchmarks.drill.strikes import Strike
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from phalanx.drill.local_cluster import LocalCluster, listed, reason, started
+from benchmarks.drill.local_cluster import LocalCluster, listed, reason, started
 from phalanx.errors import PhalanxError
 
 # EC2 notices a machine that dies silently after minutes (docs/aws-behaviour.md 3.16).

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from phalanx.drill.faults import FAULTS
-from phalanx.drill.life import Life, outcome, verdict
-from phalanx.drill.local_cluster import LocalCluster, local_cluster
-from phalanx.drill.scenarios import DOWN, IDLE, NODES, REPLACEMENT, RUN, SCALE, UP, Scenario
-from phalanx.drill.strikes import Struck
+from benchmarks.drill.faults import FAULTS
+from benchmarks.drill.life import Life, outcome, verdict
+from benchmarks.drill.local_cluster import LocalCluster, local_cluster
+from benchmarks.drill.scenarios import DOWN, IDLE, NODES, REPLACEMENT, RUN, SCALE, UP, Scenario
+from benchmarks.drill.strikes import Struck
 from phalanx.errors import PhalanxError
 
 SPEC = (

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.drill.local_cluster import LocalCluster
-from phalanx.drill.scenarios import HEAD, UP, Scenario
+from benchmarks.drill.local_cluster import LocalCluster
+from benchmarks.drill.scenarios import HEAD, UP, Scenario
 from phalanx.errors import PhalanxError
 
 # Longer than nodes wait for one that is silent, shorter than a step may take.
