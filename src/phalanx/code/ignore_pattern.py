@@ -48,7 +48,9 @@ def parse(line: str) -> Pattern | None:
     if not text:
         return None
     by_name = "/" not in text
-    return Pattern(_expression(text.removeprefix("/")) + ("/" if directory_only else "/?"), by_name, negated)
+    expression = _expression(text.removeprefix("/"), by_name)
+    # The slash at the end of a directory's path is never the pattern's: `a/*` does not match the directory `a`.
+    return Pattern(f"{expression}(?<!/)/{'' if directory_only else '?'}", by_name, negated)
 
 
 def _without_trailing_spaces(line: str) -> str:
@@ -58,12 +60,20 @@ def _without_trailing_spaces(line: str) -> str:
     return text + " " if backslashes % 2 and len(text) < len(line) else text
 
 
-def _expression(text: str) -> str:
-    parts, at = [], 0
+def _expression(text: str, by_name: bool) -> str:
+    # git compares the text before the first sign separately, and reads the rest as a pattern: `a**/b` is a + `**/b`.
+    parts, at = ([], 0) if by_name else _literal(text)
+    text, at = text[at:], 0
     while at < len(text):
         part, at = _piece(text, at)
         parts.append(part)
     return _joined(parts)
+
+
+def _literal(text: str) -> tuple[list[str], int]:
+    """Return the text before the first sign, and where that sign is."""
+    end = next((at for at, sign in enumerate(text) if sign in "*?[\\"), len(text))
+    return [re.escape(text[:end])], end
 
 
 def _joined(parts: list[str]) -> str:
