@@ -18,6 +18,7 @@ from benchmarks.drill.scenarios import HEAD, WORKER, Scenario, plan
 from benchmarks.drill.trial import Result
 
 from phalanx.errors import PhalanxError
+from phalanx.local import endpoint
 
 
 def test_a_seed_brings_the_same_scenarios_whatever_their_number():
@@ -77,6 +78,16 @@ def test_a_machine_that_became_busy_proves_nothing():
     made = Result(plan(1, 1, possible())[0], problems=["late"], void="the machine had 9 tasks for each CPU")
     assert not made.failed
     assert made.verdict.startswith("void: the machine had 9")
+
+
+def test_the_api_of_a_drill_asks_no_other_local_cloud_for_its_weather(tmp_path, monkeypatch):
+    cluster, asked = LocalCluster(tmp_path, "name: demo"), []
+    monkeypatch.setattr(endpoint, "recorded", lambda _directory: "that of the drill")
+    monkeypatch.setattr(
+        endpoint, "_request", lambda there, *_: (asked.append(there), (200, {"weather": {"seed": 1}}))[1]
+    )
+    cluster.api().attempts()
+    assert asked == ["that of the drill"]
 
 
 def test_a_process_that_got_the_number_of_one_that_ended_is_not_left(tmp_path, monkeypatch):

@@ -219,9 +219,9 @@ def remedy(endpoint: Endpoint) -> str:
     )
 
 
-def status() -> dict[str, Any]:
-    """Return what the local cloud reports: its mode, stacks, nodes, processes, GPUs and weather."""
-    return _request(running(), "GET", "/status")[1]
+def status(there: Endpoint | None = None) -> dict[str, Any]:
+    """Return what a local cloud (default: the user's) reports: its mode, stacks, nodes, processes, GPUs and weather."""
+    return _request(there or running(), "GET", "/status")[1]
 
 
 def weather(*options: str) -> dict[str, Any]:

@@ -24,7 +24,8 @@ class LocalAws(Aws):
 
     def attempts(self) -> int:
         """Two: it runs on this machine, so that more don't help. Only bad weather throttles calls."""
-        return min(2, super().attempts()) if endpoint.status()["weather"]["seed"] is None else super().attempts()
+        is_calm = endpoint.status(self.endpoint)["weather"]["seed"] is None
+        return min(2, super().attempts()) if is_calm else super().attempts()
 
     @cached_property
     def endpoint(self) -> endpoint.Endpoint:
