@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from local_clouds import api, endpoint
 from processes import descendants
+from terminals import Terminal, read_until
 
-from conftest import Terminal, read_until
 from localcloud.nodes.machine import API_ADDRESS, API_PORT
 
 pytestmark = pytest.mark.cluster

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from damage import NEWER, ORPHANS, OUTPUTS, STATES
 from local_clouds import api
-
-from conftest import Terminal, a_cluster
+from terminals import Terminal, a_cluster
 
 pytestmark = pytest.mark.cluster
 

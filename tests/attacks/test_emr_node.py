@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from local_clouds import api
-
-from conftest import Terminal
+from terminals import Terminal
 
 pytestmark = pytest.mark.cluster
 

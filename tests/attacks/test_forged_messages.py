@@ -11,8 +11,8 @@ import pytest
 from botocore.exceptions import ClientError
 from fleet_fakes import until
 from local_clouds import api, api_of_node
+from terminals import a_cluster, shared_of
 
-from conftest import a_cluster, shared_of
 from phalanx.node import beats, validate
 
 pytestmark = pytest.mark.cluster

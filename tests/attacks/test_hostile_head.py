@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from local_clouds import api
+from terminals import Terminal, a_cluster
 
-from conftest import Terminal, a_cluster
 from phalanx.node import validate
 
 pytestmark = pytest.mark.cluster

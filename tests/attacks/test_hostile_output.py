@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 from local_clouds import api
+from terminals import PHALANX, Terminal, a_cluster
 
-from conftest import PHALANX, Terminal, a_cluster
 from phalanx.cli.terminal import CLEAR_LINE
 from phalanx.node import validate
 

@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from conftest import Terminal
+from terminals import Terminal
 
 pytestmark = pytest.mark.cluster
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 from local_clouds import api
-
-from conftest import Terminal, a_cluster
+from terminals import Terminal, a_cluster
 
 pytestmark = pytest.mark.cluster
 

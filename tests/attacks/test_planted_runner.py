@@ -15,8 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 from local_clouds import break_on_purpose
-
-from conftest import SPEC, Terminal, a_cluster
+from terminals import SPEC, Terminal, a_cluster
 
 pytestmark = pytest.mark.cluster
 

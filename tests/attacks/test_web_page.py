@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from local_clouds import endpoint
-
-from conftest import Terminal, a_cluster
+from terminals import Terminal, a_cluster
 
 pytestmark = pytest.mark.cluster
 

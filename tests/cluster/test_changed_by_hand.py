@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from local_clouds import api
-
-from conftest import Terminal, a_terminal
+from terminals import Terminal, a_terminal
 
 pytestmark = pytest.mark.cluster
 

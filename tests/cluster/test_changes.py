@@ -8,8 +8,7 @@ import time
 
 import pytest
 from local_clouds import api
-
-from conftest import Terminal, a_cluster
+from terminals import Terminal, a_cluster
 
 pytestmark = pytest.mark.cluster
 

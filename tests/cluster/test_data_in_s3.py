@@ -21,8 +21,7 @@ import pytest
 from cluster_networks import wait_until
 from fleet_fakes import until
 from local_clouds import api
-
-from conftest import Terminal
+from terminals import Terminal
 
 pytestmark = pytest.mark.cluster
 

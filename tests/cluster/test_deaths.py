@@ -16,8 +16,7 @@ import pytest
 from counting import KEPT_EVERY
 from local_clouds import api, break_on_purpose
 from processes import process_file
-
-from conftest import Terminal, a_cluster
+from terminals import Terminal, a_cluster
 
 pytestmark = pytest.mark.cluster
 

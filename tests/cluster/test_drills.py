@@ -15,8 +15,7 @@ from typing import IO
 import pytest
 from benchmarks.measure import ROOT
 from processes import identified, process_file, wait_until_gone
-
-from conftest import Terminal, a_terminal
+from terminals import Terminal, a_terminal
 
 pytestmark = pytest.mark.cluster
 

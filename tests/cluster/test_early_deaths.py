@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from benchmarks import slow_package
 from local_clouds import break_on_purpose
-
-from conftest import Terminal, a_cluster
+from terminals import Terminal, a_cluster
 
 pytestmark = pytest.mark.cluster
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from conftest import MADE, ONE_THREAD, Terminal, a_cluster, environments_of, link_complete
+from terminals import MADE, ONE_THREAD, Terminal, a_cluster, environments_of, link_complete
 
 pytestmark = pytest.mark.cluster
 

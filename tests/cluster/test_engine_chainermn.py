@@ -6,8 +6,7 @@ import re
 import subprocess
 
 import pytest
-
-from conftest import ONE_THREAD, Terminal
+from terminals import ONE_THREAD, Terminal
 
 pytestmark = pytest.mark.cluster
 

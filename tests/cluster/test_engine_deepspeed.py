@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-
-from conftest import ONE_THREAD
+from terminals import ONE_THREAD
 
 pytestmark = pytest.mark.cluster
 

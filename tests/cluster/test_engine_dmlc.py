@@ -7,8 +7,7 @@ import re
 
 import pytest
 from PIL import Image
-
-from conftest import EXAMPLES, ONE_THREAD, Terminal
+from terminals import EXAMPLES, ONE_THREAD, Terminal
 
 pytestmark = pytest.mark.cluster
 

@@ -6,8 +6,7 @@ import re
 import shlex
 
 import pytest
-
-from conftest import EXAMPLES
+from terminals import EXAMPLES
 
 pytestmark = pytest.mark.cluster
 

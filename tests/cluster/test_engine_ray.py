@@ -7,8 +7,7 @@ import re
 import shlex
 
 import pytest
-
-from conftest import Terminal
+from terminals import Terminal
 
 pytestmark = pytest.mark.cluster
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from conftest import Terminal
+from terminals import Terminal
 
 pytestmark = pytest.mark.cluster
 

@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-from conftest import Terminal
+from terminals import Terminal
 
 pytestmark = pytest.mark.cluster
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from conftest import EXAMPLES, ONE_THREAD, SPEC
+from terminals import EXAMPLES, ONE_THREAD, SPEC
 
 pytestmark = pytest.mark.cluster
 ROOT = EXAMPLES.parent

@@ -8,8 +8,7 @@ import time
 import pytest
 from local_clouds import api, wait_until_stopped
 from needed_rights import not_needed, rights
-
-from conftest import a_terminal, assert_nothing_is_left
+from terminals import a_terminal, assert_nothing_is_left
 
 pytestmark = pytest.mark.cluster
 

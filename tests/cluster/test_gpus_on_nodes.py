@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-
-from conftest import a_terminal, assert_nothing_is_left
+from terminals import a_terminal, assert_nothing_is_left
 
 pytestmark = pytest.mark.cluster
 

@@ -11,8 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from conftest import PHALANX, Terminal, read_until
+from terminals import PHALANX, Terminal, read_until
 
 pytestmark = pytest.mark.cluster
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from local_clouds import api
-
-from conftest import Terminal, a_terminal, assert_nothing_is_left
+from terminals import Terminal, a_terminal, assert_nothing_is_left
 
 pytestmark = pytest.mark.cluster
 

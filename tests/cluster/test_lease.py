@@ -7,8 +7,7 @@ import time
 
 import pytest
 from local_clouds import api, wait_until_stopped
-
-from conftest import a_cluster, read_until
+from terminals import a_cluster, read_until
 
 pytestmark = pytest.mark.cluster
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from local_clouds import api
-
-from conftest import Terminal
+from terminals import Terminal
 
 pytestmark = pytest.mark.cluster
 

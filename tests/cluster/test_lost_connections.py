@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from processes import process_file
-
-from conftest import Terminal, shared_of
+from terminals import Terminal, shared_of
 
 pytestmark = pytest.mark.cluster
 

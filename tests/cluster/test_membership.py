@@ -11,8 +11,8 @@ import time
 import pytest
 from local_clouds import AGENT_COMMAND, api, break_on_purpose, wait_for_roster
 from processes import descendants, identified, process, process_file, wait_until_gone
+from terminals import a_cluster
 
-from conftest import a_cluster
 from phalanx.node.roster import Roster
 
 pytestmark = pytest.mark.cluster

@@ -11,8 +11,8 @@ import pytest
 from botocore.exceptions import WaiterError
 from cluster_networks import ANYWHERE, API, DYNAMODB, WEB, Network, wait_until
 from local_clouds import api, create_as_the_console
+from terminals import Terminal, shared_of
 
-from conftest import Terminal, shared_of
 from localcloud.nodes.machine import DNS_ADDRESS, IMDS_ADDRESS
 
 pytestmark = pytest.mark.cluster

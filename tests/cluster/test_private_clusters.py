@@ -17,8 +17,8 @@ from botocore.exceptions import WaiterError
 from local_clouds import api, create_as_the_console, endpoint
 from needed_rights import not_needed, rights
 from own_vpc import ClosedVpc
+from terminals import PHALANX, Terminal, a_cluster
 
-from conftest import PHALANX, Terminal, a_cluster
 from localcloud.network import dial
 from phalanx.connection import connect
 from phalanx.plan.private_access import NEEDED

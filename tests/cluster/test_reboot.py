@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from local_clouds import api
-
-from conftest import Terminal, a_cluster, read_until
+from terminals import Terminal, a_cluster, read_until
 
 pytestmark = pytest.mark.cluster
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from local_clouds import api, break_on_purpose
-
-from conftest import Terminal, a_terminal, assert_nothing_is_left
+from terminals import Terminal, a_terminal, assert_nothing_is_left
 
 pytestmark = pytest.mark.cluster
 

@@ -22,8 +22,8 @@ from fleet_fakes import until
 from local_clouds import api, break_on_purpose, wait_for_roster, wait_until_stopped
 from needed_rights import not_needed, used
 from own_vpc import OwnFileSystem, OwnVpc
+from terminals import Terminal, a_terminal, read_until
 
-from conftest import Terminal, a_terminal, read_until
 from localcloud.iam.policy import Ask, Statement, statements_of
 from phalanx.aws import lookups
 from phalanx.jobs.own_code import write_package

@@ -13,8 +13,7 @@ from collections import Counter
 import pytest
 from benchmarks.measure import ROOT
 from local_clouds import api
-
-from conftest import SPEC, a_terminal, assert_nothing_is_left, read_until
+from terminals import SPEC, a_terminal, assert_nothing_is_left, read_until
 
 pytestmark = pytest.mark.cluster
 

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 from local_clouds import api, create_as_the_console
 from own_vpc import OwnFileSystem, OwnVpc
-
-from conftest import Terminal, a_cluster
+from terminals import Terminal, a_cluster
 
 pytestmark = pytest.mark.cluster
 

@@ -13,8 +13,7 @@ import local_clouds
 import pytest
 from aws_cli import AwsCli, RefusedByCliError, aws_cli
 from fleet_fakes import until
-
-from conftest import a_terminal
+from terminals import a_terminal
 
 pytestmark = pytest.mark.cluster
 

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 from fleet_fakes import until
 from ports import free_port
-
-from conftest import Terminal, read_until
+from terminals import Terminal, read_until
 
 pytestmark = pytest.mark.cluster
 

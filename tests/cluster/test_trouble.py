@@ -14,8 +14,8 @@ from urllib.error import HTTPError
 import pytest
 from local_clouds import break_on_purpose
 from processes import descendants, process_file
+from terminals import PHALANX, a_terminal, assert_nothing_is_left
 
-from conftest import PHALANX, a_terminal, assert_nothing_is_left
 from phalanx.node.decision import SILENT_S
 
 pytestmark = pytest.mark.cluster

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 from local_clouds import api, break_on_purpose, endpoint
-
-from conftest import Terminal, a_terminal, assert_nothing_is_left
+from terminals import Terminal, a_terminal, assert_nothing_is_left
 
 pytestmark = pytest.mark.cluster
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from benchmarks import rules, weather
 from local_clouds import bad_weather
-
-from conftest import Terminal, a_terminal
+from terminals import Terminal, a_terminal
 
 pytestmark = pytest.mark.cluster
 

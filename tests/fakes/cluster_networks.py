@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from local_clouds import api, endpoint
+from terminals import Terminal
 
-from conftest import Terminal
 from localcloud.nodes.machine import API_ADDRESS, API_PORT
 from phalanx.ssh.remote import close_all
 

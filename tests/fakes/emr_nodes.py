@@ -16,8 +16,8 @@ from aws_cli import AwsCli
 from emr_fakes import LABEL, command, make_roles, request
 from fleet_fakes import name
 from local_clouds import api, endpoint
+from terminals import Terminal, a_terminal
 
-from conftest import Terminal, a_terminal
 from localcloud.api.moto_setup import AMAZON_LINUX
 
 BUCKET = "emr-logs"

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from conftest import Terminal, a_cluster
+from terminals import Terminal, a_cluster
+
 from localcloud.images import store
 from localcloud.nodes import userns
 from phalanx.local import images

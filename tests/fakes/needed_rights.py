@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from local_clouds import api
+from terminals import Terminal
 
-from conftest import Terminal
 from localcloud.iam import usage
 from localcloud.iam.policy import Ask, Decision, Statement, as_list, decide, statements_of
 

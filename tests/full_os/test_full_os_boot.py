@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from full_systems import ADMINISTRATOR, a_full_cluster, as_root, nodes, reboot
-
-from conftest import Terminal
+from terminals import Terminal
 
 pytestmark = pytest.mark.full_os
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from full_systems import IMAGE, SPEC, UP_S, a_copy_of_the_image, a_full_cluster, as_nodes_root, as_root, nodes
 from local_clouds import bad_weather
-
-from conftest import a_terminal
+from terminals import a_terminal
 
 pytestmark = pytest.mark.full_os
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 from full_systems import IMAGE, UP_S, as_root
 from local_clouds import api
-
-from conftest import Terminal, a_terminal
+from terminals import Terminal, a_terminal
 
 pytestmark = pytest.mark.full_os
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from full_systems import IMAGE, a_full_cluster
-
-from conftest import ONE_THREAD, Terminal
+from terminals import ONE_THREAD, Terminal
 
 pytestmark = pytest.mark.full_os
 

@@ -24,6 +24,8 @@ from phalanx.aws.aws import Aws
 from phalanx.errors import CloudError, LocalCloudError
 from phalanx.local import endpoint
 from phalanx.local.local_aws import LocalAws
+from phalanx.local.this_machine import ThisMachine
+from phalanx.spec.spec import ClusterSpec
 
 STATUS = {"mode": "range", "stacks": [{"name": "demo", "status": "CREATE_COMPLETE"}], "nodes": [], "pids": []}
 
@@ -210,6 +212,23 @@ def test_one_whose_record_is_lost_is_reported_and_ended_by_force(daemon, monkeyp
     threading.Timer(0.05, daemon.wait).start()
     assert endpoint.stop(force=True)
     assert endpoint.find() is None
+
+
+def test_a_kept_file_system_is_found_by_its_cluster_and_a_damaged_record_is_named():
+    tags = [{"Key": "phalanx:cluster", "Value": "demo"}]
+    (endpoint.state() / "efs").mkdir()
+    (endpoint.state() / "efs/fs-1.json").write_text(json.dumps({"region": "us-east-1", "tags": tags}))
+    (endpoint.state() / "efs/fs-2.json").write_text("{")
+
+    def kept(name, region):
+        return ThisMachine(LocalAws(region)).facts(ClusterSpec(name=name, region=region, nodes=1), "").kept_file_system
+
+    assert [kept("demo", "us-east-1"), kept("other", "us-east-1"), kept("demo", "eu-west-1")] == ["fs-1", "", ""]
+    assert endpoint.kept_file_system("fs-1")["region"] == "us-east-1"
+    with pytest.raises(LocalCloudError, match=r"the record of fs-2 is damaged: .*fs-2\.json"):
+        endpoint.kept_file_system("fs-2")
+    with pytest.raises(LocalCloudError, match=r"no kept file system 'fs-3'\nKept file systems: fs-1, fs-2"):
+        endpoint.kept_file_system("fs-3")
 
 
 def test_one_that_can_t_start_says_why(monkeypatch):

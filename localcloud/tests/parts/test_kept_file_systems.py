@@ -9,8 +9,7 @@ import pytest
 from moto.efs.models import efs_backends
 from stack_fakes import stacks
 
-from phalanx.aws import file_systems as kept_file_systems
-from phalanx.errors import LocalCloudError
+from localcloud.storage import file_system_records
 
 
 @pytest.mark.parametrize("damage", ["", '{"region": "us-', "[]", '{"region": "us-east-1"}'])
@@ -25,9 +24,8 @@ def test_a_damaged_record_of_a_kept_file_system_does_not_stop_the_local_cloud(tm
         assert set(made) & set(found) == {made[1]}
         assert made[0] in second.context.warnings[0]
     assert (tmp_path / "efs" / made[0]).is_dir(), "its data is kept"
-    with pytest.raises(LocalCloudError, match="damaged"):
-        kept_file_systems.region_of(tmp_path, made[0])
-    assert kept_file_systems.kept_beside(tmp_path, "any", "us-east-1") == ""
+    regions = {one["id"]: one["region"] for one in file_system_records.kept(tmp_path)}
+    assert regions == {made[0]: "", made[1]: "us-east-1"}
 
 
 def test_a_file_system_has_the_size_that_efs_counts(tmp_path):
@@ -40,7 +38,7 @@ def test_a_file_system_has_the_size_that_efs_counts(tmp_path):
             return found["SizeInBytes"]["Value"]
 
         root = tmp_path / "efs" / made
-        assert size() == 6144, "the root directory alone"
+        assert size() == 6144, "the root directory only"
         (root / "jobs" / "1").mkdir(parents=True)
         assert size() >= 3 * 6144
         before = size()
