@@ -16,8 +16,8 @@ from dataclasses import asdict
 
 from benchmarks.measure import ROOT, Figure, header, show
 
-MODULES = ("help", "up", "emr", "run", "launch", "start", "logs", "throughput", "down", "memory", "tests")
-ONLY_BY_NAME = ("many_nodes", "membership", "calm", "send", "against", "environment", "s3", "shards", "rules")
+MODULES = ("help", "up", "emr", "run", "launch", "start", "logs", "throughput", "down", "memory")
+ONLY_BY_NAME = ("many_nodes", "membership", "send", "environment", "s3", "shards", "rules")
 
 
 def machine() -> dict[str, object]:

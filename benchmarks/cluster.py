@@ -18,15 +18,14 @@ SPEC = "name: bench\ncloud: local\nnodes: {nodes}\nmin: {nodes}\ntype: c5.large\
 class BenchCluster:
     """A cluster whose phalanx.yaml is in `directory`; `up` and `down` return the seconds that the commands took."""
 
-    def __init__(self, root: Path, nodes: int = 4, slots: int = 2, program: str = PHALANX) -> None:
-        self.program = program
+    def __init__(self, root: Path, nodes: int = 4, slots: int = 2) -> None:
         # Separate directories, because every `run` sends the project as its code.
         self.directory, self.state = root / "project", root / "state"
         self.directory.mkdir()
         (self.directory / "phalanx.yaml").write_text(SPEC.format(nodes=nodes, slots=slots))
 
     def phalanx(self, *arguments: str) -> float:
-        return seconds([self.program, *arguments], cwd=self.directory, env=self.environment())
+        return seconds([PHALANX, *arguments], cwd=self.directory, env=self.environment())
 
     def environment(self) -> dict[str, str]:
         return environment(PHALANX_STATE_DIR=str(self.state))
@@ -43,7 +42,7 @@ class BenchCluster:
     def output(self, *arguments: str, timeout_s: float) -> str:
         """Run `phalanx …`, which must succeed, and return what it prints."""
         done = subprocess.run(
-            [self.program, *arguments],
+            [PHALANX, *arguments],
             cwd=self.directory,
             env=self.environment(),
             stdin=subprocess.DEVNULL,
@@ -59,7 +58,7 @@ class BenchCluster:
         """Run a command with its output in a file, as if on a terminal."""
         with output.open("wb") as stdout:
             subprocess.run(
-                [self.program, *arguments],
+                [PHALANX, *arguments],
                 cwd=self.directory,
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
@@ -74,12 +73,12 @@ class BenchCluster:
 
 
 @contextmanager
-def bench_cluster(nodes: int = 4, slots: int = 2, program: str = PHALANX) -> Iterator[BenchCluster]:
+def bench_cluster(nodes: int = 4, slots: int = 2) -> Iterator[BenchCluster]:
     root = Path(tempfile.mkdtemp(prefix="phx-"))
-    cluster = BenchCluster(root, nodes, slots, program)
+    cluster = BenchCluster(root, nodes, slots)
     try:
         yield cluster
     finally:
-        argv = [program, "local", "stop", "--force"]
+        argv = [PHALANX, "local", "stop", "--force"]
         subprocess.run(argv, cwd=root, env=cluster.environment(), capture_output=True, timeout=60, check=False)
         shutil.rmtree(root, ignore_errors=True)

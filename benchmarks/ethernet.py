@@ -5,13 +5,12 @@ does meets all of them. Each sample is a job that measures, in turns, a step wit
 what `suggest` chose there. Fashion-MNIST is trained with plain DDP and with every choice of a sample, for the accuracy.
 
 Every sample is kept at once in benchmarks/results/ethernet-<date>.jsonl. With --within, no sample begins after so many
-seconds, and the same command goes on. Once all are there, it writes the table (.txt) and the plot (.svg) beside them.
+seconds, and the same command goes on. Once all are there, it writes the table (.txt) beside them.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import re
 import statistics
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster import BenchCluster, bench_cluster
-from benchmarks.drawing import bars
 from benchmarks.measure import GOES_ON, ROOT, record_to_go_on
 
 STEPS = ROOT / "benchmarks" / "ethernet_job"
@@ -190,7 +188,6 @@ def _report(record: Path) -> None:
     ]
     text = "\n".join(lines) + "\n"
     record.with_suffix(".txt").write_text(text)
-    record.with_suffix(".svg").write_text(_plot(speeds))
     print(text)
 
 
@@ -222,19 +219,6 @@ def _accuracy_line(samples: list[Sample], accuracies: dict[str, float]) -> str:
     name = statistics.mode(chosen) if chosen else "plain"
     verdict = "met" if accuracies[name] >= accuracies["plain"] - _WITHIN_POINTS else "MISSED"
     return f"Fashion-MNIST: plain {accuracies['plain']:.2f} %, {name} {accuracies[name]:.2f} %  {verdict}"
-
-
-def _plot(speeds: list[Sample]) -> str:
-    """Draw the speed of each case with each number of nodes, of the ideal."""
-    groups = {}
-    for case, nodes in itertools.product(CASES, NODES):
-        own = [one for one in speeds if one["case"] == case.name and one["nodes"] == nodes]
-        kinds = {"plain DDP": "plain_s", "suggested": "chosen_s"}
-        if own:
-            groups[f"{case.name}, {nodes} nodes"] = {
-                label: statistics.median(one["alone_s"] / one[name] for one in own) for label, name in kinds.items()
-            }
-    return bars("speed, of a training without any exchange", groups)
 
 
 if __name__ == "__main__":

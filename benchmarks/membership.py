@@ -4,15 +4,12 @@ Head and workers are those of phalanx.node; their services, clock, datagrams and
 worker boots within 120 s and says hello; 2 % never do, 1 % of the messages come twice, 10 % of the calls to the table
 are throttled, and every read counts against its partition key. A certificate costs what ssh-keygen costs here, on a
 head with two CPUs. Beside it the protocol of AWS's template of 2018: polls of one queue every 30 s.
-
-Writes benchmarks/results/membership-<date>.svg.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import datetime
 import json
 import math
 import random
@@ -24,8 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from benchmarks.drawing import cumulative
-from benchmarks.measure import ROOT, Figure
+from benchmarks.measure import Figure
 from benchmarks.simulated_aws import CALL_S, PARTITION_UNITS_PER_S, Aws, Caller, Clock
 from phalanx.node import head as head_module
 from phalanx.node import outcome, trust
@@ -294,9 +290,6 @@ def figures() -> list[Figure]:
     for (_key, second), units in cluster.aws.units.items():
         by_second[second] += units
     ends_2018, calls_2018 = in_2018(cluster.hellos_s[: len(cluster.members)], due_s)
-    path = ROOT / "benchmarks" / "results" / f"membership-{datetime.date.today().isoformat()}.svg"
-    lines = {"hellos": cluster.hellos_s, "acknowledged": acked, "polls of one queue every 30 s (2018)": ends_2018}
-    path.write_text(cumulative(lines, NODES))
     return [
         Figure(
             f"{NODES} nodes: AWS calls of a node until ready, on average",

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.cluster import BenchCluster, bench_cluster
-from benchmarks.measure import Figure, show
+from benchmarks.measure import PHALANX, Figure, show
 
 SPEC = "name: forbidden\ncloud: local\nnodes: 2\ntype: c5.large\nkeep: no\nnode_timeout: 20m\n"
 # What AWS says, by the rule's name in `phalanx local weather`.
@@ -29,7 +29,7 @@ def named_after_s(cluster: BenchCluster, rule: str) -> float:
     """Return the seconds from the start of `up` to the first line that names the rule."""
     cluster.phalanx("local", "weather", "1", "--only", rule)
     began, shown, named_s = time.monotonic(), "", 0.0
-    argv, env = [cluster.program, "up"], cluster.environment()
+    argv, env = [PHALANX, "up"], cluster.environment()
     with subprocess.Popen(
         argv, cwd=cluster.directory, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as up:
