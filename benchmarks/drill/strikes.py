@@ -17,6 +17,9 @@ _NOTICED_AFTER_S = 10.0
 _NOTICE_S = 3.0
 _TYPE = "c5.large"
 _POLICIES = 2
+# Only the program's process has this in its command line. The agent is the node's user data, or its unit's command.
+AGENT_COMMAND = r"^\S*python\S* .*(/scripts/part-001|/phalanx/agent serve) *$"
+_SSHD_COMMAND = r"\[listener\]"
 # Inodes rather than bytes: the disk is this machine's memory.
 _FILL = """mkdir -p /var/full && cd /var/full && python3 -c '
 import itertools, os
@@ -84,11 +87,11 @@ def is_frozen(cluster: LocalCluster, scenario: Scenario) -> Struck:
 
 
 def loses_sshd(cluster: LocalCluster, scenario: Scenario) -> Struck:
-    return _on_machine(cluster, scenario, "end", program="sshd")
+    return _on_machine(cluster, scenario, "end", command=_SSHD_COMMAND)
 
 
 def loses_agent(cluster: LocalCluster, scenario: Scenario) -> Struck:
-    return _on_machine(cluster, scenario, "end", program="agent")
+    return _on_machine(cluster, scenario, "end", command=AGENT_COMMAND)
 
 
 def has_notice(cluster: LocalCluster, scenario: Scenario) -> Struck:

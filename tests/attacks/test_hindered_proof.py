@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from local_clouds import AGENT_COMMAND, break_on_purpose
+from benchmarks.drill.strikes import AGENT_COMMAND
+from local_clouds import break_on_purpose
 from terminals import SPEC, Terminal, a_cluster
 
 pytestmark = pytest.mark.cluster

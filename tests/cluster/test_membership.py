@@ -9,7 +9,8 @@ import signal
 import time
 
 import pytest
-from local_clouds import AGENT_COMMAND, api, break_on_purpose, wait_for_roster
+from benchmarks.drill.strikes import AGENT_COMMAND
+from local_clouds import api, break_on_purpose, wait_for_roster
 from processes import descendants, identified, process, process_file, wait_until_gone
 from terminals import a_cluster
 

@@ -12,6 +12,7 @@ from rosters import a_node
 
 from phalanx.node import contract, head, trust, worker
 from phalanx.node.services import Reading
+from phalanx.node.settings import ON_AWS
 
 ROLE = "AROA0123456789ABCDEFG"
 # A host key and a user key of each node, by its number.
@@ -96,6 +97,7 @@ def an_agent(memory: Memory, keys: Keys, root, number: int, nodes: int = 4, mini
         worker_role=ROLE,
         networks="10.0.0.0/16",
         shared="/efs",
+        patience=ON_AWS,
     )
     return SimpleNamespace(
         workers=nodes - 1,

@@ -103,10 +103,6 @@ def bad_weather(terminal: Any, seed: int, *kinds: str, speed: float = 10) -> Ite
         terminal.phalanx("local", "weather", "off")
 
 
-# Only the agent's process has this in its command line: it is the node's user data, or its unit's command.
-AGENT_COMMAND = r"^\S*python\S* .*(/scripts/part-001|/phalanx/agent serve) *$"
-
-
 def break_on_purpose(terminal: Any, **faults: Any) -> None:
     """Set faults (localcloud.daemon.faults)."""
     there = endpoint(terminal)

@@ -110,10 +110,10 @@ def test_a_type_that_aws_has_retired_is_refused_and_others_with_gpus_are_named(a
 def images(local) -> Iterator[dict[str, str]]:
     """Register three images of recipes; yield their ids by version."""
     backend = ec2_backends[local.context.account]["us-east-1"]
-    tags = {"phalanx:recipe": "torch", "phalanx:base": "ubuntu-24.04", "phalanx:machine": "x86_64"}
+    tags = {"phalanx:recipe": "torch", "phalanx:base": "ubuntu-24.04", "localcloud:machine": "x86_64"}
     made = {}
     for version, machine in (("2026.930.1200", "x86_64"), ("2026.1001.7", "x86_64"), ("2026.1102.8", "aarch64")):
-        own = {**tags, "phalanx:version": version, "phalanx:machine": machine}
+        own = {**tags, "phalanx:version": version, "localcloud:machine": machine}
         image = store.Image("x", "", "", 0, 0, 0, registered.new_id(), f"torch {version}", own)
         backend.amis[image.ami] = moto_setup.ami_of(backend, image)
         made[version] = image.ami

@@ -13,8 +13,9 @@ from phalanx.runner.environments import managed_python
 from phalanx.runner.environments.build_log import BuildLog
 from phalanx.runner.environments.environment import CannotMakeError, _run
 from phalanx.runner.environments.interpreters import Interpreter, ask
+from phalanx.runner.files.job_record import Environment
 
-WANTED = {"python": ">=3.10,<3.12", "variables": {"UV_PYTHON_INSTALL_MIRROR": "file:///mirror"}}
+WANTED = Environment("own", {}, (), ">=3.10,<3.12", variables={"UV_PYTHON_INSTALL_MIRROR": "file:///mirror"})
 # `uv python install SPECIFIER` and `uv python find … SPECIFIER`, with this Python in place of a download.
 _UV = f"""#!/bin/sh
 case $2 in

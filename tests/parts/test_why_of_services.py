@@ -78,7 +78,7 @@ def test_a_quota_that_is_used_up_is_shown_with_its_value_and_the_way_to_raise_it
     assert quota == {
         "source": "Service Quotas",
         "text": f"your quota “EC2-VPC Elastic IPs” (L-0263D0A3) leaves 0 of {in_use} "
-        f"Elastic IP{'s' * (in_use > 1)} in us-east-1 ({in_use} in use by others), and 2 are needed. Request more: "
+        f"Elastic IP{'s' * (in_use != 1)} in us-east-1 ({in_use} in use by others), and 2 are needed. Request more: "
         "`aws service-quotas request-service-quota-increase --region us-east-1 --service-code ec2 --quota-code "
         f"L-0263D0A3 --desired-value {in_use + 2}`",
     }

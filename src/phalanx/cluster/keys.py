@@ -18,6 +18,10 @@ def make(name: str) -> str:
     _require_readable_by_ssh(state_directory())
     make_directory(private.parent)
     private.parent.chmod(0o700)
+    if private.exists() and not private.stat().st_size:
+        # ssh-keygen does not sync what it writes, so a power failure may leave it empty.
+        private.with_suffix(".pub").unlink(missing_ok=True)
+        private.unlink()
     if not private.exists():
         _generate(private, comment=f"phalanx-{name}")
     if not public(name):

@@ -13,8 +13,6 @@ import re
 import shutil
 import sys
 
-from phalanx.errors import ClusterError
-
 DOCUMENT = "AWS-StartSSHSession"
 _PROGRAMS = {
     "aws": "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html",
@@ -42,6 +40,8 @@ def require_programs() -> None:
     """Raise ClusterError if the AWS CLI or its plug-in for sessions is missing."""
     program, where = missing()
     if program:
+        from phalanx.errors import ClusterError  # here: as a program, this file imports nothing of phalanx
+
         raise ClusterError(lacks(program), f"Install it: {where}")
 
 
