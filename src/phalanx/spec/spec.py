@@ -48,21 +48,18 @@ class ClusterSpec:
         "Name of the cluster and of its CloudFormation stack.",
         NAME,
         "demo",
-        initial=True,
     )
     cloud: str = key(
         "Where the cluster runs: `local` is this machine, at no cost; `aws` is your AWS account; `emr` is your account "
         "too, but Amazon EMR makes the nodes; `local-emr` is the same on this machine.",
         one_of(lambda: CLOUDS, "'{}' is not a cloud that phalanx supports"),
         "local",
-        initial=True,
         default="local",
     )
     region: str = key(
         "AWS region.",
         one_of(lambda: table("regions")["regions"], "'{}' is not an AWS region", "any of AWS, such as eu-central-1"),
         "us-east-1",
-        initial=True,
         default="us-east-1",
     )
     zones: tuple[str, ...] | None = key(
@@ -78,13 +75,12 @@ class ClusterSpec:
         beside=checks.zones_of_region,
         default=None,
     )
-    nodes: int = key("Number of machines, the head included.", number(1, limits.MOST_NODES), 4, initial=True)
+    nodes: int = key("Number of machines, the head included.", number(1, limits.MOST_NODES), 4)
     min: int = key(
         "Smallest number of nodes to accept: with fewer, `up` fails and deletes everything again.",
         number(1, limits.MOST_NODES),
         2,
         beside=checks.at_most_nodes,
-        initial=True,
         default=1,
     )
     type: str = key(
@@ -92,7 +88,6 @@ class ClusterSpec:
         "has no capacity for one in any of the `zones`.",
         one_or_more(text(checks.instance_type, _types, limits.ANY_TYPE), limits.MOST_TYPES),
         "c5.large",
-        initial=True,
         default="c5.large",
     )
     head: Mapping[str, Any] | None = key(
@@ -144,7 +139,6 @@ class ClusterSpec:
             "an absolute path of letters, digits and . _ - /, outside the system's directories",
         ),
         "/efs",
-        initial=True,
         default="/efs",
     )
     slots: int | None = key(

@@ -1,34 +1,49 @@
-"""The phalanx.yaml that `phalanx init` writes: every key with its meaning, some of them as comments."""
+"""The phalanx.yaml that `phalanx init` writes: the keys that most people set, some of them as comments."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from phalanx.spec.cloud_names import is_emr, is_local
-from phalanx.spec.spec import KEYS, Key
-from phalanx.spec.spec_emr import suits
+from phalanx.spec.spec import KEYS
 
-_OPENING = "# A phalanx cluster. `phalanx plan` shows what this makes, `phalanx up` makes it."
+_OPENING = """\
+# A phalanx cluster. `phalanx plan` shows what this makes, `phalanx up` makes it.
+# docs/phalanx-yaml.md describes these keys and all others.
+"""
+_MEANINGS = {
+    "name": "Name of the cluster and of its stack",
+    "cloud": "Where it runs: local is this machine; or aws, emr, local-emr",
+    "region": "AWS region",
+    "nodes": "Number of machines, the head included",
+    "min": "With fewer nodes, `up` fails and deletes everything again",
+    "type": "EC2 instance type",
+    "capacity": "How machines are bought; default: on-demand",
+    "ssh_from": "Networks that may reach the head by ssh",
+    "data": "S3 prefixes that jobs may read",
+    "lease": "Time after which AWS stops all nodes",
+    "emr": "Place in S3 for the agent and EMR's logs",
+}
+_DATA = {"pets": "s3://my-bucket/pets"}
+_EMR = {"logs": "s3://my-bucket/emr"}
 _WIDTH = 24
 
 
 def init_text(name: str, cloud: str = "local") -> str:
     """Return the commented file. On AWS, `ssh_from` is left empty for the user to fill in."""
-    given = {"name": name, "cloud": cloud} | ({"ssh_from": ""} if not is_local(cloud) else {})
+    given: dict[str, Any] = {"name": name, "cloud": cloud, "region": "us-east-1", "nodes": 4, "min": 2}
+    given["type"] = "m5.xlarge" if is_emr(cloud) else "c5.large"
+    if not is_local(cloud):
+        given["ssh_from"] = ""
     if is_emr(cloud):
-        given |= {"type": "m5.xlarge", "emr": KEYS["emr"].example}
-    # `lustre` goes with another `storage` than the one beside it.
-    keys = [key for key in KEYS.values() if suits(key.field, cloud) and key.field != "lustre"]
-    lines = [_lines(key, given.get(key.name)) for key in keys]
+        given["emr"] = _EMR
+    other = "lease" if is_emr(cloud) else "emr"
+    lines = [_line(key, given.get(key)) for key in _MEANINGS if key != other]
     return "\n".join([_OPENING, *lines, ""])
 
 
-def _lines(key: Key, given: Any) -> str:
-    """Return a key with its value; an optional key without a given value as a comment, with its default."""
-    text = key.line(key.example if given is None else given)
-    meaning = key.help.partition(". ")[0].rstrip(".")
-    if given is not None or key.initial:
-        return f"{text:<{_WIDTH}}  # {meaning}"
-    default = key.unset or key.written_default
-    first, *others = [f"# {line}" for line in text.split("\n")]
-    return "\n".join([f"{first:<{_WIDTH}}  # {meaning}" + (f"; default: {default}" if default else ""), *others])
+def _line(key: str, given: Any) -> str:
+    """Return a key with its value and meaning; one without a given value as a comment with an example."""
+    example = _DATA if key == "data" else KEYS[key].example
+    text = f"# {KEYS[key].line(example)}" if given is None else KEYS[key].line(given)
+    return f"{text:<{_WIDTH}}  # {_MEANINGS[key]}"

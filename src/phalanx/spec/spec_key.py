@@ -16,16 +16,14 @@ def key(
     *,
     unset: str = "",
     beside: Callable[[Any, Mapping[str, Any]], Any] | None = None,
-    initial: bool = False,
     **default: Any,
 ) -> Any:
     """Return a field that is a key of phalanx.yaml; everything else about the key follows from it.
 
     unset       what applies without the key, where the default itself doesn't show it
     beside      a check that also depends on the fields above; it receives those that are valid
-    initial     whether `phalanx init` writes the key with the example as its value; it writes others as comments
     """
-    return field(**default, metadata={"key": (help, rule, example, unset, beside, initial)})
+    return field(**default, metadata={"key": (help, rule, example, unset, beside)})
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,6 @@ class Key:
     example: Any
     unset: str
     beside: Callable[[Any, Mapping[str, Any]], Any] | None
-    initial: bool
 
     @classmethod
     def of(cls, one: Field[Any]) -> Key:
