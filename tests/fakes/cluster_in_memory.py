@@ -119,7 +119,7 @@ def an_agent(memory: Memory, keys: Keys, root, number: int, nodes: int = 4, mini
 def a_memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     """Make the services, and have heads report to them whatever they would do outside of this process."""
     made = Memory()
-    monkeypatch.setattr(head.outcome, "signal", lambda url, status, text: made.signals.append((status, text)))
+    monkeypatch.setattr(head.outcome, "signal", lambda url, status, text, *_: made.signals.append((status, text)))
     monkeypatch.setattr(head.proof, "log_in", lambda nodes: {})
     monkeypatch.setattr(head.proof, "settle_jobs", made.settled.append)
     return made
