@@ -94,7 +94,7 @@ def test_programs_that_python_starts_are_there():
 
 
 def test_programs_that_scripts_start_are_there():
-    scripts = {path.name: path.read_text() for path in (ROOT / "scripts").iterdir()}
+    scripts = {path.name: path.read_text() for path in (ROOT / "scripts").iterdir() if path.is_file()}
     recipes = re.findall(r"(?m)^\t@?(.*)$", (ROOT / "Makefile").read_text())
     texts = {**scripts, "Makefile": "\n".join(recipes), **{n: t for some in PROGRAMS.values() for n, t in some.items()}}
     shell = {name: text for name, text in texts.items() if "python" not in text.partition("\n")[0]}
