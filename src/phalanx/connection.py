@@ -1,11 +1,16 @@
-"""Connects a cluster to the cloud of its name. What is beyond, botocore among it, is imported at the first request."""
+"""Connects a cluster to the cloud of its name. botocore is imported at the first request."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from phalanx.aws.auto_scaling import AutoScaling
+from phalanx.aws.aws_account import Account
+from phalanx.cluster import diagnosis, rosters
+from phalanx.emr.instance_groups import InstanceGroups
 from phalanx.errors import SpecError
+from phalanx.local import endpoint
 from phalanx.spec.cloud_names import CLOUDS, is_emr, is_local
 
 if TYPE_CHECKING:
@@ -21,19 +26,14 @@ def connect(name: str, region: str) -> Aws:
     _require_known(name)
     aws = _here(name, region) if is_local(name) else _account(name, region)
     if is_emr(name):
-        from phalanx.emr.instance_groups import InstanceGroups  # here: it loads botocore
-
         aws.machines = InstanceGroups(aws)
     else:
-        from phalanx.aws.auto_scaling import AutoScaling  # here: it loads botocore
-
         aws.machines = AutoScaling(aws)
     return aws
 
 
 def _account(name: str, region: str) -> Aws:
     from phalanx.aws.aws import Aws  # here: it loads botocore
-    from phalanx.aws.aws_account import Account  # here: it loads botocore
 
     aws = Aws(region, name)
     aws.site = Account(aws)
@@ -42,7 +42,7 @@ def _account(name: str, region: str) -> Aws:
 
 def _here(name: str, region: str) -> Aws:
     from phalanx.local.local_aws import LocalAws  # here: it loads botocore
-    from phalanx.local.this_machine import ThisMachine  # here: it loads botocore
+    from phalanx.local.this_machine import ThisMachine  # here: it loads YAML, which a job's commands do not need
 
     aws = LocalAws(region, name)
     aws.site = ThisMachine(aws)
@@ -53,8 +53,6 @@ def begin(name: str) -> None:
     """Start what the cloud needs on this machine (the local cloud's process, or nothing) without waiting for it."""
     _require_known(name)
     if is_local(name):
-        from phalanx.local import endpoint  # here: it loads botocore
-
         endpoint.begin()
 
 
@@ -70,22 +68,16 @@ class ControlPlane:
         return connect(cluster.cloud, cluster.region)
 
     def roster(self, cluster: Cluster) -> Roster:
-        from phalanx.cluster import rosters  # here: it loads botocore
-
         return rosters.read(cluster)
 
     def settle_by(self, cluster: Cluster, command: str) -> None:
-        from phalanx.cluster import rosters  # here: it loads botocore
-
         rosters.settle_by(cluster, command)
 
     def repair(self, cluster: Cluster, error: ClusterError) -> bool:
-        from phalanx.cluster import diagnosis  # here: it loads botocore
-
         return diagnosis.repair(cluster, error)
 
     def core_group(self, cluster: Cluster) -> CoreGroup:
-        from phalanx.emr.emr_resizing import CoreGroup  # here: it loads botocore
+        from phalanx.emr.emr_resizing import CoreGroup  # here: it loads botocore and troposphere
 
         return CoreGroup(cluster.aws(), cluster)
 
