@@ -147,8 +147,7 @@ class Keeper:
         made: Any = FakeBucket(kept["name"], self._context.account, kept["region"])
         made.creation_date = datetime.datetime.fromisoformat(kept["created"])
         made.versioning_status = kept["versioning"]
-        # Records of earlier versions have neither.
-        _protect(made, kept.get("encryption", _ENCRYPTION), kept.get("blocks", _BLOCKS))
+        _protect(made, kept["encryption"], kept["blocks"])
         self._tag(made.arn, kept["tags"])
         self._backend.buckets[made.name] = made
 
