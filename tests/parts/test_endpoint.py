@@ -19,7 +19,7 @@ import pytest
 
 import localcloud
 from localcloud.__main__ import main
-from localcloud.daemon import endpoint_file
+from localcloud.daemon import endpoint_file, lifecycle
 from phalanx.aws.aws import Aws
 from phalanx.errors import CloudError, LocalCloudError
 from phalanx.local import endpoint
@@ -207,6 +207,8 @@ def test_one_whose_record_is_lost_is_reported_and_ended_by_force(daemon, monkeyp
     monkeypatch.setattr(endpoint, "START_TIMEOUT_S", 0.05)
     with pytest.raises(LocalCloudError, match=r"endpoint.json is lost(.|\n)*phalanx local stop --force"):
         endpoint.find()
+    monkeypatch.setattr(endpoint, "_answer", in_this_process)
+    monkeypatch.setattr(lifecycle, "START_TIMEOUT_S", 0.05)
     with pytest.raises(LocalCloudError, match=r"does not answer(.|\n)*--force"):
         endpoint.stop()
     threading.Timer(0.05, daemon.wait).start()

@@ -6,6 +6,7 @@ import fcntl
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,7 +112,17 @@ def is_held(lock: Path) -> bool:
     return False
 
 
-def test_one_that_does_not_answer_is_ended_by_force_only(command, hung):
+def test_one_that_ends_by_itself_is_waited_for(command, hung):
+    """As when two programs stop it at once: its endpoint.json is gone before its last process."""
+    ended = threading.Timer(1.0, hung.kill)
+    ended.start()
+    assert answer(command("stop")) == {"stopped": False, "stacks": []}
+    assert hung.wait(60) == -9
+
+
+def test_one_that_does_not_answer_is_ended_by_force_only(command, hung, tmp_path):
+    record = {"url": "http://127.0.0.1:9", "secret_access_key": "", **endpoint_file.process_record(hung.pid)}
+    endpoint_file.write(tmp_path / "state", record)
     done = command("stop")
     assert (done.returncode, done.stdout) == (1, "")
     assert f"process {hung.pid}" in done.stderr

@@ -67,9 +67,9 @@ def stop(state: Path, force: bool) -> dict[str, Any]:
     Returns `stopped`, and in `stacks` what it still has if it was not forced to stop. With `force`, one that does not
     answer is killed, and its nodes end with it.
     """
-    if not _is_locked(state):
+    answer = _ask_to_stop(state, force)
+    if answer is None and not _is_locked(state):
         return {"stopped": False, "stacks": []}
-    answer = endpoint_file.ask(state, "POST", "stop", {"force": force})
     if answer is None:
         _kill(state, force)
     elif "message" in answer:
@@ -82,6 +82,20 @@ def stop(state: Path, force: bool) -> dict[str, Any]:
     if answer is None:
         endpoint_file.remove(state)
     return {"stopped": True, "stacks": []}
+
+
+def _ask_to_stop(state: Path, force: bool) -> dict[str, Any] | None:
+    """Return the answer of a local cloud that runs; None if none runs, or it does not answer.
+
+    One that starts, or that another program has stopped, holds the lock without an endpoint: this waits for what comes.
+    """
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while _is_locked(state):
+        answer = endpoint_file.ask(state, "POST", "stop", {"force": force})
+        if answer is not None or force or endpoint_file.is_live(state) or time.monotonic() > deadline_s:
+            return answer
+        time.sleep(0.02)
+    return None
 
 
 def _kill(state: Path, force: bool) -> None:
