@@ -49,6 +49,7 @@ def impatient(monkeypatch):
     for name in ("_TURN_S", "_FIRST_LOOK_S", "_LAST_LOOK_S"):
         monkeypatch.setattr(allocation, name, 0.001)
     monkeypatch.setattr(allocation, "_ENDS_BY_ITSELF_S", 0.02)
+    monkeypatch.setattr(allocation, "_SAYS_WHY_WITHIN_S", 0.05)
     monkeypatch.setattr(allocation, "_ENDS_WITHIN_S", 0.05)
 
 

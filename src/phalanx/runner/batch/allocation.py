@@ -34,6 +34,8 @@ _LAST_LOOK_S = 15.0
 _NODES_COME_WITHIN_S = 120.0
 # The scheduler's own script ends by itself when all starters have; its daemons report that a moment later.
 _ENDS_BY_ITSELF_S = 5.0
+# After a node was lost. A busy scheduler reports late that it killed the job at its limit; a restart would be wrong then.
+_SAYS_WHY_WITHIN_S = 20.0
 _ENDS_WITHIN_S = 60.0
 # A scheduler that does not answer (its controller restarts) keeps its queue.
 _AWAY_WITHIN_S = 600.0
@@ -134,7 +136,7 @@ class Allocation:
 
     def fate(self) -> AllocationStatus:
         """Return the status after a node was lost: the scheduler may need a moment to report that it ended the job."""
-        deadline = time.monotonic() + _ENDS_BY_ITSELF_S
+        deadline = time.monotonic() + _SAYS_WHY_WITHIN_S
         while True:
             status = self._status_or_held()
             if status.phase == ENDED or time.monotonic() > deadline:
