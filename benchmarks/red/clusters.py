@@ -251,6 +251,33 @@ DEFENCES = (
         ("runner/files/carry.py", "member.mode & 0o777", "member.mode & 0o7777"),
     ),
     defence(
+        "requirements lead to no other file",
+        "test_hostile_repository.py::test_requirements_include_no_file_of_this_machine",
+        (
+            "guest_file.py",
+            "if leads_out(str(path), str(directory)):",
+            "if False:",
+        ),
+        ("guest_file.py", "path.resolve().relative_to(directory.resolve()).parts", "path.parts"),
+        ("jobs/requirements_file.py", "if files.mistakes:", "if False:"),
+    ),
+    defence(
+        "git's settings are no requirements",
+        "test_hostile_repository.py::test_requirements_include_neither_git_s_settings_nor_an_ignored_file_with_secrets",
+        ("jobs/requirements_file.py", "if files.mistakes:", "if False:"),
+    ),
+    defence(
+        "files of a repository have an end",
+        "test_hostile_repository.py::test_a_file_without_an_end_is_refused",
+        ("guest_file.py", "os.O_RDONLY | os.O_NONBLOCK", "os.O_RDONLY"),
+        ("code/ignore_rules.py", "if path.is_symlink():", "if False:"),
+    ),
+    defence(
+        "a data set has only its own files",
+        "test_hostile_repository.py::test_a_data_set_takes_no_file_of_this_machine",
+        ("packing/samples.py", "elif not inside.has(path):", "elif False:"),
+    ),
+    defence(
         "control characters are shown on a terminal",
         "test_hostile_output.py",
         ("cli/terminal.py", "shown = _ACTS.sub(lambda found: found[1] or _escape(found[0]), text)", "return text"),

@@ -109,12 +109,11 @@ def test_variables_for_the_making_are_part_of_an_environment(tmp_path: Path):
 
 
 def test_a_link_keeps_its_name_and_its_includes_stand_beside_it(tmp_path: Path):
-    code, elsewhere = tmp_path / "code", tmp_path / "elsewhere"
-    code.mkdir()
-    elsewhere.mkdir()
-    (elsewhere / "gpu.txt").write_text("-c ./pins.txt\ntorch\n")
+    code = tmp_path / "code"
+    (code / "elsewhere").mkdir(parents=True)
+    (code / "elsewhere/gpu.txt").write_text("-c ./pins.txt\ntorch\n")
     (code / "pins.txt").write_text("numpy<2\n")
-    (code / "requirements.txt").symlink_to("../elsewhere/gpu.txt")
+    (code / "requirements.txt").symlink_to("elsewhere/gpu.txt")
     made = from_requirements(code / "requirements.txt")
     assert set(made.files) == {"requirements.txt", "pins.txt"}
     assert made.steps == (("-r", "requirements.txt"),)
@@ -125,6 +124,46 @@ def test_a_path_in_the_code_is_refused_with_its_line(tmp_path: Path, line: str):
     (tmp_path / "requirements.txt").write_text(f"numpy\n{line}\n")
     with pytest.raises(JobError, match=r"requirements\.txt:2: '.*' is a path in the code"):
         from_requirements(tmp_path / "requirements.txt")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("numpy\nPASSWORD=x\n", ":2: it is no requirement"),
+        ("numpy \\\n  >=2\nb c\n", ":3: it is no requirement"),
+        ("--requ=a.txt\n", ":1: it has an option"),
+        ("a -r b.txt\n", ":1: it has an option"),
+        ("-r\n", ":1: -r needs a value"),
+        ("-r 'a\n", ":1: its quotes"),
+        ("-r none.txt\n", ":1: can't read"),
+        ("# coding: utf-7\nnumpy\n", "declares another encoding"),
+        ("\n\nlib/a.whl\nb c\n", ":4: it is no requirement"),
+    ],
+)
+def test_what_pip_would_read_otherwise_is_refused_with_its_line(tmp_path: Path, text: str, place: str):
+    (tmp_path / "requirements.txt").write_text(text)
+    with pytest.raises(JobError, match=place):
+        from_requirements(tmp_path / "requirements.txt")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "numpy>=2,<3 ; python_version > '3.9' # why",
+        "torch[extra]==2.* --hash=sha256:abc --hash=sha256:def",
+        "a==1 \\\n    --hash=sha256:abc",
+        "git+https://h.test/a.git@v1#egg=a",
+        "https://${TOKEN}@h.test/a-1-py3-none-any.whl ; sys_platform == 'linux'",
+        "-ihttps://h.test/simple --no-binary :all:",
+        "--find-links=/efs/wheels",
+        "-r https://h.test/requirements.txt",
+        "    # only a comment",
+        "a \\",
+    ],
+)
+def test_what_pip_reads_is_taken(tmp_path: Path, line: str):
+    (tmp_path / "requirements.txt").write_text(f"\ufeff{line}\n", encoding="utf-8")
+    assert line in from_requirements(tmp_path / "requirements.txt").files["requirements.txt"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ ORDER = (
     (
         "counts",
         "errors",
+        "guest_file",
         "version",
         "waits",
         "data",
@@ -59,6 +60,7 @@ STANDARD_LIBRARY_ONLY = (
     "phalanx.datasets",
     "phalanx.node",
     "phalanx.objects",
+    "phalanx.guest_file",
     "phalanx.packing",
     "phalanx.shards",
     "phalanx.runner",

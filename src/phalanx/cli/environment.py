@@ -22,9 +22,6 @@ def complete_recipes(_: click.Context, __: click.Parameter, incomplete: str) -> 
     return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
-# The same as environments.REQUIREMENTS, whose import is slow.
-_REQUIREMENTS = "requirements.txt"
-
 ENVIRONMENT = ("recipe", "requirements", "no_requirements", "build_env")
 """The parameters that `chosen_environment` takes."""
 
@@ -65,10 +62,8 @@ def chosen_environment(
     """Return the environment that the flags choose, or by default that of the code's requirements.txt."""
     if requirements is not None and no_requirements:
         raise click.UsageError("--requirements and --no-requirements exclude each other")
-    default = directory / _REQUIREMENTS
-    has_default = requirements is None and not no_requirements and default.is_file()
-    if not (recipe or requirements or has_default or build_env):
-        return None
+    has_default = requirements is None and not no_requirements and environments.has_requirements(directory)
     if recipe and has_default:
-        note(f"{default} is installed on top of the recipe {recipe}; --no-requirements leaves it out")
+        added = directory / environments.REQUIREMENTS
+        note(f"{added} is installed on top of the recipe {recipe}; --no-requirements leaves it out")
     return environments.choose(directory, recipe, False if no_requirements else requirements, build_env)

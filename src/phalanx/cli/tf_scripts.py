@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from phalanx import guest_file
 from phalanx.cli.console import note, say
 from phalanx.cli.environment import complete_recipes
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
 
 _WRITE_LIMIT_S = 60
+_LARGEST_BYTES = 1 << 20
 
 
 @click.command("tf-scripts", context_settings={"ignore_unknown_options": True})
@@ -106,7 +108,7 @@ def _names(path: str | None) -> list[str] | None:
     if path is None or is_nodes_own(Path(path)):
         return None
     try:
-        names = Path(path).read_text().split()
+        names = guest_file.read(Path(path), _LARGEST_BYTES).decode().split()
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"can't read the workers file {path}: {error}") from None
     if not names:

@@ -9,10 +9,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx import guest_file
 from phalanx.code.ignore_pattern import Pattern, parse
+from phalanx.errors import JobError
 
 # Read as one file, in this order: the last line that matches decides.
 FILES = (".gitignore", ".phalanxignore")
+_LARGEST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -96,10 +99,15 @@ def _any_of(expressions: Iterable[str]) -> re.Pattern[str]:
 
 def _patterns(directory: str) -> Iterator[Pattern]:
     for name in FILES:
+        path = Path(directory, name)
         try:
-            content = Path(directory, name).read_bytes()
-        except OSError:
+            if path.is_symlink():
+                raise JobError(f"{path} is a link, and git reads no rules through one", "Make it a file.")
+            content = guest_file.read(path, _LARGEST_BYTES)
+        except (FileNotFoundError, IsADirectoryError):
             continue
+        except OSError as error:
+            raise JobError(f"can't read {path}: {error.strerror}", "It says which files are not sent.") from None
         for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
             pattern = parse(line.removesuffix(b"\r").decode("latin-1"))
             if pattern:

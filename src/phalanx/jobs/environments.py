@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.errors import JobError
+from phalanx.jobs.requirements_file import collect
 from phalanx.runner.environments.interpreters import allows
 from phalanx.runner.files.job_record import Environment
 
@@ -26,11 +27,6 @@ _PIN = re.compile(r"^(?P<pin>[A-Za-z0-9_.-]+==[^\\\n]*[^\\\s])", re.MULTILINE)
 _HASH = "--hash=sha256:"
 # One package in a lock file: its first line, and the hashes below it.
 _ENTRY = re.compile(r"^(?P<name>[a-z0-9-]+)==.*\n(?:    .*\n)*", re.MULTILINE)
-# pip's options that include another file, at the beginning of a line.
-_INCLUDE = re.compile(r"^\s*(-r|--requirement|-c|--constraint)(?:\s+|=|(?<=-[rc]))(?P<name>[^\s#]+)")
-# Paths mean one thing here and another in an environment that outlives the job's code.
-_LOCAL = re.compile(r"^\s*(?:(?:-e|--editable|-f|--find-links)(?:\s+|=))?(?P<path>\.{0,2}/?\S*)")
-_RELATIVE = re.compile(r"^(?:\.{1,2}(?:/|$)|file:\.)")
 
 
 @dataclass(frozen=True)
@@ -75,10 +71,7 @@ def runs_on(specifier: str) -> Callable[[str], bool]:
 
 def from_requirements(path: Path) -> Environment:
     """Return the environment that a requirements file and the files it includes describe. Raises JobError."""
-    files: dict[str, str] = {}
-    top = path.absolute().parent
-    _collect(path.absolute(), top, files)
-    return Environment("requirements", files, (("-r", path.name),))
+    return Environment("requirements", collect(path), (("-r", path.name),))
 
 
 def choose(
@@ -105,9 +98,15 @@ def choose(
     return replace(chosen, variables={**chosen.variables, **build_env})
 
 
+def has_requirements(directory: Path) -> bool:
+    """Return whether a job's code has a requirements.txt. What is neither file nor directory is refused when read."""
+    listed = directory / REQUIREMENTS
+    return os.path.lexists(listed) and not listed.is_dir()
+
+
 def _listed(directory: Path, requirements: str | Path | bool | None) -> Environment | None:
     if requirements is None:
-        requirements = (directory / REQUIREMENTS).is_file()
+        requirements = has_requirements(directory)
     if isinstance(requirements, bool):
         return from_requirements(directory / REQUIREMENTS) if requirements else None
     return from_requirements(Path(requirements))
@@ -176,44 +175,3 @@ def _of_pins(data: Mapping[str, Any], lock: str) -> tuple[dict[str, str], tuple[
     groups = {_BEFORE: data.get("before", ()), REQUIREMENTS: data["requirements"]}
     files = {file: "".join(f"{one}\n" for one in group) for file, group in groups.items() if group}
     return {**files, _CONSTRAINTS: lock}, ()
-
-
-def _collect(path: Path, top: Path, files: dict[str, str]) -> None:
-    """Add this file and those that it includes to `files`, by their names below `top`."""
-    name = _name_below(path, top)
-    if name in files:
-        return
-    files[name] = text = _read(path)
-    for number, line in enumerate(text.splitlines(), 1):
-        include = _INCLUDE.match(line)
-        if include and "://" not in include["name"]:
-            _collect(path.parent / include["name"], top, files)
-        elif not include:
-            _refuse_relative(line, path, number)
-
-
-def _name_below(path: Path, top: Path) -> str:
-    # As pip reads it: a link keeps its own name, which the step's `-r` says, and includes stand beside the link.
-    try:
-        return Path(os.path.normpath(path)).relative_to(os.path.normpath(top)).as_posix()
-    except ValueError:
-        raise JobError(
-            f"{path} is outside {top}", "A requirements file includes only files beside or below it."
-        ) from None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise JobError(f"can't read the requirements {path}: {error}") from None
-
-
-def _refuse_relative(line: str, path: Path, number: int) -> None:
-    local = _LOCAL.match(line)
-    if local and _RELATIVE.match(local["path"]):
-        raise JobError(
-            f"{path.name}:{number}: '{local['path']}' is a path in the code, which the environment outlives",
-            "For your own packages, set `--env PYTHONPATH=DIRECTORY`, or name a wheel on the shared directory by its"
-            " absolute path.",
-        )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
+from phalanx import guest_file
 from phalanx.errors import SpecError
 from phalanx.node.roster import Roster
 
 # The first lines show well enough that a file is not a hosts file.
 _MAX_MISTAKES = 20
+_LARGEST_BYTES = 1 << 20
 # $DEEPLEARNING_WORKERS_PATH on every node: the names of all nodes.
 _ON_NODES = "/opt/deeplearning/workers"
 
@@ -22,7 +24,7 @@ def is_nodes_own(path: Path) -> bool:
 def load(path: Path, roster: Roster) -> tuple[str, ...]:
     """Return the nodes' names, in the file's order. Raises SpecError with the first 20 mistakes and their lines."""
     try:
-        text = path.read_text()
+        text = guest_file.read(path, _LARGEST_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"can't read the hosts file {path}: {error}") from None
     return parse(text, roster, str(path))

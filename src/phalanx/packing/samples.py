@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from phalanx.guest_file import leads_out
+
 PATH, LABEL = "path", "label"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # `cls` is the label's.
@@ -112,7 +114,7 @@ def _samples(root: str, names: Sequence[str], labels: Iterable[tuple[float, ...]
     """Return the samples. Raises PackError that names the files that are missing, or whose names can't be kept."""
     if not names:
         raise PackError("the table has no rows")
-    found, wrong = [], []
+    found, wrong, inside = [], [], _Inside(root)
     for name, own in zip(names, labels):
         path = os.path.join(root, name)
         try:
@@ -122,11 +124,29 @@ def _samples(root: str, names: Sequence[str], labels: Iterable[tuple[float, ...]
             continue
         if not os.path.isfile(path) or _CONTROL.search(name):
             wrong.append(f"{name!r} is not a file, or has control characters in its name")
+        elif not inside.has(path):
+            wrong.append(f"{name!r} leads out of {root or '.'}")
         found.append(Sample(name, path, own, status.st_size, status.st_mtime_ns))
     if wrong:
         more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise PackError(f"{'; '.join(wrong[:_SHOWN])}{more}")
     return found
+
+
+class _Inside:
+    """Tells which files are in a folder, links resolved: a data set's author may link to others of this machine."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._directories: dict[str, bool] = {}
+
+    def has(self, path: str) -> bool:
+        if os.path.islink(path):
+            return not leads_out(path, self._root)
+        directory = os.path.dirname(path)
+        if directory not in self._directories:
+            self._directories[directory] = not leads_out(directory, self._root)
+        return self._directories[directory]
 
 
 def _is_number(text: str) -> bool:

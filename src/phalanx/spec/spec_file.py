@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 
+from phalanx import guest_file
 from phalanx.errors import SpecError
 
 LARGEST_FILE_BYTES = 256 * 1024
@@ -26,9 +26,7 @@ def text(path: Path) -> str:
 
 def _bytes(path: Path) -> bytes:
     try:
-        _require_file(path)
-        with path.open("rb") as file:
-            data = file.read(LARGEST_FILE_BYTES + 1)
+        return guest_file.read(path, LARGEST_FILE_BYTES)
     except FileNotFoundError:
         other = path.with_suffix(".yml")
         hint = f"There is {other}: rename it, or name it with `-f`." if other.exists() else _WRITE
@@ -38,13 +36,3 @@ def _bytes(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise SpecError(f"{path}: can't be read: {reason}") from None
-    if len(data) > LARGEST_FILE_BYTES:
-        raise SpecError(f"{path}: is larger than {LARGEST_FILE_BYTES // 1024} KiB, so it is not a phalanx.yaml")
-    return data
-
-
-def _require_file(path: Path) -> None:
-    """Refuse a FIFO or a terminal, whose reading might never end."""
-    mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise SpecError(f"{path}: is not a regular file", "Write its content into a file and name that file.")

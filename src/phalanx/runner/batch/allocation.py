@@ -34,7 +34,7 @@ _LAST_LOOK_S = 15.0
 _NODES_COME_WITHIN_S = 120.0
 # The scheduler's own script ends by itself when all starters have; its daemons report that a moment later.
 _ENDS_BY_ITSELF_S = 5.0
-# After a node was lost. A busy scheduler reports late that it killed the job at its limit; a restart would be wrong then.
+# After a node was lost. A busy scheduler reports late that it killed the job, which must not restart then.
 _SAYS_WHY_WITHIN_S = 20.0
 _ENDS_WITHIN_S = 60.0
 # A scheduler that does not answer (its controller restarts) keeps its queue.
