@@ -253,7 +253,7 @@ class _Installer:
             flags.append("--without-pip")
         version = ".".join(map(str, self.python.version[:2]))
         hint = f"On Debian and Ubuntu, add `boot: apt-get install -y python{version}-venv` to phalanx.yaml."
-        self._run([self.python.base, "-m", "venv", *flags, self._path], "python -m venv", hint)
+        self._run([self.python.base, "-I", "-m", "venv", *flags, self._path], "python -m venv", hint)
         if not self._wanted.isolated and self.python.is_venv:
             self._show_packages_of(self.python.sites)
 
@@ -275,9 +275,9 @@ class _Installer:
             return [self._uv, "pip", "install", "--python", python]
         # Compiling everything can take longer than the rest; modules are compiled at their first import.
         pip = (
-            [self.python.path, "-m", "pip", "--python", python]
+            [self.python.path, "-I", "-m", "pip", "--python", python]
             if self.python.pip_serves_others
-            else [python, "-m", "pip"]
+            else [python, "-I", "-m", "pip"]
         )
         return [*pip, "install", "--no-compile"]
 

@@ -79,8 +79,8 @@ def _install_uv(place: str, base: Interpreter, env: Mapping[str, str], run: Run)
     """Install uv into an environment of its own, from the index that pip uses, and return its path."""
     uv = os.path.join(place, "bin", "uv")
     if not os.path.exists(uv):
-        pip = [os.path.join(place, "bin", "python"), "-m", "pip", "install", "--no-compile", f"uv=={UV_VERSION}"]
-        run([base.base, "-m", "venv", "--clear", place], env, "python -m venv")
+        pip = [os.path.join(place, "bin", "python"), "-I", "-m", "pip", "install", "--no-compile", f"uv=={UV_VERSION}"]
+        run([base.base, "-I", "-m", "venv", "--clear", place], env, "python -m venv")
         run(pip, env, "pip install uv")
     return uv
 
