@@ -16,6 +16,20 @@ from phalanx.spec.spec import KEYS, ClusterSpec
 from phalanx.spec.spec_init import init_text
 from phalanx.spec.spec_load import load
 
+# What the system runs or reads as root is in these, or may be.
+HELD_BY_ROOT = (
+    *(
+        "/home/ubuntu",
+        "/home/ec2-user/x",
+        "/var/lib/cloud",
+        "/var/spool/cron",
+        "/opt/aws",
+        "/srv/x",
+        "/tmp/x",
+        "/run/x",
+    ),
+    *("/media/x", "/snap/bin", "/emr", "/mnt", "/mnt/yarn", "/mnt/var/lib"),
+)
 GOOD = "name: demo\nnodes: 4\n"
 
 
@@ -240,7 +254,8 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
         ("shared: efs", "shared: must be an absolute path, is 'efs'; letters"),
         ("shared: /a/../etc", "shared: must be an absolute path, is '/a/../etc';"),
         ("shared: /my data", "shared: must be an absolute path, is '/my data';"),
-        ("shared: /", "shared: '/' belongs to the system of every node; mount it elsewhere"),
+        ("shared: /", "shared: '/' belongs to the system of every node; name a new directory"),
+        *((f"shared: {path}", f"shared: '{path}' belongs to the system") for path in HELD_BY_ROOT),
         ("shared: //usr//local", "shared: '/usr/local' belongs to the system"),
         ("shared: /etc", "shared: '/etc' belongs to the system"),
         ("shared: /opt", "shared: '/opt' belongs to the system"),

@@ -28,43 +28,14 @@ PRIVATE = "private"
 """The `access` of a network without public addresses."""
 
 # Mounting there would hide files of the system, or of phalanx itself.
-_SYSTEM_TREES = (
-    *(
-        "/bin",
-        "/boot",
-        "/dev",
-        "/etc",
-        "/lib",
-        "/lib32",
-        "/lib64",
-        "/libx32",
-        "/proc",
-        "/root",
-        "/run",
-        "/sbin",
-        "/sys",
-        "/usr",
-    ),
-    *("/opt/phalanx", "/opt/deeplearning", "/opt/amazon", "/opt/pytorch", "/opt/dlami"),
+_OF_EVERY_SYSTEM = tuple(
+    "bin boot cdrom dev emr etc home lib lib32 lib64 libx32 media opt proc root run sbin snap srv sys tmp usr"
+    " var".split()
 )
-_SYSTEM_DIRECTORIES = (
-    "/",
-    "/home",
-    "/home/phalanx",
-    "/opt",
-    "/srv",
-    "/tmp",
-    "/var",
-    "/var/lib",
-    "/var/log",
-    "/var/run",
-    "/var/tmp",
-)
-OF_THE_SYSTEM = (
-    r"(?:^|/)\.\.(?:/|$)"
-    rf"|^/+(?:{'|'.join(tree[1:] for tree in _SYSTEM_TREES)})(?:/|$)"
-    rf"|^/+(?:{'|'.join(directory[1:] for directory in _SYSTEM_DIRECTORIES)})/*$"
-)
+# EMR's own, on the disks of its nodes.
+_OF_EMR = ("mnt/var", "mnt/yarn", "mnt/tmp", "mnt/hdfs", "mnt/mapred", "mnt/s3")
+_TREES = "|".join(map(re.escape, (*_OF_EVERY_SYSTEM, *_OF_EMR)))
+OF_THE_SYSTEM = rf"(?:^|/)\.\.(?:/|$)|^/+(?:mnt/*)?$|^/+(?:{_TREES})(?:/|$)"
 """A pattern of such paths, for JSON Schema; `shared` finds them in other spellings, too."""
 UNIT_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
@@ -141,8 +112,12 @@ def shared(value: str) -> str:
             f"must be an absolute path, is '{cut(value)}'", "letters, digits and . _ - / only, such as /efs"
         )
     path = str(PurePosixPath("/" + value.lstrip("/")))
-    if path in _SYSTEM_DIRECTORIES or any(path == tree or path.startswith(f"{tree}/") for tree in _SYSTEM_TREES):
-        raise WrongError(f"'{path}' belongs to the system of every node", "mount it elsewhere, such as /efs")
+    # A job writes there, and what the system keeps in such a directory runs as root.
+    if re.search(OF_THE_SYSTEM, path):
+        raise WrongError(
+            f"'{path}' belongs to the system of every node",
+            "name a new directory such as /efs, or one below /mnt",
+        )
     return path
 
 
