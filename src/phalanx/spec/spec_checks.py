@@ -27,15 +27,12 @@ EVERYWHERE = "0.0.0.0/0"
 PRIVATE = "private"
 """The `access` of a network without public addresses."""
 
-# Mounting there would hide files of the system, or of phalanx itself.
-_OF_EVERY_SYSTEM = tuple(
-    "bin boot cdrom dev emr etc home lib lib32 lib64 libx32 media opt proc root run sbin snap srv sys tmp usr"
-    " var".split()
+# Jobs write there, and root reads or runs what such directories have. Below /s3 are the mounts of `data`.
+_OF_EVERY_SYSTEM = (
+    "bin|boot|cdrom|dev|etc|home|lib|lib32|lib64|libx32|media|opt|proc|root|run|sbin|snap|srv|sys|tmp|usr|var"
 )
-# EMR's own, on the disks of its nodes.
-_OF_EMR = ("mnt/var", "mnt/yarn", "mnt/tmp", "mnt/hdfs", "mnt/mapred", "mnt/s3")
-_TREES = "|".join(map(re.escape, (*_OF_EVERY_SYSTEM, *_OF_EMR)))
-OF_THE_SYSTEM = rf"(?:^|/)\.\.(?:/|$)|^/+(?:mnt/*)?$|^/+(?:{_TREES})(?:/|$)"
+_OF_EMR = "emr|mnt/(?:hdfs|mapred|s3|tmp|var|yarn)"
+OF_THE_SYSTEM = rf"(?:^|/)\.\.(?:/|$)|^/+(?:mnt/*)?$|^/+(?:{_OF_EVERY_SYSTEM}|{_OF_EMR}|s3)(?:/|$)"
 """A pattern of such paths, for JSON Schema; `shared` finds them in other spellings, too."""
 UNIT_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
@@ -112,7 +109,6 @@ def shared(value: str) -> str:
             f"must be an absolute path, is '{cut(value)}'", "letters, digits and . _ - / only, such as /efs"
         )
     path = str(PurePosixPath("/" + value.lstrip("/")))
-    # A job writes there, and what the system keeps in such a directory runs as root.
     if re.search(OF_THE_SYSTEM, path):
         raise WrongError(
             f"'{path}' belongs to the system of every node",
