@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from fake_cloud import AUTHORITY, described
+from fake_cloud import AUTHORITY, FakeAws, described
 
 from phalanx import state_files
 from phalanx.aws.model import CLUSTER_TAG, SshRoute, StackState
 from phalanx.cluster import adopt, keys, ssh_config
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.errors import ClusterError
+from phalanx.cluster.ready import record_ready
+from phalanx.errors import CloudError, ClusterError
 
 
 @pytest.fixture(autouse=True)
@@ -129,3 +131,32 @@ def test_an_adopted_cluster_keeps_the_users_own_file_system():
 def test_an_adopted_cluster_has_the_nodes_of_its_stack_and_the_head():
     cloud = a_cloud(Workers="3")
     assert adopt._settings(cloud, cloud.found)["nodes"] == 4
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        ("outputs", "HeadAddress", "54.0.0.1\n    ProxyCommand touch /tmp/x"),
+        ("outputs", "HeadAddress", "54.0.0.1;touch"),
+        ("outputs", "HeadAddress", "-oProxyCommand=touch"),
+        ("outputs", "RosterTable", "table\rx"),
+        ("outputs", "HeadQueue", "https://h.test/ x"),
+        ("outputs", "SharedFileSystem", "fs-1\u2028"),
+        ("parameters", "InstanceType", "c5.large\nProxyCommand x"),
+        ("parameters", "SharedDirectory", "/efs $(touch x)"),
+    ],
+)
+def test_a_stack_with_values_of_another_template_writes_nothing_for_ssh(state, place, name, value):
+    cloud = FakeAws()
+    made = cloud.stacks[cloud.put("demo", "CREATE_COMPLETE")]
+    made.state = replace(made.state, **{place: {**getattr(made.state, place), name: value}})
+    with pytest.raises(CloudError, match="values that no stack of phalanx has"):
+        record_ready(cloud, made.state, {"shared": "/efs"})
+    assert not (state / "clusters").exists()
+
+
+def test_no_value_becomes_a_second_line_for_ssh(state):
+    cluster = saved(head_address="54.0.0.1\n    ProxyCommand touch /tmp/x")
+    with pytest.raises(ClusterError, match="ProxyCommand"):
+        ssh_config.write(cluster, AUTHORITY, SshRoute())
+    assert not (state / "clusters/demo/ssh_config").exists()

@@ -43,7 +43,7 @@ def take(name: str, private: Path, public: str) -> bool:
     _require_readable_by_ssh(state_directory())
     mine = cluster_directory(name) / "id_ed25519"
     write_private(mine, private.read_text())
-    write_private(mine.with_suffix(".pub"), public + "\n")
+    write_private(mine.with_suffix(".pub"), found)
     return True
 
 

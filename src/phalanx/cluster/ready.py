@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,15 +12,23 @@ from phalanx.cluster import ssh_config, ssh_hosts
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.stack import read_authority, read_roster
 from phalanx.errors import CloudError
+from phalanx.node import validate
 from phalanx.node.roster import Roster
 from phalanx.plan.machine_images import admin_user_of
+from phalanx.spec.spec_checks import shared
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
 
+# Names, ids, ARNs, URLs and paths: none has a blank or a sign of a file of settings.
+_WORD = re.compile(r"[\w.:/@+=,#*-]{0,2048}", re.ASCII)
+_FOR_PEOPLE = ("Outcome", "Login")
+_PARAMETERS = ("InstanceType", "SharedDirectory", "FileSystemId", "Image", "Zone")
+
 
 def record_ready(cloud: Aws, state: StackState, settings: Mapping[str, Any]) -> tuple[Cluster, Roster]:
     """Write the record and the ssh_config of a ready stack; `settings` are keys of a ClusterSpec."""
+    _require_sound(state, settings)
     table = state.outputs["RosterTable"]
     roster = read_roster(cloud, table)
     if roster is None:
@@ -43,6 +52,23 @@ def record_ready(cloud: Aws, state: StackState, settings: Mapping[str, Any]) -> 
     )
     _write_ssh_files(cloud, cluster, route)
     return cluster.save(), roster
+
+
+def _require_sound(state: StackState, settings: Mapping[str, Any]) -> None:
+    """Refuse outputs and parameters that the template can't have: whoever wrote the stack chose them."""
+    values = {name: value for name, value in state.outputs.items() if name not in _FOR_PEOPLE}
+    values |= {name: value for name, value in state.parameters.items() if name in _PARAMETERS}
+    try:
+        validate.address(values.get("HeadAddress", "0.0.0.0"))
+        wrong = next((name for name, value in values.items() if not _WORD.fullmatch(value)), "")
+        if wrong:
+            raise validate.Invalid(f"{wrong} is not one word: {values[wrong]!r:.60}")
+        shared(settings["shared"])
+    except ValueError as error:
+        raise CloudError(
+            f"stack {state.name} has values that no stack of phalanx has: {error}",
+            "Use it only if you know who made it. CloudFormation's console deletes it.",
+        ) from None
 
 
 def follow_head(cloud: Aws, cluster: Cluster) -> bool:

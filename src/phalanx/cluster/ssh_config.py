@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phalanx.cluster.cluster_record import HEAD, JOB_USER, Cluster
+from phalanx.errors import ClusterError
 from phalanx.state_files import write_private
 
 if TYPE_CHECKING:
@@ -51,7 +53,16 @@ def _text(cluster: Cluster, route: SshRoute) -> str:
         "    ServerAliveCountMax 3",
         "    LogLevel ERROR",
     ]
-    return "\n".join(lines) + "\n"
+    return joined(lines)
+
+
+def joined(lines: Iterable[str]) -> str:
+    """Return the lines as a text for ssh. Raises ClusterError for one that ssh would read as several."""
+    found = list(lines)
+    for line in found:
+        if not line.isprintable():
+            raise ClusterError(f"ssh's settings would have the line {line!r}", "Ask who made this cluster's stack.")
+    return "".join(f"{line}\n" for line in found)
 
 
 def _quoted(path: Path) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.cluster.cluster_record import HEAD, Cluster
+from phalanx.cluster.ssh_config import joined
 from phalanx.errors import ClusterError
 from phalanx.node import files
 from phalanx.state_files import state_directory, write_private
@@ -76,7 +77,7 @@ def _head(cluster: Cluster, options: list[str]) -> list[str]:
 
 
 def _block(names: list[str], lines: list[str]) -> str:
-    return f"Host {' '.join(names)}\n" + "".join(f"    {line}\n" for line in lines)
+    return joined([f"Host {' '.join(names)}", *(f"    {line}" for line in lines)])
 
 
 def _replace(config: Path, content: str) -> None:
