@@ -101,12 +101,24 @@ connects() {
 }
 """.replace("@TIMEOUT_S@", str(_NFS_TIMEOUT_S))
 
+# `bind SOURCE DIR OPTIONS` binds with those of the options that a bind mount can have.
+_BIND = """\
+bind() {
+  flags=
+  for flag in ro nosuid nodev noexec; do
+    case ",$3," in *",$flag,"*) flags=$flags,$flag ;; esac
+  done
+  /bin/mount --bind "$1" "$2" || return
+  [ -z "$flags" ] || /bin/mount -o "remount,bind$flags" "$2" || { umount "$2"; return 1; }
+}
+"""
+
 # The messages are those of amazon-efs-utils (its mount_efs/__init__.py).
 _MOUNT_EFS = """\
 #!/bin/bash
 # mount.efs FS[:PATH] DIR [-o OPTIONS]: what amazon-efs-utils does on EC2, with a directory of this machine
 die() { printf '%s\\n' "$1" >&2; exit "${2:-1}"; }
-@CONNECTS@[ $# -ge 2 ] || die 'Usage: mount.efs <fs-id-or-dns-name>[:<path>] <mountpoint> [-o <options>]'
+@BIND@@CONNECTS@[ $# -ge 2 ] || die 'Usage: mount.efs <fs-id-or-dns-name>[:<path>] <mountpoint> [-o <options>]'
 device=$1; dir=$2; shift 2; options=
 while [ $# -gt 0 ]; do
   case $1 in
@@ -130,9 +142,8 @@ directory" 32
 [ -d "$dir" ] || die "mount.nfs4: mount point $dir does not exist" 32
 read -r address < "@ROOT@/$id.address"
 connects 2049 || die 'mount.nfs4: Connection timed out' 32
-/bin/mount --bind "@ROOT@/$id/$path" "$dir" || exit 32
-case ,$options, in *,ro,*) /bin/mount -o remount,bind,ro "$dir" || exit 32 ;; esac
-""".replace("@ROOT@", EFS_ROOT).replace("@CONNECTS@", _CONNECTS)
+bind "@ROOT@/$id/$path" "$dir" "$options" || exit 32
+""".replace("@ROOT@", EFS_ROOT).replace("@BIND@", _BIND).replace("@CONNECTS@", _CONNECTS)
 
 # The messages are those of Lustre's client (docs/aws-behaviour.md 4.16).
 _MOUNT_LUSTRE = """\
@@ -154,24 +165,33 @@ Is the filesystem name correct?" 2
 """.replace("@ROOT@", EFS_ROOT).replace("@CONNECTS@", _CONNECTS)
 
 # What a node exports is a directory that all nodes of its VPC see; a bind mount plays NFS, without a connection.
+# Root of any node can write there, so a directory is entered, and then compared with its name: a link leads elsewhere.
 _EXPORTFS = """\
 #!/bin/sh
 # exportfs -ra: exports the directories in /etc/exports.d to the nodes of this VPC
 [ "$*" = -ra ] || { echo "The local cloud's exportfs has only the options -ra." >&2; exit 1; }
-for dir in $(sed -s 's/ .*//' /etc/exports.d/*.exports); do
+@BIND@for dir in $(sed -s 's/ .*//' /etc/exports.d/*.exports); do
   served=@ROOT@/exports/$(cat @ROOT@/address)$dir
   mkdir -p "$served" "$dir"
-  [ "$dir" -ef "$served" ] || /bin/mount --bind "$served" "$dir" || exit 1
+  cd "$served" && [ "$(pwd -P)" = "$served" ] || { echo "exportfs: $dir: not a directory" >&2; exit 1; }
+  [ "$dir" -ef . ] || bind . "$dir" nosuid,nodev || exit 1
 done
-""".replace("@ROOT@", EFS_ROOT)
+""".replace("@ROOT@", EFS_ROOT).replace("@BIND@", _BIND)
 
 _MOUNT_NFS = """\
 #!/bin/sh
 # mount.nfs4 ADDRESS:PATH DIR [-o OPTIONS]: mounts what a node of this VPC exports
-served=@ROOT@/exports/${1%%:*}${1#*:}
-[ -d "$served" ] || { echo "mount.nfs4: Connection refused" >&2; exit 32; }
-/bin/mount --bind "$served" "$2"
-""".replace("@ROOT@", EFS_ROOT)
+@BIND@served=@ROOT@/exports/${1%%:*}${1#*:}; dir=$2; shift 2; options=
+while [ $# -gt 0 ]; do
+  case $1 in
+    -o) options=$options,$2; shift ;;
+    -o?*) options=$options,${1#-o} ;;
+  esac
+  shift
+done
+cd "$served" 2>/dev/null && [ "$(pwd -P)" = "$served" ] || { echo "mount.nfs4: Connection refused" >&2; exit 32; }
+bind . "$dir" "$options"
+""".replace("@ROOT@", EFS_ROOT).replace("@BIND@", _BIND)
 
 # A copy of util-linux's setpriv, setuid root, which only the group sudo can execute (image.py).
 SETPRIV = "/usr/local/sbin/setpriv-for-sudo"
