@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fleet_fakes import name
 from moto import mock_aws
 from moto.s3.models import s3_backends
 from stack_fakes import Stacks, stacks
@@ -115,15 +118,15 @@ def test_many_clusters_one_after_another_can_mount_and_one_thread_follows_them(b
     assert len(threads) == 1
 
 
-def _mount(cloud: Stacks, vpc_id: str) -> None:
-    """List a prefix as a node's Mountpoint does."""
+def _mount(cloud: Stacks, vpc_id: str, client: Any = None, operation: str = "list_objects_v2", **given: str) -> None:
+    """List a prefix as a node's Mountpoint does, or make another call with its User-Agent."""
 
     def as_node(environ: dict[str, Any], start_response: Any) -> Any:
         return app({**environ, VPC: vpc_id, "HTTP_USER_AGENT": mountpoint.AGENT}, start_response)
 
     app, cloud.app = cloud.app, as_node
     try:
-        cloud.client("s3").list_objects_v2(Bucket="my-bucket", Prefix="pets/")
+        getattr(client or cloud.client("s3"), operation)(Bucket="my-bucket", **(given or {"Prefix": "pets/"}))
     finally:
         cloud.app = app
 
@@ -140,6 +143,56 @@ def test_a_deleted_vpc_is_forgotten(tmp_path):
         assert not (tmp_path / "s3" / vpc_id).exists()
         listed = cloud.client("s3").list_objects_v2(Bucket="my-bucket")["Contents"]
         assert [one["Key"] for one in listed] == ["pets/cat"]
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[Stacks]:
+    with stacks(tmp_path) as cloud:
+        cloud.client("s3").create_bucket(Bucket="my-bucket")
+        cloud.client("s3").put_object(Bucket="my-bucket", Key="pets/cat", Body=b"meow")
+        cloud.client("s3").put_object(Bucket="my-bucket", Key="private/key", Body=b"mine")
+        yield cloud
+        cloud.client("s3").delete_object(Bucket="my-bucket", Key="private/key")
+        cloud.client("s3").delete_object(Bucket="my-bucket", Key="pets/dog")
+
+
+def reader(cloud: Stacks, *actions: str) -> Any:
+    """Return a client with the rights of a job that may do this below pets/."""
+    role = name("job")
+    trust = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"AWS": "*"}}
+    rights = [{"Effect": "Allow", "Action": [*actions], "Resource": ["arn:aws:s3:::my-bucket/pets/*"]}]
+    rights.append({"Effect": "Allow", "Action": "s3:ListBucket", "Resource": "arn:aws:s3:::my-bucket"})
+    document = {"Version": "2012-10-17", "Statement": [trust]}
+    arn = cloud.client("iam").create_role(RoleName=role, AssumeRolePolicyDocument=json.dumps(document))["Role"]["Arn"]
+    document = {"Version": "2012-10-17", "Statement": rights}
+    cloud.client("iam").put_role_policy(RoleName=role, PolicyName="p", PolicyDocument=json.dumps(document))
+    issued = cloud.client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"]
+    return cloud.client_of("s3", issued)
+
+
+def test_mountpoint_s_name_on_another_call_mounts_nothing(cloud, tmp_path):
+    _mount(cloud, "vpc-1", reader(cloud, "s3:GetObject"), "get_object", Key="pets/cat")
+    assert not (tmp_path / "s3").exists()
+
+
+def test_what_may_only_be_read_is_not_written_and_what_may_not_be_read_is_not_mounted(cloud, tmp_path):
+    job = reader(cloud, "s3:GetObject")
+    _mount(cloud, "vpc-1", job)
+    _mount(cloud, "vpc-1", job, Prefix="private/")
+    _mount(cloud, "vpc-1", job, Prefix="")
+    place = tmp_path / "s3/vpc-1/my-bucket"
+    assert [path.name for path in place.iterdir()] == ["pets"]
+    (place / "pets/dog").write_text("woof")
+    (place / "pets/cat").unlink()
+    listed = cloud.client("s3").list_objects_v2(Bucket="my-bucket", Prefix="pets/")["Contents"]
+    assert [one["Key"] for one in listed] == ["pets/cat"]
+
+
+def test_what_may_be_written_is(cloud, tmp_path):
+    _mount(cloud, "vpc-1", reader(cloud, "s3:GetObject", "s3:PutObject"))
+    (tmp_path / "s3/vpc-1/my-bucket/pets/dog").write_text("woof")
+    listed = cloud.client("s3").list_objects_v2(Bucket="my-bucket", Prefix="pets/")["Contents"]
+    assert [one["Key"] for one in listed] == ["pets/cat", "pets/dog"]
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,8 @@ bind() {
 """
 
 # The messages are those of amazon-efs-utils (its mount_efs/__init__.py).
-_MOUNT_EFS = """\
+_MOUNT_EFS = (
+    """\
 #!/bin/bash
 # mount.efs FS[:PATH] DIR [-o OPTIONS]: what amazon-efs-utils does on EC2, with a directory of this machine
 die() { printf '%s\\n' "$1" >&2; exit "${2:-1}"; }
@@ -143,7 +144,10 @@ directory" 32
 read -r address < "@ROOT@/$id.address"
 connects 2049 || die 'mount.nfs4: Connection timed out' 32
 bind "@ROOT@/$id/$path" "$dir" "$options" || exit 32
-""".replace("@ROOT@", EFS_ROOT).replace("@BIND@", _BIND).replace("@CONNECTS@", _CONNECTS)
+""".replace("@ROOT@", EFS_ROOT)
+    .replace("@BIND@", _BIND)
+    .replace("@CONNECTS@", _CONNECTS)
+)
 
 # The messages are those of Lustre's client (docs/aws-behaviour.md 4.16).
 _MOUNT_LUSTRE = """\

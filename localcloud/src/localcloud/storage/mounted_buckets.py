@@ -14,7 +14,7 @@ from typing import Any
 
 from localcloud.api.admission import VPC
 from localcloud.context import Context
-from localcloud.iam import calls
+from localcloud.iam import calls, credentials
 from localcloud.iam.calls import Call
 from localcloud.nodes.bootstrap import mountpoint
 from localcloud.nodes.machine import BUCKETS
@@ -66,16 +66,22 @@ class Buckets:
                 del self._links[key]
             trees.remove(self._root / vpc_id)
 
-    def mount(self, vpc_id: str, bucket: str, prefix: str) -> None:
-        """Show a prefix as files to a VPC's nodes from now on, unless it can't be a path: any lister chooses it."""
+    def mount(self, vpc_id: str, bucket: str, prefix: str, can_write: bool = True) -> None:
+        """Show a prefix as files to a VPC's nodes from now on, unless it can't be a path: any lister chooses it.
+
+        What nodes change becomes objects only if somebody who `can_write` them has mounted the prefix there.
+        """
         path = f"{vpc_id}/{bucket}/{prefix}".removesuffix("/")
         if not all(map(_can_be_name, path.split("/"))):
             return
         with self._lock:
             if len(self._links) >= _MOST:
                 return
-            link = Link("", path, bucket, prefix, _EVENTS, _EVENTS, modes=(_FILE_MODE, _DIRECTORY_MODE))
-            if self._links.setdefault((vpc_id, bucket, prefix), link) is not link:
+            exports = _EVENTS if can_write else frozenset[str]()
+            link = Link("", path, bucket, prefix, _EVENTS, exports, modes=(_FILE_MODE, _DIRECTORY_MODE))
+            known = self._links.setdefault((vpc_id, bucket, prefix), link)
+            if known is not link:
+                known.exports |= exports
                 return
             self._root.mkdir(exist_ok=True)
             self._sync(link)
@@ -102,6 +108,12 @@ class Buckets:
             self.look()
 
 
+def _may(action: str, bucket: str, prefix: str) -> bool:
+    """Whether the caller may do this with any object below a prefix, which it has just listed."""
+    may = credentials.may()
+    return may is None or not may(action, f"arn:aws:s3:::{bucket}/{prefix}*", {})
+
+
 def _can_be_name(part: str) -> bool:
     return part not in ("", ".", "..") and "\0" not in part and len(os.fsencode(part)) <= _LONGEST_NAME
 
@@ -116,8 +128,10 @@ def wrap(context: Context, app: App) -> App:
         if call.service == "s3" and call.operation in _READS:
             name = str(call.params.get("Bucket", ""))
             buckets.look(name)
-            if environ.get("HTTP_USER_AGENT", "").startswith(mountpoint.AGENT):
-                buckets.mount(environ.get(VPC, ""), name, str(call.params.get("prefix", "")))
+            if call.operation == "ListObjectsV2" and environ.get("HTTP_USER_AGENT", "").startswith(mountpoint.AGENT):
+                prefix = str(call.params.get("prefix", ""))
+                if _may("s3:GetObject", name, prefix):
+                    buckets.mount(environ.get(VPC, ""), name, prefix, can_write=_may("s3:PutObject", name, prefix))
         return app(environ, start_response)
 
     return answer
