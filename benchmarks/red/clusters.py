@@ -251,6 +251,11 @@ DEFENCES = (
         ("runner/files/carry.py", "member.mode & 0o777", "member.mode & 0o7777"),
     ),
     defence(
+        "a job has a HOME of its own",
+        "test_later_jobs.py::test_nothing_that_a_job_leaves_at_home_steers_a_later_one",
+        ("runner/starter/starter.py", ', "HOME": self._scratch.home}', "}"),
+    ),
+    defence(
         "requirements lead to no other file",
         "test_hostile_repository.py::test_requirements_include_no_file_of_this_machine",
         (

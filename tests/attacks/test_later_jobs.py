@@ -32,6 +32,7 @@ printf 'index-url = "http://evil.invalid/simple"\n' > .config/uv/uv.toml
 printf '[url "http://evil.invalid/"]\n  insteadOf = https://\n' | tee .config/git/config > .gitconfig
 for name in evil.pth usercustomize.py; do echo "$mark" > .local/lib/python3.11/site-packages/$name; done
 """
+UNSETTLE = "cd ~phalanx && rm -rf .local .pythonrc .openmpi .prte .pmix /tmp/acted"
 INTRUDE = "ssh -F none -i /tmp/intruder -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
 
 
@@ -115,3 +116,43 @@ def test_people_and_their_tools_keep_room_at_home(cluster):
     cluster.on(
         "worker4", f"mkdir -p {made} && touch {files} && mv ~/work ~/done && rm -r {files} ~/done ~/.vscode-server"
     )
+
+
+# A job that leaves settings and code where engines, Python and other programs look for them at home.
+SETTLE = r"""
+import os, pathlib, pwd, sys
+account = pwd.getpwuid(os.getuid()).pw_dir
+packages = ".local/lib/python{}.{}/site-packages".format(*sys.version_info)
+act = "open('/tmp/acted', 'w').close()\n"
+planted = {f"{packages}/usercustomize.py": act, f"{packages}/evil.pth": f"import os; {act}", ".pythonrc": act}
+for name in ("openmpi", "prte", "pmix"):
+    planted[f".{name}/mca-params.conf"] = "mpi_show_mca_params = all\n"
+for home in {account, os.environ["HOME"]}:
+    for name, text in planted.items():
+        path = pathlib.Path(home, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+"""
+LOOK = r"""
+import os, pwd
+home = os.environ["HOME"]
+print("acted", os.path.exists("/tmp/acted"), "found", os.listdir(home), "short", len(home) < 50)
+print("login", home == pwd.getpwuid(os.getuid()).pw_dir)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["exec", "mpi", "torchrun"])
+def test_nothing_that_a_job_leaves_at_home_steers_a_later_one(cluster, tmp_path, launcher):
+    (tmp_path / "settle.py").write_text(SETTLE)
+    (tmp_path / "look.py").write_text(LOOK)
+    here = ("run", "--directory", str(tmp_path))
+    cluster.phalanx(*here, "--launcher", "exec", "-N", "1", "--", "python3", "settle.py")
+    try:
+        command = ("look.py",) if launcher == "torchrun" else ("python3", "look.py")
+        done = cluster.phalanx(*here, "--launcher", launcher, "-N", "1", "--", *command)
+    finally:
+        cluster.phalanx(*here, "--launcher", "exec", "-N", "1", "--", "sh", "-c", UNSETTLE)
+    lines = [line for line in done.stdout.splitlines() if "acted" in line or "login" in line]
+    assert len(lines) == 8, done.stdout
+    assert all("acted False found [] short True" in line or "login False" in line for line in lines), lines
+    assert "mpi_show_mca_params" not in done.stdout + done.stderr

@@ -18,26 +18,33 @@ _SEGMENTS = ("vader_segment.", "sm_segment.", "mpich_shm_")
 _FILES = ("hydra_hwloc_xmlfile_",)
 _HYDRAS_DAEMON = "hydra_pmi_proxy"
 _SHORT_TEMPORARY = "/tmp"
+# On the node's disk: /tmp may be memory.
+_ON_DISK = "/var/tmp"
 
 
 class Scratch:
-    """The job's temporary directory on this node: its processes' TMPDIR, removed when the last of them has ended.
+    """The job's own directories on this node: its processes' TMPDIR and HOME, removed when the last of them has ended.
 
-    The name is short because the paths of Ray's and Open MPI's sockets must not be longer than 107 bytes.
+    The names are short because the paths of Ray's and Open MPI's sockets must not be longer than 107 bytes. Programs
+    read settings and code from HOME, so that of the account would let an ended job steer later ones.
     """
 
     def __init__(self, job_id: str) -> None:
         self.path = os.path.join(os.environ.get("TMPDIR", _SHORT_TEMPORARY), f"phalanx-{job_id}")
+        on_disk = _ON_DISK if os.access(_ON_DISK, os.W_OK) else os.path.dirname(self.path)
+        self.home = os.path.join(on_disk, f"phalanx-{job_id}-home")
         self._since = time.time()
 
     def make(self) -> None:
-        """Create the directory, private to this user. Raises OSError."""
-        os.makedirs(self.path, 0o700, exist_ok=True)
+        """Create the directories, private to this user. Raises OSError."""
+        for path in (self.path, self.home):
+            os.makedirs(path, 0o700, exist_ok=True)
 
     def remove(self) -> None:
-        """Remove the directory, and unused files that engines wrote elsewhere since this was created."""
-        if os.path.isdir(self.path):
-            trees.remove(self.path)
+        """Remove the directories, and unused files that engines wrote elsewhere since this was created."""
+        for path in (self.path, self.home):
+            if os.path.isdir(path):
+                trees.remove(path)
         segments, files = _ours(_SHARED_MEMORY, _SEGMENTS, self._since), _ours(_SHORT_TEMPORARY, _FILES, self._since)
         in_use = _mapped() if segments else set()
         for path in segments:
