@@ -12,7 +12,6 @@ from phalanx.aws import stacks
 from phalanx.aws.aws import Aws
 from phalanx.aws.inventory import remains
 from phalanx.aws.model import (
-    CLUSTER_TAG,
     Heads,
     Running,
     ScalingActivity,
@@ -27,6 +26,7 @@ from phalanx.node.roster import Missing, Roster
 from phalanx.objects.sent_document import PrivateBucket
 from phalanx.plan.money import Prices, Use
 from phalanx.plan.plan import Facts
+from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.spec.spec import ClusterSpec
 from phalanx.template import agent_version
 

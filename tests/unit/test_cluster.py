@@ -9,11 +9,12 @@ import pytest
 from fake_cloud import AUTHORITY, FakeAws, described
 
 from phalanx import state_files
-from phalanx.aws.model import CLUSTER_TAG, SshRoute, StackState
+from phalanx.aws.model import SshRoute, StackState
 from phalanx.cluster import adopt, keys, ssh_config
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.ready import record_ready
 from phalanx.errors import CloudError, ClusterError
+from phalanx.spec.own_tags import CLUSTER_TAG
 
 
 @pytest.fixture(autouse=True)

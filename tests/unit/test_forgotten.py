@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -50,6 +51,15 @@ def test_without_the_key_there_is_nothing_of_it(document):
     assert set(document["Resources"]) - set(without["Resources"]) == more
     assert "look" not in json.dumps(without["Resources"]["Function"])
     assert "DownAfter" not in without["Outputs"] and document["Outputs"]["DownAfter"]["Value"] == "604800"
+
+
+def test_the_function_is_told_all_that_it_reads_and_knows_no_tag_itself(document):
+    code = document["Resources"]["Function"]["Properties"]["Code"]["ZipFile"]["Fn::Sub"]
+    told, program = (code.splitlines()[1], "\n".join(code.splitlines()[2:]))
+    read = set(re.findall(r"(?:SETTINGS|environ)\[['\"](\w+)['\"]\]", program))
+    assert {"CLUSTER_TAG", "KEEP_TAG", "STACK"} <= read
+    assert read <= set(re.findall(r"(\w+)='", told))
+    assert "phalanx:cluster" in told and "phalanx:cluster" not in program and "keep-until" not in program
 
 
 def test_the_role_that_deletes_the_stack_outlives_it_and_nothing_else_new_does(document):

@@ -76,6 +76,7 @@ def aws() -> Aws:
 def look(aws, monkeypatch):
     """The packed function, as at a time after NOW."""
     settings = {"DOWN_AFTER": 7 * DAY_S, "WARNING": DAY_S, "RATE": 3600, "STACK": STACK, "ROLE": "arn:role"}
+    settings |= {"CLUSTER_TAG": "phalanx:cluster", "KEEP_TAG": "phalanx:keep-until"}
     for name, value in {**settings, "TOPIC": "arn:topic", "HEAD_GROUP": "demo-head", "NETWORK": "1"}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(boto3, "client", aws.client)

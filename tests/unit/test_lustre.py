@@ -13,7 +13,6 @@ from fake_cloud import READY, FakeAws, event
 from test_storage_choices import OWN, VPC, ZONE
 
 from phalanx.aws import usage
-from phalanx.aws.model import CLUSTER_TAG
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.spending import cost
 from phalanx.cluster.take_down import TakeDown
@@ -23,6 +22,7 @@ from phalanx.plan.lustre_storage import LustreFileSystem
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.plan_text import explain
 from phalanx.plan.quotas import of as quotas_of
+from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.ssh.remote import Completed, Remote
 from phalanx.template import egress, fleet, synthesize
 from phalanx.template.policy import policy

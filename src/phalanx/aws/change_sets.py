@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import s3_objects, sent_templates
-from phalanx.aws.model import CLUSTER_TAG, ChangeSet, StackChange, StackState
+from phalanx.aws.model import ChangeSet, StackChange, StackState
 from phalanx.errors import CloudError
 from phalanx.objects.sent_document import InBucket
+from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.waits import waiting
 
 if TYPE_CHECKING:

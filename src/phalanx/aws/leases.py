@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws.model import Running
+from phalanx.spec.own_tags import KEEP_TAG
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 HEAD, WORKERS = "head", "workers"
 # Of an action that phalanx makes itself; one that the stack made keeps its name.
 _NAME = "phalanx-lease"
-# A tag of the head's group, which no node may change, and which the function of `down_after` reads.
-KEEP_TAG = "phalanx:keep-until"
 _NOTHING = {"MinSize": 0, "MaxSize": 0, "DesiredCapacity": 0}
 
 

@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from phalanx.spec.own_tags import CLUSTER_TAG
+
 if TYPE_CHECKING:
     from phalanx.objects.sent_document import PrivateBucket
     from phalanx.plan.machine_images import Image
     from phalanx.plan.money import Prices, Use
     from phalanx.plan.plan import Facts
     from phalanx.spec.spec import ClusterSpec
-
-CLUSTER_TAG = "phalanx:cluster"
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import s3_objects, sent_templates
-from phalanx.aws.model import CLUSTER_TAG, Resource, StackEvent, StackState
+from phalanx.aws.model import Resource, StackEvent, StackState
 from phalanx.objects.sent_document import InBucket
+from phalanx.spec.own_tags import CLUSTER_TAG
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws

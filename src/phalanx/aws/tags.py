@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from phalanx.aws.model import CLUSTER_TAG
+from phalanx.spec.own_tags import CLUSTER_TAG
 
 
 def cluster_of(described: Mapping[str, Any]) -> str:

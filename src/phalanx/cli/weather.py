@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from phalanx.aws.model import CLUSTER_TAG
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.options import debug_option, json_option
 from phalanx.errors import LocalCloudError, SpecError
 from phalanx.local import endpoint
+from phalanx.spec.own_tags import CLUSTER_TAG
 
 
 def _kinds(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import file_systems
 from phalanx.aws.aws_account import Account
-from phalanx.aws.model import CLUSTER_TAG, SshRoute
+from phalanx.aws.model import SshRoute
 from phalanx.errors import LocalCloudError
 from phalanx.local import endpoint, images
 from phalanx.node.settings import ON_AWS, Patience
 from phalanx.objects.sent_document import PrivateBucket
+from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.spec.spec_emr import logs_bucket
 from phalanx.state_files import known
 

@@ -9,8 +9,9 @@ from troposphere import GetAtt, If, Ref, Split, Sub, Template, ec2, iam
 
 from phalanx.plan.lustre_storage import PORTS
 from phalanx.plan.plan import Plan
+from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.spec.spec_data import Place, places
-from phalanx.template.naming import CLUSTER_TAG, REMOVAL_ROLE, arn
+from phalanx.template.naming import REMOVAL_ROLE, arn
 from phalanx.template.network import ANYWHERE, nothing
 from phalanx.template.request_limits import refuse_large_policy
 

@@ -14,9 +14,10 @@ from troposphere import Equals, GetAtt, If, Not, NoValue, Output, Ref, Sub, Tags
 from phalanx.plan.capacity import SPOT
 from phalanx.plan.plan import Plan
 from phalanx.plan.private_access import ENDPOINTS
+from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.spec.spec_emr import DEFAULT_APPLICATIONS, DEFAULT_RELEASE
 from phalanx.template import access, emr_bootstrap, fleet, network, outputs, parameters, rendezvous, storage, userdata
-from phalanx.template.naming import CLUSTER_TAG, DELETE, arn, own_tags
+from phalanx.template.naming import DELETE, arn, own_tags
 
 MANAGED_TAG = "for-use-with-amazon-emr-managed-policies"
 """What AmazonEMRServicePolicy_v2 requires of the network in which EMR starts instances (docs/aws-behaviour.md 7.20)."""

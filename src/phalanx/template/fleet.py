@@ -12,10 +12,11 @@ from phalanx.node.settings import FORMAT, ON_AWS, Patience
 from phalanx.plan.capacity import RESERVED, SPOT, bought
 from phalanx.plan.network_cards import PLAIN
 from phalanx.plan.plan import Plan
+from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.spec.spec_data import as_setting
 from phalanx.spec.spec_limits import OWN_GROUP
 from phalanx.template import interfaces, lustre, userdata
-from phalanx.template.naming import CLUSTER_TAG, FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, name_tag, own_tags
+from phalanx.template.naming import FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, name_tag, own_tags
 from phalanx.template.network import dependencies, head_subnet
 from phalanx.template.rendezvous import handle_name, node_dependencies
 

@@ -7,10 +7,7 @@ from typing import Any
 from troposphere import If, Ref, Sub, Tags
 
 from phalanx.plan.plan import Plan
-
-CLUSTER_TAG = "phalanx:cluster"
-"""The tag that identifies what is left of a cluster: `up` tags the stack, and CloudFormation its resources
-(docs/aws-behaviour.md 1.25)."""
+from phalanx.spec.own_tags import CLUSTER_TAG
 
 HEAD_GROUP = Sub("${AWS::StackName}-head")
 WORKERS_GROUP = Sub("${AWS::StackName}-workers")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
-from phalanx.template.naming import CLUSTER_TAG
+from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.template.permissions import (
     OF_DOCUMENTS,
     OPTIONAL,

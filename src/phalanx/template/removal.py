@@ -13,9 +13,9 @@ from troposphere import AWSObject, GetAtt, If, Ref, Split, Sub, Template, awslam
 
 from phalanx.plan.money import removal_steps
 from phalanx.plan.plan import Plan
+from phalanx.spec.own_tags import CLUSTER_TAG, KEEP_TAG
 from phalanx.template.access import CLOUDFORMATION, allow, boundary, trust
 from phalanx.template.naming import (
-    CLUSTER_TAG,
     FILE_SYSTEM,
     REMOVAL_ROLE,
     RETAIN_EXCEPT_ON_CREATE,
@@ -134,6 +134,8 @@ def settings(plan: Plan) -> dict[str, Any]:
         "DOWN_AFTER": str(plan.spec.down_after_s),
         "WARNING": str(warning_s),
         "RATE": str(rate_s),
+        "CLUSTER_TAG": CLUSTER_TAG,
+        "KEEP_TAG": KEEP_TAG,
         # Whether others may depend on the network that the stack made.
         "NETWORK": "1" if plan.facts.vpc is None or plan.endpoints else "",
     }

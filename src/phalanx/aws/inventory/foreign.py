@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import tags
-from phalanx.aws.model import CLUSTER_TAG, Resource
+from phalanx.aws.model import Resource
 from phalanx.aws.refusals import code
 from phalanx.errors import CloudError
+from phalanx.spec.own_tags import CLUSTER_TAG
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import lustre_file_systems, stacks, tags
 from phalanx.aws.inventory import remains, strays
-from phalanx.aws.model import CLUSTER_TAG
+from phalanx.spec.own_tags import CLUSTER_TAG
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws

@@ -9,9 +9,9 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import lustre_file_systems, tags
-from phalanx.aws.model import CLUSTER_TAG
 from phalanx.aws.refusals import is_denied
 from phalanx.errors import CloudError
+from phalanx.spec.own_tags import CLUSTER_TAG
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws

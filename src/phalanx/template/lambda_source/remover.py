@@ -10,7 +10,7 @@ SETTINGS = os.environ
 OWN_STACK = SETTINGS["STACK"]
 PERIOD_S = int(SETTINGS["RATE"])
 CLUSTER = OWN_STACK.split("/")[1]
-CLUSTER_TAG = "phalanx:cluster"
+CLUSTER_TAG, KEEP_TAG = SETTINGS["CLUSTER_TAG"], SETTINGS["KEEP_TAG"]
 CLIENT = boto3.client
 
 
@@ -52,7 +52,7 @@ def end(stack: dict) -> float:
             if "EndTime" not in activity:
                 return 0
             moments.append(activity["EndTime"])
-    kept = [float(tag["Value"]) for group in groups for tag in group["Tags"] if tag["Key"] == "phalanx:keep-until"]
+    kept = [float(tag["Value"]) for group in groups for tag in group["Tags"] if tag["Key"] == KEEP_TAG]
     return max(max(moments).timestamp() + int(SETTINGS["DOWN_AFTER"]), *kept, 0)
 
 

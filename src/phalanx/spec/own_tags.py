@@ -1,0 +1,8 @@
+"""The tags that phalanx gives to what it makes. Those of a user may not begin like them (spec_groups)."""
+
+from __future__ import annotations
+
+CLUSTER_TAG = "phalanx:cluster"
+"""Says which cluster a resource is of: `up` tags the stack, and CloudFormation its resources (aws-behaviour 1.25)."""
+KEEP_TAG = "phalanx:keep-until"
+"""Says until when `down_after` spares a cluster. It is on the head's group, whose tags no node may change."""
