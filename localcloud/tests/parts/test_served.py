@@ -23,6 +23,7 @@ SERVICES |= {
     "sts": "sts",
     "emr": "elasticmapreduce",
     "fsx": "fsx",
+    "resourcegroupstaggingapi": "tag",
 }
 # botocore does not sign the first two, signs the next two for another service, and has a newer name for the others.
 OTHERS = {"AssumeRoleWithSAML", "AssumeRoleWithWebIdentity", "ListDirectoryBuckets", "WriteGetObjectResponse"}

@@ -13,7 +13,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.wrappers import Response
 
 from localcloud import autoscaling, emr
-from localcloud.api import moto_setup, parameters, products, refusals, throttling
+from localcloud.api import moto_setup, parameters, products, refusals, tag_index, throttling
 from localcloud.api.served import gate
 from localcloud.cloudformation import waitconditions
 from localcloud.cloudformation.api import CloudFormationApi
@@ -104,9 +104,16 @@ def _with_internal_failures(app: WsgiApp) -> WsgiApp:
 
 
 def _services(context: Context, engine: Engine) -> WsgiApp:
+    sources = tag_index.Sources(
+        stacks=lambda: engine.stacks, clusters=emr.clusters, file_systems=lambda: list(fsx.running().systems.values())
+    )
+    index = tag_index.Index(context, sources)
+
     def services(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ[calls.PARSED].service == products.SERVICE:
             return products.answer(context, environ[calls.PARSED], start_response)
+        if environ[calls.PARSED].action == tag_index.ACTION:
+            return tag_index.answer(context, index, environ[calls.PARSED], start_response)
         if not _CLOUDFORMATION.search(environ.get("HTTP_AUTHORIZATION", "")):
             return MOTO(environ, start_response)
         request = Request(environ)

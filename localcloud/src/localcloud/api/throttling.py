@@ -25,6 +25,7 @@ _REFUSALS = {
     "ssm": ("ThrottlingException", "Rate exceeded"),
     "lambda": ("TooManyRequestsException", "Rate Exceeded."),
     "dynamodb": tables.EXHAUSTED,
+    "tag": ("ThrottledException", "Rate exceeded"),
 }
 
 

@@ -68,6 +68,10 @@ def install(_context: Context) -> None:
         setattr(EC2Response, name, operation)
 
 
+def of_region(region: str) -> list[PlacementGroup]:
+    return [one for (where, _), one in list(_groups.items()) if where == region]
+
+
 def create(backend: EC2Backend, name: str, strategy: str, tags: Mapping[str, str]) -> PlacementGroup:
     """Make a group. Raises EC2ClientError as EC2 does."""
     if exists(backend, name):

@@ -13,7 +13,7 @@ from localcloud.emr.door import DOOR_PATH
 from localcloud.emr.records import Cluster
 from localcloud.emr.service import Service
 
-__all__ = ["DOOR_PATH", "PATCHED", "answer", "create", "delete", "install"]
+__all__ = ["DOOR_PATH", "PATCHED", "answer", "clusters", "create", "delete", "install"]
 
 _service: Service | None = None
 
@@ -31,6 +31,11 @@ def create(region: str, wanted: Mapping[str, Any], settled: Callable[[str | None
     Raises ServiceException with AWS's message for what AWS refuses.
     """
     return api.run_job_flow(_running(), region, wanted, settled)
+
+
+def clusters() -> list[Cluster]:
+    """Return all clusters, those that ended included."""
+    return list(_running().clusters.values())
 
 
 def delete(cluster_id: str, gone: Callable[[str | None], None]) -> bool:

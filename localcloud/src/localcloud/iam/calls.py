@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 from localcloud.api.served import operations
 
 # Names in the signature's scope that differ from the prefix of IAM actions.
-_PREFIXES = {"monitoring": "cloudwatch", "email": "ses"}
+_PREFIXES = {"monitoring": "cloudwatch", "email": "ses", "tagging": "tag"}
 # AWS authorizes a batch as the single operation, and calls on objects by a few actions (docs/aws-behaviour.md 12.1).
 _AUTHORIZED_AS = {
     "HeadBucket": "ListBucket",

@@ -295,6 +295,7 @@ TABLE: dict[str, Finder] = {
     "elasticmapreduce:RunJobFlow": everything,
     "elasticmapreduce:ListClusters": everything,
     "pricing:GetProducts": everything,
+    "tag:GetResources": everything,
     **dict.fromkeys(
         (
             "autoscaling:SetDesiredCapacity",

@@ -21,6 +21,7 @@ KINDS = {
     "neighbours": "GuardDuty, or a person, adds an interface and a security group to every second VPC (11.14)",
     "packages": "apt of a full operating system can install nothing for the first one to five minutes (11.18)",
     "gpus": "`nvidia-smi` takes 35 to 90 s at first, and one machine in ten has lost a GPU (11.15)",
+    "tag-index": "the index of tags shows what is new 10 to 300 s late, and what was deleted for up to an hour (11.19)",
     "throttling": "one in ten calls that list, describe or use the table is throttled (11.7)",
 }
 # These come only when they are named. An organisation's rules are for good, and fail every cluster; a zone without

@@ -17,7 +17,11 @@ log = logging.getLogger(__name__)
 
 # CloudFormation checks its own requests, with its own messages; and nobody reads S3's but S3.
 _CHECK_THEMSELVES = ("cloudformation", "s3")
-_CODES = {"logs": "InvalidParameterException", "lambda": "InvalidParameterValueException"}
+_CODES = {
+    "logs": "InvalidParameterException",
+    "lambda": "InvalidParameterValueException",
+    "tag": "InvalidParameterException",
+}
 
 
 def wrap(app: App) -> App:

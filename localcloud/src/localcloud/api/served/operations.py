@@ -22,7 +22,7 @@ _MODELS = {
     "elasticfilesystem": "efs",
     "elasticmapreduce": "emr",
     "servicequotas": "service-quotas",
-    "tagging": "resourcegroupstaggingapi",
+    "tag": "resourcegroupstaggingapi",
 }
 # Its requests contain objects, which nothing but S3 itself needs to read.
 _OBJECTS = "s3"

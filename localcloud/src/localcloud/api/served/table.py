@@ -90,7 +90,7 @@ SERVED = {
         AddTagsToResource DeleteParameter DeleteParameters DescribeParameters GetParameter* LabelParameterVersion
         ListTagsForResource PutParameter RemoveTagsFromResource UnlabelParameterVersion""",
     "sts": "AssumeRole DecodeAuthorizationMessage GetAccessKeyInfo GetCallerIdentity",
-    "tagging": "GetResources GetTagKeys GetTagValues",
+    "tag": "GetResources GetTagKeys GetTagValues",
 }
 
 
