@@ -1,4 +1,7 @@
-"""What may be left of a cluster: each function makes one such resource, and returns what removes it."""
+"""What may be left of a cluster: each function makes one such resource, and returns what removes it.
+
+They have the tags that `up` gives to a stack, and CloudFormation to its resources, unless others are given.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,21 @@ LAMBDA = {"Service": "lambda.amazonaws.com"}
 TRUST = json.dumps({"Statement": [{"Effect": "Allow", "Principal": LAMBDA, "Action": "sts:AssumeRole"}]})
 
 
-def queue(aws: AwsHere, cluster: str) -> Callable[[], Any]:
-    url = aws.call("sqs", "create_queue", QueueName=f"{cluster}-HeadQueue-0123456789ab")["QueueUrl"]
+def _tags(cluster: str, tags: dict[str, str] | None) -> dict[str, str]:
+    return {TAG["Key"]: cluster} if tags is None else tags
+
+
+def _as_list(tags: dict[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def queue(aws: AwsHere, cluster: str, tags: dict[str, str] | None = None) -> Callable[[], Any]:
+    title = f"{cluster}-HeadQueue-0123456789ab"
+    url = aws.call("sqs", "create_queue", QueueName=title, tags=_tags(cluster, tags))["QueueUrl"]
     return lambda: aws.call("sqs", "delete_queue", QueueUrl=url)
 
 
-def table(aws: AwsHere, cluster: str) -> Callable[[], Any]:
+def table(aws: AwsHere, cluster: str, tags: dict[str, str] | None = None) -> Callable[[], Any]:
     title = f"{cluster}-RosterTable-0123456789AB"
     aws.call(
         "dynamodb",
@@ -35,18 +47,21 @@ def table(aws: AwsHere, cluster: str) -> Callable[[], Any]:
         BillingMode="PAY_PER_REQUEST",
         KeySchema=[{"AttributeName": "item", "KeyType": "HASH"}],
         AttributeDefinitions=[{"AttributeName": "item", "AttributeType": "S"}],
+        Tags=_as_list(_tags(cluster, tags)),
     )
     return lambda: aws.call("dynamodb", "delete_table", TableName=title)
 
 
-def topic(aws: AwsHere, cluster: str) -> Callable[[], Any]:
-    arn = aws.call("sns", "create_topic", Name=f"{cluster}-FleetTopic-0123456789AB")["TopicArn"]
+def topic(aws: AwsHere, cluster: str, tags: dict[str, str] | None = None) -> Callable[[], Any]:
+    given = {"Name": f"{cluster}-FleetTopic-0123456789AB", "Tags": _as_list(_tags(cluster, tags))}
+    arn = aws.call("sns", "create_topic", **given)["TopicArn"]
     return lambda: aws.call("sns", "delete_topic", TopicArn=arn)
 
 
-def log_group(aws: AwsHere, cluster: str) -> Callable[[], Any]:
+def log_group(aws: AwsHere, cluster: str, tags: dict[str, str] | None = None) -> Callable[[], Any]:
     title = f"{cluster}-LogGroup-0123456789AB"
-    aws.call("logs", "create_log_group", logGroupName=title)
+    given = _tags(cluster, tags)
+    aws.call("logs", "create_log_group", logGroupName=title, **({"tags": given} if given else {}))
     return lambda: aws.call("logs", "delete_log_group", logGroupName=title)
 
 
@@ -78,16 +93,16 @@ def _of_region(start: str, region: str) -> str:
     return f"{start}-RemovalRole-0000{region.replace('-', '')}"
 
 
-def rule(aws: AwsHere, cluster: str, start: str = "", tags: bool = True) -> Callable[[], Any]:
+def rule(aws: AwsHere, cluster: str, start: str = "", tags: dict[str, str] | None = None) -> Callable[[], Any]:
     """Make a rule in moto's model: the API here makes none, because nothing would run it."""
     title, backend = f"{start or cluster}-RemovalRule-0123456789AB", events_backends[ACCOUNT][REGION]
-    backend.put_rule(title, scheduled_expression="rate(1 day)", tags=[{**TAG, "Value": cluster}] if tags else [])
+    backend.put_rule(title, scheduled_expression="rate(1 day)", tags=_as_list(_tags(cluster, tags)))
     return lambda: backend.delete_rule(title, None)
 
 
 def untagged_rule(aws: AwsHere, cluster: str) -> Callable[[], Any]:
-    """Make one of a stack from the console, which has no tags."""
-    return rule(aws, cluster, tags=False)
+    """Make one of a stack from the console, of whose tags we know nothing."""
+    return rule(aws, cluster, tags={})
 
 
 def file_system(aws: AwsHere, cluster: str, age_s: float = 2 * DAY_S) -> Callable[[], Any]:
@@ -112,7 +127,7 @@ def function(aws: AwsHere, cluster: str, start: str = "", tags: dict[str, str] |
         Handler="index.handler",
         Role=arn,
         Code={"ZipFile": made.getvalue()},
-        Tags={TAG["Key"]: cluster} if tags is None else tags,
+        Tags=_tags(cluster, tags),
     )
     remove()
     return lambda: aws.call("lambda", "delete_function", FunctionName=title)

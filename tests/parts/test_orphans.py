@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -24,12 +25,13 @@ from leftovers import (
     rule,
     table,
     topic,
-    untagged_rule,
 )
 from moto.efs.models import efs_backends
 from stack_fakes import Stacks, stacks
 
+from localcloud.api.tag_index import NEW_LATE_S
 from localcloud.storage import file_systems
+from localcloud.weather.forecast import Forecast
 from phalanx.aws.inventory import orphans, remains
 from phalanx.aws.refusals import translate
 
@@ -47,14 +49,30 @@ def aws(running) -> AwsHere:
     return AwsHere(running.client)
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [
-        *(queue, table, topic, log_group, launch_template, group_by("{}-head", [TAG])),
-        *(removal_role, function, rule, untagged_rule, file_system),
-    ],
+@pytest.fixture
+def without_index(running) -> AwsHere:
+    """AWS for a user who may not ask the index of tags."""
+    return Refusing(running.client, "get_resources")
+
+
+@pytest.fixture
+def late(running) -> Iterator[Stacks]:
+    """Let the index of tags be late."""
+    running.context.weather.change(Forecast(7, ("tag-index",)))
+    yield running
+    running.context.weather.change(None)
+
+
+EVERYTHING = (
+    *(queue, table, topic, log_group, launch_template, group_by("{}-head", [TAG])),
+    *(removal_role, function, rule, file_system),
 )
-def test_clusters_without_a_stack_are_found_whatever_is_left(aws, plant):
+
+
+@pytest.mark.parametrize("may_ask", [True, False], ids=["index", "no right"])
+@pytest.mark.parametrize("plant", EVERYTHING)
+def test_clusters_without_a_stack_are_found_whatever_is_left(running, plant, may_ask: bool):
+    aws = AwsHere(running.client) if may_ask else Refusing(running.client, "get_resources")
     cluster = name("orphan")
     remove = plant(aws, cluster)
     try:
@@ -63,6 +81,94 @@ def test_clusters_without_a_stack_are_found_whatever_is_left(aws, plant):
     finally:
         remove()
     until(lambda: cluster not in [one.cluster for one in orphans.find(aws)], f"the end of {cluster}")
+
+
+@pytest.mark.parametrize("plant", [queue, table, topic, log_group, rule])
+def test_without_the_index_names_alone_tell_the_cluster(without_index: AwsHere, plant):
+    cluster = name("untagged")
+    remove = plant(without_index, cluster, tags={})
+    try:
+        assert cluster in [one.cluster for one in orphans.find(without_index)]
+    finally:
+        remove()
+
+
+def test_what_a_stack_from_the_console_left_is_found_by_the_tags_of_cloudformation(aws: AwsHere, running: Stacks):
+    kept = {"Type": "AWS::SQS::Queue", "DeletionPolicy": "Retain"}
+    stack = running.made({"HeadQueue": kept, "Other": kept})
+    cluster = running.describe(stack)["StackName"]
+    queues = [running.physical(stack, one) for one in ("HeadQueue", "Other")]
+    running.deleted(stack)
+    try:
+        (found,) = [one for one in orphans.find(aws) if one.cluster == cluster]
+        assert found.lines == (f"queue {queues[0].rpartition('/')[2]}",)
+    finally:
+        for url in queues:
+            aws.call("sqs", "delete_queue", QueueUrl=url)
+
+
+def test_what_the_index_does_not_show_yet_is_not_clean_for_down(aws: AwsHere, late: Stacks):
+    """`reap` finds it once the index does; the proof of `down` asks the services."""
+    cluster = name("late")
+    remove = queue(aws, cluster)
+    try:
+        assert remains.find(aws, cluster, []) == [f"queue {cluster}-HeadQueue-0123456789ab"]
+        assert cluster not in [one.cluster for one in orphans.find(aws)]
+        late.clock.advance(NEW_LATE_S[1])
+        assert cluster in [one.cluster for one in orphans.find(aws)]
+    finally:
+        remove()
+
+
+@pytest.mark.parametrize("plant", [launch_template, group_by("{}-head", [TAG]), removal_role])
+def test_machines_and_what_the_index_lacks_are_found_however_late_it_is(aws: AwsHere, late: Stacks, plant):
+    cluster = name("costs")
+    remove = plant(aws, cluster)
+    try:
+        assert cluster in [one.cluster for one in orphans.find(aws)]
+    finally:
+        remove()
+
+
+def test_what_the_index_still_shows_and_its_service_does_not_is_no_orphan(aws: AwsHere, late: Stacks):
+    cluster = name("ghost")
+    remove = queue(aws, cluster)
+    orphans.clusters(aws)
+    late.clock.advance(NEW_LATE_S[1])
+    assert cluster in [one.cluster for one in orphans.find(aws)]
+    remove()
+    assert cluster in orphans.clusters(aws), "the index shows it"
+    assert cluster not in [one.cluster for one in orphans.find(aws)]
+
+
+def test_the_index_is_read_to_its_last_page(aws: AwsHere, running: Stacks):
+    api, clusters = running.client("sqs"), {name("many") for _ in range(150)}
+    made = [api.create_queue(QueueName=f"q-{one}", tags={TAG["Key"]: one})["QueueUrl"] for one in clusters]
+    try:
+        assert clusters <= orphans.clusters(aws)
+    finally:
+        for url in made:
+            api.delete_queue(QueueUrl=url)
+
+
+class Counting(AwsHere):
+    """AWS that counts its calls, by service."""
+
+    def __init__(self, clients: Callable[[str], Any]) -> None:
+        super().__init__(clients)
+        self.calls: Counter[str] = Counter()
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        self.calls[service] += 1
+        return super().call(service, operation, **arguments)
+
+
+def test_the_index_replaces_the_lists_of_the_services_and_the_proof_of_down_does_not_ask_it(running: Stacks):
+    reap, down = Counting(running.client), Counting(running.client)
+    orphans.clusters(reap)
+    assert reap.calls == {"resourcegroupstaggingapi": 2, "ec2": 1, "autoscaling": 1, "iam": 1}
+    remains.find(down, name("nobody"), [])
+    assert "resourcegroupstaggingapi" not in down.calls
 
 
 @pytest.mark.parametrize("plant", [removal_role, function, rule])
@@ -77,12 +183,13 @@ def test_a_cluster_whose_name_is_shortened_in_names_is_found_by_its_tag(aws, pla
 
 
 @pytest.mark.parametrize("has_tag", [True, False], ids=["whole name in a tag", "no tag"])
-def test_a_function_of_a_stack_of_somebody_else_is_no_orphan(aws: AwsHere, has_tag: bool):
+def test_a_function_of_a_stack_of_somebody_else_is_no_orphan(aws: AwsHere, without_index: AwsHere, has_tag: bool):
     """Its logical id is Function, too, and CloudFormation has shortened its stack's name: no stack has that one."""
     stack = name("serverless-image-handler-production")
     remove = function(aws, stack, start=stack[:-5], tags={STACK_TAG: stack} if has_tag else {})
     try:
-        assert not {stack, stack[:-5]} & orphans.clusters(aws)
+        for asked in (aws, without_index):
+            assert not {stack, stack[:-5], ""} & orphans.clusters(asked)
         for cluster in (stack, stack[:-5]):
             assert remains.find(aws, cluster, []) == [], "`down` would wait for it"
     finally:
@@ -155,12 +262,12 @@ def test_a_file_system_that_was_counted_when_it_was_new_may_have_data(aws: AwsHe
         remove()
 
 
-def test_a_queue_is_found_in_an_account_with_more_than_a_thousand(aws, running):
+def test_a_queue_is_found_in_an_account_with_more_than_a_thousand(without_index, running):
     api, cluster = running.client("sqs"), name("zzz")
     made = [api.create_queue(QueueName=f"a-{number}")["QueueUrl"] for number in range(1000)]
-    remove = queue(aws, cluster)
+    remove = queue(without_index, cluster)
     try:
-        assert cluster in orphans.clusters(aws)
+        assert cluster in orphans.clusters(without_index)
     finally:
         remove()
         for url in made:

@@ -37,6 +37,7 @@ from phalanx.template.policy import parts, policy
 SOURCES = Path(phalanx.__file__).parent
 ROOT = Path(__file__).parents[2]
 SERVICES = {"efs": "elasticfilesystem", "emr": "elasticmapreduce", "service-quotas": "servicequotas"}
+SERVICES["resourcegroupstaggingapi"] = "tag"
 PLACE = "us-east-1:123456789012"
 TAGGED = {"aws:resourcetag/phalanx:cluster": ["demo"]}
 HEAD = Subnet("subnet-00000001", "vpc-1", "us-east-1a", "10.1.0.0/28", 11, INTERNET)
@@ -59,7 +60,7 @@ RIGHTS = {
 def made_calls() -> set[str]:
     """Return the IAM actions of the calls that the sources name."""
     services = "s3|emr|ec2|autoscaling|efs|fsx|logs|sqs|dynamodb|sns|lambda|iam|ssm|service-quotas|cloudformation"
-    services += "|pricing|events|s3control"
+    services += "|pricing|events|s3control|resourcegroupstaggingapi"
     pattern = rf'"({services})",\s*"([a-z_]+)"'
     files = [file for room in ("aws", "emr", "cluster") for file in (SOURCES / room).rglob("*.py")]
     found = {pair for file in files for pair in re.findall(pattern, file.read_text())}

@@ -10,6 +10,7 @@ from phalanx.errors import CloudError
 # How services name the token in their answers, and in the request for the next page.
 _TOKENS = {
     "NextToken": "NextToken",
+    "PaginationToken": "PaginationToken",
     "nextToken": "nextToken",
     "Marker": "Marker",
     "NextMarker": "Marker",

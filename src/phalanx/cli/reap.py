@@ -28,8 +28,9 @@ LEFT = 1
 def command(cloud: str, region: str, as_json: bool) -> int:
     """Find what is left in a region of any cluster of phalanx: resources without a stack, and stacks that failed.
 
-    They are found by the cluster's tag and by the names that its stack made. Nothing is deleted. The exit code is 1 if
-    something was found. Data that `down` kept does not count.
+    AWS's index of tags names the clusters, and each service confirms what is left. The index may lack what was made in
+    the last minutes, but for machines and Auto Scaling groups. Without the right tag:GetResources, each service lists
+    what it has. Nothing is deleted. The exit code is 1 if something was found. Data that `down` kept does not count.
 
     \b
     Examples:

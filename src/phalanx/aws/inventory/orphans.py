@@ -1,15 +1,20 @@
-"""Find what is left in a region of clusters whose stack is gone, or failed and was left behind."""
+"""Find what is left in a region of clusters whose stack is gone, or failed and was left behind.
+
+AWS's index of the tags of all services names the clusters, and each service confirms what is left of them: the index is
+late, and shows what was deleted (docs/aws-behaviour.md 13).
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import lustre_file_systems, stacks, tags
 from phalanx.aws.inventory import remains, strays
+from phalanx.errors import CloudError
 from phalanx.spec.own_tags import CLUSTER_TAG
 
 if TYPE_CHECKING:
@@ -18,6 +23,11 @@ if TYPE_CHECKING:
 _LIVES = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
 # A stack from the console that failed has neither a tag nor outputs, and a name that others' resources may have, too.
 _OURS = "RosterTable"
+# CloudFormation's own tag, by which a stack without the cluster's is known.
+_LOGICAL_ID_TAG = "aws:cloudformation:logical-id"
+# A function's logical id proves nothing, and a role is not in the index.
+_IN_INDEX = ("queue", "table", "topic", "log group", "rule")
+_INDEX_PAGE = 100
 # The root directory of an EFS file system without data counts as one object (docs/aws-behaviour.md 4.19).
 _EMPTY_BYTES = 6144
 # What EFS has counted may be hours behind what was written (ibid.).
@@ -41,16 +51,48 @@ def find(api: Aws) -> list[Orphans]:
 
 
 def clusters(api: Aws) -> set[str]:
-    """Return the names of all clusters of which a tag or a resource's name speaks."""
+    """Return the names of all clusters of which a tag or a resource's name speaks.
+
+    EC2 is asked itself, too: its machines cost the most, and the index may not show them yet.
+    """
     by_key = [{"Name": "key", "Values": [CLUSTER_TAG]}]
-    return {
+    tagged = {
         *(tag["Value"] for tag in api.pages("ec2", "describe_tags", "Tags", Filters=by_key)),
         *(tag["Value"] for tag in api.pages("autoscaling", "describe_tags", "Tags", Filters=by_key)),
+    }
+    try:
+        return {*tagged, *_in_index(api), *_of_listed(strays.roles(api))}
+    except CloudError:
+        # The user lacks the right, or the index does not answer. What else is wrong, the services say themselves.
+        return {*tagged, *_in_services(api)}
+
+
+def _in_index(api: Aws) -> set[str]:
+    """Return the clusters of which the index speaks: it has neither Auto Scaling groups nor roles (13.3)."""
+    made = [one for kind in _IN_INDEX for one in strays.LOGICAL_IDS[kind]]
+    return {*_indexed(api, CLUSTER_TAG, CLUSTER_TAG), *_indexed(api, _LOGICAL_ID_TAG, strays.STACK_TAG, made)}
+
+
+def _indexed(api: Aws, key: str, names: str, values: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the clusters that the tag `names` names, of resources whose tag `key` has one of the values."""
+    chosen = {"TagFilters": [{"Key": key, "Values": list(values)}], "ResourcesPerPage": _INDEX_PAGE}
+    for found in api.pages("resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", **chosen):
+        yield from (tag["Value"] for tag in found["Tags"] if tag["Key"] == names)
+
+
+def _in_services(api: Aws) -> set[str]:
+    """Return the clusters of which the services speak, each of which lists all that it has."""
+    return {
         *_in_names(_names(api)),
-        *(one.cluster() for one in strays.listed(api) if strays.WITH_TAGS.fullmatch(one.name)),
+        *_of_listed(strays.listed(api)),
         *api.machines.clusters(),
         *(cluster for _, cluster in lustre_file_systems.tagged(api)),
     }
+
+
+def _of_listed(found: Iterable[strays.Listed]) -> Iterator[str]:
+    """Yield the clusters of resources; one that is gone, or somebody else's, has none."""
+    return filter(None, (one.cluster() for one in found if strays.WITH_TAGS.fullmatch(one.name)))
 
 
 def _names(api: Aws) -> Iterator[str]:

@@ -43,7 +43,7 @@ FORM = _form("queue", "table", "topic", "log group")
 WITH_TAGS = _form("function", "rule", "role")
 """The form of names in which CloudFormation may have shortened the cluster's: their tags say which it is."""
 _REMOVAL = _form("rule", "role")
-_STACK_TAG = "aws:cloudformation:stack-name"
+STACK_TAG = "aws:cloudformation:stack-name"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Listed:
         made = _REMOVAL.fullmatch(self.name)
         if tags is None or CLUSTER_TAG in tags or not made:
             return (tags or {}).get(CLUSTER_TAG, "")
-        return tags.get(_STACK_TAG) or made["cluster"]
+        return tags.get(STACK_TAG) or made["cluster"]
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ class ListedFunction(Listed):
     def cluster(self) -> str:
         """Return whose it is by its tag or else, as one of a stack without tags, by what only a cluster's stack has."""
         tags = self.read_tags() or {}
-        stack = tags.get(_STACK_TAG, "")
+        stack = tags.get(STACK_TAG, "")
         return tags.get(CLUSTER_TAG) or (stack if stack and stack in self.removals() else "")
 
 
 def listed(api: Aws, start: str = "") -> Iterator[Listed]:
     """Yield functions, rules and this region's own roles whose names start like this."""
-    made = [one for look in (_rules, _roles) for one in look(api, start) if one.name.startswith(start)]
+    made = [one for one in (*_rules(api, start), *roles(api)) if one.name.startswith(start)]
     yield from made
     removals = cache(lambda: {one.cluster() for one in made})
     for name, read_tags in _functions(api):
@@ -139,7 +139,8 @@ def _tags_of_rule(api: Aws, arn: str) -> Mapping[str, str] | None:
     return _as_mapping(_read(api, "events", "list_tags_for_resource", ResourceARN=arn))
 
 
-def _roles(api: Aws, _start: str) -> Iterator[Listed]:
+def roles(api: Aws) -> Iterator[Listed]:
+    """Yield this region's own roles."""
     for found in api.pages("iam", "list_roles", "Roles", PathPrefix=f"/phalanx/{api.region}/"):
         yield Listed("role", found["RoleName"], partial(_tags_of_role, api, found["RoleName"]))
 
