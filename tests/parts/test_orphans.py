@@ -107,6 +107,27 @@ def test_what_a_stack_from_the_console_left_is_found_by_the_tags_of_cloudformati
             aws.call("sqs", "delete_queue", QueueUrl=url)
 
 
+def test_a_stack_that_failed_and_left_nothing_else_is_found_by_the_index(aws: AwsHere, running: Stacks):
+    wrong = {"Type": "AWS::EC2::Subnet", "Properties": {"VpcId": "vpc-0", "CidrBlock": "10.0.0.0/24"}}
+    cluster = name("failed")
+    stack = running.create({"Wrong": wrong}, StackName=cluster, Tags=[{**TAG, "Value": cluster}])
+    assert running.settled(stack) == "ROLLBACK_COMPLETE"
+    assert [one for one in orphans.find(aws) if one.cluster == cluster] == [
+        orphans.Orphans(cluster, "ROLLBACK_COMPLETE", ())
+    ]
+    running.deleted(stack)
+    assert cluster not in [one.cluster for one in orphans.find(aws)]
+
+
+def test_a_file_system_that_down_kept_is_no_reason_to_look_for_more(aws: AwsHere):
+    cluster = name("kept")
+    remove = file_system(aws, cluster)
+    try:
+        assert cluster not in orphans.clusters(aws)
+    finally:
+        remove()
+
+
 def test_what_the_index_does_not_show_yet_is_not_clean_for_down(aws: AwsHere, late: Stacks):
     """`reap` finds it once the index does; the proof of `down` asks the services."""
     cluster = name("late")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from emr_fakes import Emr
-from fleet_fakes import IMAGE, REGION, forget_resources, name
+from fleet_fakes import IMAGE, REGION, ZONE, forget_resources, name
 from stack_fakes import Stacks, stacks
 
 from localcloud.api.tag_index import GONE_LATE_S, NEW_LATE_S, TOKEN_VALID_S
@@ -96,8 +96,8 @@ def test_what_has_the_tag_is_shown_whatever_its_service(cloud: Stacks, whose: st
         one.split(":")[2] for one in shown
     }
     assert shown == sorted(set(shown))
-    only = found(cloud, whose, ResourceTypeFilters=["ec2:vpc", "sqs"])
-    assert [one.split(":")[2] for one in only] == ["ec2", "sqs"]
+    only = found(cloud, whose, ResourceTypeFilters=["ec2:vpc", "logs:log-group", "sqs"])
+    assert [one.split(":")[2] for one in only] == ["ec2", "logs", "sqs"]
 
 
 def test_a_cluster_of_emr_is_shown_while_it_lives(cloud: Stacks, whose: str):
@@ -115,14 +115,14 @@ def test_roles_and_auto_scaling_groups_are_not_in_it(cloud: Stacks, whose: str):
     cloud.client("iam").create_instance_profile(InstanceProfileName=whose, Tags=tags)
     ec2 = cloud.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
-    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.1.0/24")["Subnet"]["SubnetId"]
+    made = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.1.0/24", AvailabilityZone=ZONE)["Subnet"]["SubnetId"]
     data = {"ImageId": IMAGE, "InstanceType": "c5.large"}
     ec2.create_launch_template(LaunchTemplateName=whose, LaunchTemplateData=data)
     cloud.client("autoscaling").create_auto_scaling_group(
         AutoScalingGroupName=whose,
         MinSize=0,
         MaxSize=0,
-        VPCZoneIdentifier=subnet,
+        VPCZoneIdentifier=made,
         LaunchTemplate={"LaunchTemplateName": whose, "Version": "1"},
         Tags=[{**tags[0], "PropagateAtLaunch": False}],
     )

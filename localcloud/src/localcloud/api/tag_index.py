@@ -12,7 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -37,6 +37,8 @@ _PER_PAGE, _MOST_PER_PAGE = 50, 100
 _LEAST_TAGS, _MOST_TAGS = 100, 500
 # Services whose resources moto lists in full, but for some of EC2's; parameters of Systems Manager are left out.
 _OF_MOTO: tuple[Any, ...] = ("ec2", "efs", "sqs", "sns", "dynamodb", "logs", "lambda")
+# AWS names types as in ARNs.
+_TYPES = {"logs:loggroup": "logs:log-group"}
 _LOOKS = 100
 _INVALID = "InvalidParameterException"
 _EXPIRED = "PaginationTokenExpiredException"
@@ -123,7 +125,8 @@ class Index:
         account = self._context.account
         for service in _OF_MOTO:
             backend: Any = get_backend(service)
-            yield from backend[account][region].iter_tagged_resources()
+            for one in backend[account][region].iter_tagged_resources():
+                yield replace(one, resource_type=_TYPES.get(one.resource_type, one.resource_type))
         yield from _buckets(account, region)
         yield from _more_of_ec2(account, region)
         rules = chain.from_iterable(bus.rules.values() for bus in events_backends[account][region].event_buses.values())

@@ -27,6 +27,8 @@ _OURS = "RosterTable"
 _LOGICAL_ID_TAG = "aws:cloudformation:logical-id"
 # A function's logical id proves nothing, and a role is not in the index.
 _IN_INDEX = ("queue", "table", "topic", "log group", "rule")
+# Without EC2's, of which there are many, and EFS's, whose file systems `down` keeps.
+_INDEXED = ("cloudformation", "dynamodb", "elasticmapreduce", "events", "fsx", "lambda", "logs", "sns", "sqs")
 _INDEX_PAGE = 100
 # The root directory of an EFS file system without data counts as one object (docs/aws-behaviour.md 4.19).
 _EMPTY_BYTES = 6144
@@ -61,10 +63,11 @@ def clusters(api: Aws) -> set[str]:
         *(tag["Value"] for tag in api.pages("autoscaling", "describe_tags", "Tags", Filters=by_key)),
     }
     try:
-        return {*tagged, *_in_index(api), *_of_listed(strays.roles(api))}
+        indexed = _in_index(api)
     except CloudError:
         # The user lacks the right, or the index does not answer. What else is wrong, the services say themselves.
         return {*tagged, *_in_services(api)}
+    return {*tagged, *indexed, *_of_listed(strays.roles(api))}
 
 
 def _in_index(api: Aws) -> set[str]:
@@ -75,7 +78,11 @@ def _in_index(api: Aws) -> set[str]:
 
 def _indexed(api: Aws, key: str, names: str, values: Sequence[str] = ()) -> Iterator[str]:
     """Yield the clusters that the tag `names` names, of resources whose tag `key` has one of the values."""
-    chosen = {"TagFilters": [{"Key": key, "Values": list(values)}], "ResourcesPerPage": _INDEX_PAGE}
+    chosen = {
+        "TagFilters": [{"Key": key, "Values": list(values)}],
+        "ResourceTypeFilters": list(_INDEXED),
+        "ResourcesPerPage": _INDEX_PAGE,
+    }
     for found in api.pages("resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", **chosen):
         yield from (tag["Value"] for tag in found["Tags"] if tag["Key"] == names)
 
