@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from phalanx.aws import tables
 from phalanx.aws.auto_scaling import AutoScaling
 from phalanx.aws.aws_account import Account
-from phalanx.cluster import diagnosis, rosters
+from phalanx.cluster import diagnosis
+from phalanx.cluster.stack import read_roster
 from phalanx.emr.instance_groups import InstanceGroups
-from phalanx.errors import SpecError
+from phalanx.errors import ClusterError, SpecError
 from phalanx.local import endpoint
 from phalanx.spec.cloud_names import CLOUDS, is_emr, is_local
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
     from phalanx.cluster.cluster_record import Cluster
     from phalanx.emr.emr_resizing import CoreGroup
-    from phalanx.errors import ClusterError
     from phalanx.node.roster import Roster
 
 
@@ -68,10 +69,15 @@ class ControlPlane:
         return connect(cluster.cloud, cluster.region)
 
     def roster(self, cluster: Cluster) -> Roster:
-        return rosters.read(cluster)
+        """Read it from the table that only the head's role may write. `exec` and `ssh` wait for this."""
+        roster = read_roster(cluster.aws(), cluster.table)
+        if roster is None:
+            raise ClusterError(f"cluster {cluster.name} has no roster", "`phalanx status` shows more.")
+        return roster
 
     def settle_by(self, cluster: Cluster, command: str) -> None:
-        rosters.settle_by(cluster, command)
+        """Write the command into the table with the user's permissions, which no job or worker has."""
+        tables.put(cluster.aws(), cluster.table, "settle", command={"S": command})
 
     def repair(self, cluster: Cluster, error: ClusterError) -> bool:
         return diagnosis.repair(cluster, error)
