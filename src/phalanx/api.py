@@ -65,7 +65,7 @@ class Cluster:
                         progress(step)
         finally:
             if bring_up.result is None:
-                bring_up.cloud.site.stop_if_idle()
+                bring_up.target.cloud.site.stop_if_idle()
         assert bring_up.result is not None
         up = _resized(bring_up.result, progress)
         return cls(up.cluster, made_here=not up.already)

@@ -14,8 +14,8 @@ from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.options import debug_option, file_option, json_option
 from phalanx.cli.planning import offline_option, planned, unsuited_recipes, unsuited_text
 from phalanx.cli.status import read_state
-from phalanx.cluster.bring_up import BringUp
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.target import Target
 from phalanx.cluster.update import described
 from phalanx.counts import counted
 from phalanx.errors import NewerFormat, PhalanxError
@@ -114,7 +114,7 @@ def _standing(plan: Plan) -> _Standing | None:
             return None
         state, roster = read_state(cluster)
         running = cloud.machines.running(cluster.name)
-        changes = BringUp(cloud, plan.spec).changes(state)
+        changes = Target(cloud, plan.spec).changes(state)
     except NewerFormat:
         raise
     except PhalanxError:

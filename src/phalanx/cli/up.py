@@ -25,7 +25,9 @@ from phalanx.errors import PhalanxError
 from phalanx.spec.spec_load import load, with_location
 
 if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
     from phalanx.cluster.bring_up import Up
+    from phalanx.cluster.target import Target
 
 
 _NOTHING = "interrupted; nothing was requested. `phalanx up` starts again."
@@ -61,9 +63,10 @@ def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
         try:
             watch.follow(bring_up.steps())
         except KeyboardInterrupt:
-            return _interrupted(bring_up)
+            return _interrupted(bring_up.target)
         finally:
-            _stop_if_idle(bring_up)
+            if bring_up.result is None:
+                _stop_if_idle(cloud)
     assert bring_up.result is not None
     up = bring_up.result
     if up.resize:
@@ -71,7 +74,7 @@ def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
     if as_json:
         print_json({**_as_json(up, watch.elapsed_s), "changed": asking.as_json()})
     else:
-        _report(up, watch.elapsed_s, bring_up.cloud.site.open_networks())
+        _report(up, watch.elapsed_s, cloud.site.open_networks())
     return 0
 
 
@@ -85,21 +88,20 @@ def _before_the_request() -> Iterator[None]:
         raise click.exceptions.Exit(130) from None
 
 
-def _stop_if_idle(bring_up: BringUp) -> None:
+def _stop_if_idle(cloud: Aws) -> None:
     """Stop a local cloud that runs no cluster."""
-    if bring_up.result is None:
-        try:
-            bring_up.cloud.site.stop_if_idle()
-        except PhalanxError as error:
-            note(f"warning: {error.message}")
+    try:
+        cloud.site.stop_if_idle()
+    except PhalanxError as error:
+        note(f"warning: {error.message}")
 
 
-def _interrupted(bring_up: BringUp) -> int:
-    name = bring_up.spec.name
-    if bring_up.stack is None and bring_up.may_be_requested:
+def _interrupted(target: Target) -> int:
+    name = target.spec.name
+    if target.stack is None and target.may_be_requested:
         note(f"interrupted; stack {name} may have been requested")
         note("`phalanx up` follows it or starts again; `phalanx down` removes it.")
-    elif bring_up.stack is None:
+    elif target.stack is None:
         note(_NOTHING)
     else:
         note(f"interrupted; CloudFormation continues with stack {name}")

@@ -1,4 +1,7 @@
-"""A creation that failed: its boot logs and evidence are saved on this machine, and the rest is removed."""
+"""A creation that failed: its boot logs and evidence are saved on this machine, and the rest is removed.
+
+Also what an earlier attempt, which nobody cleaned up, has left under the name.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,32 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phalanx import state_files
-from phalanx.cluster import causes, shortage
+from phalanx.aws import stacks
+from phalanx.aws.model import StackState
+from phalanx.cluster import causes, forgotten, shortage
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.deletion import Deletion, file_systems_of
 from phalanx.cluster.evidence import collect, keep
-from phalanx.cluster.stack import Creation, Progress
+from phalanx.cluster.note import Note
+from phalanx.cluster.stack import Creation, Progress, Stack, require_ours
 from phalanx.cluster.why import Diagnosis, Evidence, diagnose
 from phalanx.errors import CloudError, NoCapacity, StackFailed
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 # The nodes' log streams; those of the Lambda function have other names.
 _ADDRESS = re.compile(r"[0-9.]+")
 _INSTANCE = re.compile("i-[0-9a-f]+")
 _TAIL_LINES = 20
 _MOST_TAILS = 3
+_WAIT = "Wait until its status changes, or remove it with `phalanx down`."
+_UNDO = "`aws cloudformation continue-update-rollback --stack-name {}` takes it back; or remove it with `phalanx down`."
+_NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
 
 
 def clean_up(cluster: Cluster, creation: Creation) -> Iterator[Progress]:
@@ -71,3 +84,30 @@ def tails(logs: Mapping[str, str], reason: str) -> list[str]:
     for node in (named or nodes)[:_MOST_TAILS]:
         shown += ["", f"--- the end of the boot log of {node}:", *logs[node].splitlines()[-_TAIL_LINES:]]
     return shown
+
+
+def clear_the_name(cloud: Aws, name: str) -> Iterator[Progress | Note]:
+    """Remove what an earlier attempt left under the name, unless it is ready or being created."""
+    found = stacks.describe(cloud, name)
+    if found is None:
+        if forgotten.clean_up(cloud, name):
+            yield Note(f"the stack of cluster {name} was deleted since; making it again")
+        return
+    require_ours(found)
+    if found.ready or found.creating or found.updating:
+        return
+    stack = Stack(cloud, found.name, found.stack_id)
+    yield from _wait_until_idle(found, stack)
+    yield Note(f"an earlier attempt left stack {found.name} as {found.status}; removing its remains first")
+    yield from Deletion(stack).steps()
+
+
+def _wait_until_idle(found: StackState, stack: Stack) -> Iterator[Progress | Note]:
+    if found.status == "ROLLBACK_IN_PROGRESS":
+        yield Note(f"an earlier attempt to create {found.name} is being rolled back; waiting for it")
+        yield from Creation(stack).steps()
+    elif found.status not in _NOTHING_TO_LOSE and not found.status.startswith("DELETE"):
+        raise CloudError(
+            f"stack {found.name} is {found.status}, and `up` can't continue from that state",
+            _UNDO.format(found.name) if found.status == "UPDATE_ROLLBACK_FAILED" else _WAIT,
+        )
