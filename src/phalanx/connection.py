@@ -18,7 +18,7 @@ from phalanx.spec.cloud_names import CLOUDS, is_emr, is_local
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
     from phalanx.cluster.cluster_record import Cluster
-    from phalanx.emr.emr_resizing import CoreGroup
+    from phalanx.emr.resizing import CoreGroup
     from phalanx.node.roster import Roster
 
 
@@ -83,7 +83,7 @@ class ControlPlane:
         return diagnosis.repair(cluster, error)
 
     def core_group(self, cluster: Cluster) -> CoreGroup:
-        from phalanx.emr.emr_resizing import CoreGroup  # here: it loads botocore and troposphere
+        from phalanx.emr.resizing import CoreGroup  # here: it loads botocore and troposphere
 
         return CoreGroup(cluster.aws(), cluster)
 

@@ -18,7 +18,7 @@ from emr_nodes import BUCKET, Emr, create, served
 from fleet_fakes import until
 from local_clouds import api, endpoint
 
-from phalanx.template.emr_scripts import texts
+from phalanx.template.emr.scripts import texts
 
 pytestmark = pytest.mark.cluster
 EFS_SCRIPT, METADATA_SCRIPT = texts()

@@ -13,7 +13,7 @@ from stack_fakes import stacks
 
 from phalanx.aws import lookups
 from phalanx.aws.inventory import orphans, remains
-from phalanx.emr import emr_checks
+from phalanx.emr import checks
 from phalanx.emr.instance_groups import InstanceGroups
 from phalanx.errors import SpecError
 from phalanx.spec.spec import ClusterSpec
@@ -44,13 +44,13 @@ def spec(emr: dict[str, Any], **fields: Any) -> ClusterSpec:
 
 def refusal(aws: AwsHere, emr: dict[str, Any], **fields: Any) -> str:
     with pytest.raises(SpecError) as refused:
-        emr_checks.require(aws, spec(emr, **fields))
+        checks.require(aws, spec(emr, **fields))
     return str(refused.value)
 
 
 def test_what_emr_has_is_accepted(aws):
-    assert emr_checks.require(aws, spec({})) == ("", "")
-    arn, role_id = emr_checks.require(aws, spec({"node_role": "EMR_EC2_DefaultRole"}))
+    assert checks.require(aws, spec({})) == ("", "")
+    arn, role_id = checks.require(aws, spec({"node_role": "EMR_EC2_DefaultRole"}))
     assert arn.endswith(":role/EMR_EC2_DefaultRole") and role_id.startswith("AROA")
 
 
@@ -119,7 +119,7 @@ def test_a_role_of_china_is_trusted_by_its_own_name(aws, emr):
     made = name("china")
     iam = emr.cloud.client("iam")
     iam.create_role(RoleName=made, AssumeRolePolicyDocument=trust("elasticmapreduce.amazonaws.com.cn"))
-    assert emr_checks.require(aws, spec({"service_role": made})) == ("", "")
+    assert checks.require(aws, spec({"service_role": made})) == ("", "")
 
 
 def test_all_that_is_wrong_with_a_subnet_and_groups_is_named_at_once(aws, emr):

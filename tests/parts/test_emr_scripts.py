@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from phalanx import cli
-from phalanx.template.emr_scripts import NAMES, texts
+from phalanx.template.emr.scripts import NAMES, texts
 
 # It records what root is to do. `mount` fails as often as `fails` says, with efs-utils' message.
 SUDO = """\

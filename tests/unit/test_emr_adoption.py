@@ -19,14 +19,13 @@ from phalanx import connection
 from phalanx.aws.model import SshRoute
 from phalanx.cli.adopt import command
 from phalanx.cli.progress import Watch
-from phalanx.cluster import adopt_emr
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.cluster.emr_nodes import Nodes
-from phalanx.emr import emr_found
-from phalanx.emr.emr_resizing import CoreGroup
+from phalanx.emr import adoption, look_up
+from phalanx.emr.adopted_nodes import Nodes
+from phalanx.emr.resizing import CoreGroup
 from phalanx.errors import CloudError, ClusterError
 from phalanx.ssh.remote import Completed
-from phalanx.template import emr_adopted
+from phalanx.template.emr import adopted
 
 
 class FakeEmr:
@@ -55,7 +54,7 @@ class FakeEmr:
 
 def refused(cluster_id: str = "j-1", **given: Any) -> str:
     with pytest.raises(ClusterError) as error:
-        emr_found.find(FakeEmr(**given), cluster_id)
+        look_up.find(FakeEmr(**given), cluster_id)
     return str(error.value)
 
 
@@ -86,7 +85,7 @@ def test_all_reasons_are_given_at_once():
 
 
 def test_the_document_makes_no_machine_and_fits_into_a_request():
-    document, parameters = emr_adopted.request(ADOPTED)
+    document, parameters = adopted.request(ADOPTED)
     kinds = {one["Type"] for one in json.loads(document)["Resources"].values()}
     assert not {kind for kind in kinds if kind.startswith(("AWS::EC2", "AWS::EMR", "AWS::EFS", "AWS::AutoScaling"))}
     assert len(document.encode()) <= 51_200
@@ -94,7 +93,7 @@ def test_the_document_makes_no_machine_and_fits_into_a_request():
 
 
 def test_the_policy_is_on_the_nodes_role_under_the_cluster_s_name_and_changes_no_group():
-    resources = json.loads(emr_adopted.request(ADOPTED)[0])["Resources"]
+    resources = json.loads(adopted.request(ADOPTED)[0])["Resources"]
     policy = resources["NodePolicy"]["Properties"]
     assert (policy["PolicyName"], policy["Roles"]) == ("phalanx-demo", [{"Ref": "NodeRole"}])
     actions = {action for one in policy["PolicyDocument"]["Statement"] for action in one["Action"]}
@@ -105,10 +104,8 @@ def test_the_policy_is_on_the_nodes_role_under_the_cluster_s_name_and_changes_no
 
 
 def test_a_master_of_another_type_than_the_core_nodes_runs_no_processes_of_jobs():
-    made = {"HeadQueue": "q", "RosterTable": "t", "LogGroup": "l", emr_adopted.HANDLE: "https://handle"}
-    master, core = (
-        emr_adopted.boot(ADOPTED, one, "id", "d", made, "job").decode() for one in ADOPTED.cluster.instances
-    )
+    made = {"HeadQueue": "q", "RosterTable": "t", "LogGroup": "l", adopted.HANDLE: "https://handle"}
+    master, core = (adopted.boot(ADOPTED, one, "id", "d", made, "job").decode() for one in ADOPTED.cluster.instances)
     assert "slots=-1" in master
     assert "slots=0" in core
     assert "gpus=g5.xlarge=1" in core
@@ -128,11 +125,11 @@ def test_the_answer_of_a_node_may_be_any_bytes(tmp_path, monkeypatch):
     assert [sorted(marks) for marks in found.values()] == [["sudo", "\ufffd"]] * 2
 
 
-def judged(monkeypatch: pytest.MonkeyPatch, *marks: str) -> adopt_emr.EmrAdoption:
+def judged(monkeypatch: pytest.MonkeyPatch, *marks: str) -> adoption.EmrAdoption:
     """Look at nodes that have these marks besides those of every node."""
-    monkeypatch.setattr(adopt_emr, "Nodes", FakeNodes)
+    monkeypatch.setattr(adoption, "Nodes", FakeNodes)
     monkeypatch.setattr(FakeNodes, "agent", frozenset(marks))
-    return adopt_emr.EmrAdoption(FakeAws(), "amazonaws.com", FOUND, adopt_emr.Wanted("mine"))
+    return adoption.EmrAdoption(FakeAws(), "amazonaws.com", FOUND, adoption.Wanted("mine"))
 
 
 @pytest.mark.parametrize(
@@ -148,14 +145,14 @@ def test_a_node_whose_user_phalanx_is_not_ours_is_not_adopted(tmp_path, monkeypa
 
 def test_what_fails_before_the_agent_is_sent_undoes_the_adoption_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
-    monkeypatch.setattr(adopt_emr.keys, "make", lambda _: "ssh-ed25519 AAAA me")
-    monkeypatch.setattr(adopt_emr.emr_release, "release_node", lambda *_: None)
-    adoption = judged(monkeypatch)
-    cloud = adoption.cloud
+    monkeypatch.setattr(adoption.keys, "make", lambda _: "ssh-ed25519 AAAA me")
+    monkeypatch.setattr(adoption.give_back, "release_node", lambda *_: None)
+    made = judged(monkeypatch)
+    cloud = made.cloud
     assert isinstance(cloud, FakeAws)
     cloud.script = [
         event(1, "mine", "CREATE_IN_PROGRESS", STACK),
-        event(2, emr_adopted.CONDITION, "CREATE_IN_PROGRESS", "AWS::CloudFormation::WaitCondition"),
+        event(2, adopted.CONDITION, "CREATE_IN_PROGRESS", "AWS::CloudFormation::WaitCondition"),
     ]
 
     def refuse(**_: str) -> None:
@@ -164,7 +161,7 @@ def test_what_fails_before_the_agent_is_sent_undoes_the_adoption_at_once(tmp_pat
 
     cloud.list_stack_resources = refuse  # type: ignore[method-assign]
     with pytest.raises(CloudError, match="throttled"):
-        list(adoption.steps())
+        list(made.steps())
     assert cloud.state("mine") is None
 
 
@@ -187,10 +184,10 @@ def test_an_adoption_that_is_interrupted_is_undone(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
     cloud, released = FakeAws(), []
     monkeypatch.setattr(connection, "connect", lambda *_: cloud)
-    monkeypatch.setattr(emr_found, "find", lambda *_: FOUND)
-    monkeypatch.setattr(adopt_emr, "Nodes", FakeNodes)
-    monkeypatch.setattr(adopt_emr.keys, "make", lambda _: "ssh-ed25519 AAAA me")
-    monkeypatch.setattr(adopt_emr.emr_release, "release_node", lambda _, name: released.append(name))
+    monkeypatch.setattr(look_up, "find", lambda *_: FOUND)
+    monkeypatch.setattr(adoption, "Nodes", FakeNodes)
+    monkeypatch.setattr(adoption.keys, "make", lambda _: "ssh-ed25519 AAAA me")
+    monkeypatch.setattr(adoption.give_back, "release_node", lambda _, name: released.append(name))
     interrupts = iter([KeyboardInterrupt()])
 
     def show(*_: object) -> None:
@@ -206,15 +203,15 @@ def test_an_adoption_that_is_interrupted_is_undone(tmp_path, monkeypatch):
 def test_an_agent_that_no_stack_has_any_more_is_removed_first_and_any_other_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
     cloud, released = FakeAws(), []
-    monkeypatch.setattr(adopt_emr, "Nodes", FakeNodes)
+    monkeypatch.setattr(adoption, "Nodes", FakeNodes)
     monkeypatch.setattr(FakeNodes, "agent", frozenset({"stack/earlier/0123"}))
-    monkeypatch.setattr(adopt_emr.emr_release, "release_node", lambda _, name: released.append(name) or name)
-    found = adopt_emr.EmrAdoption(cloud, "amazonaws.com", FOUND, adopt_emr.Wanted("mine"))
+    monkeypatch.setattr(adoption.give_back, "release_node", lambda _, name: released.append(name) or name)
+    found = adoption.EmrAdoption(cloud, "amazonaws.com", FOUND, adoption.Wanted("mine"))
     steps = iter(found.steps())
     assert [next(steps), next(steps)] == released == ["i-1", "i-2"]
     cloud.put("earlier", "CREATE_COMPLETE")
     with pytest.raises(ClusterError, match="i-1 is a node of cluster earlier\ni-2 is a node"):
-        adopt_emr.EmrAdoption(cloud, "amazonaws.com", FOUND, adopt_emr.Wanted("mine"))
+        adoption.EmrAdoption(cloud, "amazonaws.com", FOUND, adoption.Wanted("mine"))
 
 
 class FakeGroups:

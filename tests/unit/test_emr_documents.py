@@ -25,7 +25,8 @@ from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.plan_text import explain, warnings
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_limits import LONGEST_NODE_TIMEOUT_S
-from phalanx.template import LIMIT_BYTES, emr_bootstrap, request, synthesize, uploads, userdata
+from phalanx.template import LIMIT_BYTES, request, synthesize, uploads, userdata
+from phalanx.template.emr import bootstrap_action
 from phalanx.template.policy import policy
 
 AMAZON = Image("ami-0123abcd", "al2023-ami-2023.9.0-x86_64", "x86_64", "/dev/xvda", 8)
@@ -286,7 +287,7 @@ class TestBootstrapAction:
     def test_its_name_changes_with_its_text(self):
         ((url, text),) = uploads(emr_plan()).items()
         assert url.startswith("s3://bucket/logs/phalanx/agent-") and url.endswith(".sh")
-        assert text == emr_bootstrap.script()
+        assert text == bootstrap_action.script()
 
     def test_the_document_says_to_whoever_has_it_in_the_console_that_the_object_comes_first(self):
         (url,) = uploads(emr_plan())

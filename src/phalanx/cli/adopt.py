@@ -14,9 +14,9 @@ from phalanx.cli.console import confirm, note, require_terminal, say
 from phalanx.cli.options import debug_option
 from phalanx.cli.progress import Watch
 from phalanx.cluster.adopt import adopt
-from phalanx.cluster.adopt_emr import EmrAdoption, Wanted
 from phalanx.counts import counted
-from phalanx.emr import emr_found
+from phalanx.emr import look_up
+from phalanx.emr.adoption import EmrAdoption, Wanted
 from phalanx.errors import SpecError
 from phalanx.spec.cloud_names import CLOUDS, is_emr
 from phalanx.spec.spec_checks import WrongError
@@ -98,7 +98,7 @@ def _adopt_emr(cluster_id: str, cloud: str, region: str, wanted: Wanted, yes: bo
         require_terminal()
     started_s = time.monotonic()
     api = connection.connect(cloud, region)
-    adoption = EmrAdoption(api, domains.of(region), emr_found.find(api, cluster_id), wanted)
+    adoption = EmrAdoption(api, domains.of(region), look_up.find(api, cluster_id), wanted)
     try:
         for line in _terms(adoption):
             note(line)

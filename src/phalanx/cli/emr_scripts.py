@@ -9,7 +9,7 @@ import click
 from phalanx.cli.console import note, print_json, say
 from phalanx.cli.options import debug_option
 from phalanx.errors import SpecError
-from phalanx.template.emr_scripts import texts
+from phalanx.template.emr.scripts import texts
 
 
 @click.command("emr-scripts")

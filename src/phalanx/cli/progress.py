@@ -20,7 +20,7 @@ from phalanx.waits import waiting
 
 if TYPE_CHECKING:
     from phalanx.cluster.bring_up import Step as ClusterStep
-    from phalanx.cluster.emr_release import Released
+    from phalanx.cluster.give_back import Released
     from phalanx.images.making import BuildLine
 
     Step = ClusterStep | BuildLine | Released

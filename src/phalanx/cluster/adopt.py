@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import stacks
 from phalanx.aws.model import StackState
-from phalanx.cluster import adopt_emr, keys
+from phalanx.cluster import keys
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.ready import record_ready
 from phalanx.cluster.stack import require_ours
@@ -35,7 +35,6 @@ def adopt(cloud: Aws, name: str, identity: Path | None = None) -> tuple[Cluster,
         raise CloudError(f"stack {name} is {state.status}", "Only a cluster that is ready can be adopted.")
     _refuse_another(name, state)
     _take_key(name, state.parameters.get("SshPublicKey", ""), identity)
-    settings = adopt_emr.settings if state.emr_cluster else _settings
     return record_ready(cloud, state, settings(cloud, state))
 
 
@@ -74,12 +73,19 @@ def _private_keys() -> list[Path]:
     return sorted(path for path in (Path.home() / ".ssh").glob("id_*") if path.suffix != ".pub")
 
 
-def _settings(cloud: Aws, state: StackState) -> dict[str, Any]:
-    """Return the settings that are known from the parameters; the others are not compared by `up`."""
+def settings(cloud: Aws, state: StackState) -> dict[str, Any]:
+    """Return the settings that are known from the parameters; the others are not compared by `up`.
+
+    No file describes an EMR cluster that phalanx did not make. Its record contains this in place of a file's keys.
+    """
     given = state.parameters
     known: dict[str, Any] = {"name": state.name, "cloud": cloud.name, "region": cloud.region}
     known |= {field: given[parameter] for field, parameter in _TEXTS.items()}
     known |= {field: int(given[parameter]) for field, parameter in _NUMBERS.items()}
     known["nodes"] = int(given["Workers"]) + 1
-    own = given.get("FileSystemId")
-    return {**known, **({"file_system": own} if own else {})}
+    if own := given.get("FileSystemId"):
+        known["file_system"] = own
+    if state.emr_cluster:
+        known["adopted"] = state.emr_cluster
+        known["head"] = {"type": given["HeadType"]} if given["HeadType"] != given["InstanceType"] else None
+    return known

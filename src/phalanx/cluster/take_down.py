@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.aws import change_sets, stacks
 from phalanx.aws.inventory import foreign
 from phalanx.aws.model import StackEvent, StackState
+from phalanx.cluster import give_back
 from phalanx.cluster.cluster_record import JOB_USER, Cluster
 from phalanx.cluster.deletion import LETS_NODES_IN, Deletion, file_systems_of
 from phalanx.cluster.foreign_resources import ForeignDeleted
@@ -20,7 +21,6 @@ from phalanx.errors import CloudError, CloudUnreachable, ClusterError, PhalanxEr
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
-    from phalanx.cluster.emr_release import Released
 
 # Files that phalanx can create again do not count as data.
 _MADE_AGAIN = (".phalanx/environments", ".phalanx/tools")
@@ -74,7 +74,7 @@ class TakeDown:
         """What was adopted, and goes on without phalanx, as users are told; "" for a cluster of phalanx's own."""
         return f"EMR cluster {self._state.emr_cluster}" if self._state and self._state.emr_cluster else ""
 
-    def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed | ForeignDeleted | Released]:
+    def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed | ForeignDeleted | give_back.Released]:
         """Yield progress. Raises CloudError, which names what could not be removed."""
         if self._state is not None:
             if self.goes_on:
@@ -92,12 +92,9 @@ class TakeDown:
         if record is None or record.stack_id in self._stack_ids:
             forget(self.name)
 
-    def _release(self) -> Iterator[Released]:
-        record = self._record()
-        if record is not None:
-            from phalanx.cluster.emr_release import release
-
-            yield from release(self.cloud, record)
+    def _release(self) -> Iterator[give_back.Released]:
+        if (record := self._record()) is not None:
+            yield from give_back.release(self.cloud, record)
 
     def _find(self) -> StackState | None:
         """Return the stack of that name, or the one whose id is in the record.

@@ -39,9 +39,9 @@ class InstanceGroups:
         self._api = api
 
     def require(self, spec: ClusterSpec) -> tuple[str, str]:
-        from phalanx.emr import emr_checks  # here, because the models of specs are slow to import
+        from phalanx.emr import checks  # here, because the models of specs are slow to import
 
-        return emr_checks.require(self._api, spec)
+        return checks.require(self._api, spec)
 
     def running(self, cluster: str) -> Running | None:
         """Return how many nodes EMR is to run; with the reason, if it has ended the cluster."""

@@ -12,8 +12,6 @@ from phalanx.plan.plan import Plan
 from phalanx.spec.cloud_names import is_emr
 from phalanx.template import (
     access,
-    emr_bootstrap,
-    emr_stack,
     fleet,
     network,
     outputs,
@@ -23,6 +21,7 @@ from phalanx.template import (
     request_limits,
     storage,
 )
+from phalanx.template.emr import bootstrap_action, builder
 
 
 def synthesize(plan: Plan) -> str:
@@ -61,7 +60,7 @@ def build(plan: Plan) -> Template:
     template = Template(Description=description)
     template.set_version()
     if is_emr(plan.spec.cloud):
-        emr_stack.add_to(template, plan)
+        builder.add_to(template, plan)
     else:
         for part in (parameters, network, access, storage, rendezvous, fleet, removal, outputs):
             part.add_to(template, plan)
@@ -73,4 +72,4 @@ def build(plan: Plan) -> Template:
 
 def uploads(plan: Plan) -> dict[str, str]:
     """Return the objects that must be in S3 before the stack is created: URL → text."""
-    return emr_bootstrap.uploads(plan) if is_emr(plan.spec.cloud) else {}
+    return bootstrap_action.uploads(plan) if is_emr(plan.spec.cloud) else {}

@@ -16,7 +16,8 @@ from phalanx.plan.plan import Plan
 from phalanx.plan.private_access import ENDPOINTS
 from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.spec.spec_emr import DEFAULT_APPLICATIONS, DEFAULT_RELEASE
-from phalanx.template import access, emr_bootstrap, fleet, network, outputs, parameters, rendezvous, storage, userdata
+from phalanx.template import access, fleet, network, outputs, parameters, rendezvous, storage, userdata
+from phalanx.template.emr import bootstrap_action
 from phalanx.template.naming import DELETE, arn, own_tags
 
 MANAGED_TAG = "for-use-with-amazon-emr-managed-policies"
@@ -152,7 +153,7 @@ def _bootstrap(plan: Plan) -> emr.BootstrapActionConfig:
         "worker_role": plan.facts.node_role[1] if _own_role(plan) else GetAtt("NodeRole", "RoleId"),
         "digest": userdata.digest(plan.spec.boot),
     }
-    script = emr.ScriptBootstrapActionConfig(Path=emr_bootstrap.url(plan), Args=emr_bootstrap.arguments(settings))
+    script = emr.ScriptBootstrapActionConfig(Path=bootstrap_action.url(plan), Args=bootstrap_action.arguments(settings))
     return emr.BootstrapActionConfig(Name="phalanx", ScriptBootstrapAction=script)
 
 

@@ -13,8 +13,9 @@ from troposphere import Output, Parameter, Ref, Template, cloudformation, iam
 
 from phalanx import __version__
 from phalanx.node.settings import FORMAT
-from phalanx.plan.emr_cluster import EmrCluster, Instance
-from phalanx.template import access, emr_bootstrap, rendezvous, storage, userdata
+from phalanx.template import access, rendezvous, storage, userdata
+from phalanx.template.emr import bootstrap_action
+from phalanx.template.emr.emr_cluster import EmrCluster, Instance
 from phalanx.template.naming import arn
 
 HANDLE, CONDITION = "ReadyHandle", "Ready"
@@ -138,4 +139,4 @@ def boot(terms: Terms, instance: Instance, stack_id: str, domain: str, made: dic
         "fixed": "1",
         "digest": userdata.digest(None),
     }
-    return emr_bootstrap.with_arguments([f"{name}={value}" for name, value in settings.items()]).encode()
+    return bootstrap_action.with_arguments([f"{name}={value}" for name, value in settings.items()]).encode()

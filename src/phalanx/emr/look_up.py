@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from phalanx.aws import tags
 from phalanx.aws.refusals import code
 from phalanx.errors import CloudError, ClusterError
-from phalanx.plan.emr_cluster import EmrCluster, Instance
 from phalanx.spec.spec_emr import FIRST_RELEASE
+from phalanx.template.emr.emr_cluster import EmrCluster, Instance
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws

@@ -7,26 +7,27 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from phalanx import state_files
 from phalanx.aws import stacks
-from phalanx.aws.model import StackEvent, StackState
-from phalanx.cluster import emr_release, keys
+from phalanx.aws.model import StackEvent
+from phalanx.cluster import give_back, keys
+from phalanx.cluster.adopt import settings
 from phalanx.cluster.cluster_record import JOB_USER, Cluster
 from phalanx.cluster.deletion import Deletion
-from phalanx.cluster.emr_nodes import USER, Nodes
-from phalanx.cluster.emr_release import Released
+from phalanx.cluster.give_back import Released
 from phalanx.cluster.ready import record_ready
 from phalanx.cluster.stack import Creation, Progress, Stack
+from phalanx.emr.adopted_nodes import USER, Nodes
 from phalanx.errors import ClusterError, PhalanxError, StackFailed
 from phalanx.node import outcome
 from phalanx.node.account import UID as JOB_UID
 from phalanx.node.roster import Roster
 from phalanx.node.settings import ON_AWS
-from phalanx.plan.emr_cluster import EmrCluster, Instance
-from phalanx.template import emr_adopted
-from phalanx.template.emr_adopted import Terms
+from phalanx.template.emr import adopted
+from phalanx.template.emr.adopted import Terms
+from phalanx.template.emr.emr_cluster import EmrCluster, Instance
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
@@ -76,9 +77,9 @@ class EmrAdoption:
 
     def steps(self) -> Iterator[Progress | Released]:
         """Yield progress. Raises StackFailed when it failed and was undone."""
-        yield from (emr_release.release_node(self._nodes.remote(one), one.instance_id) for one in self._left)
+        yield from (give_back.release_node(self._nodes.remote(one), one.instance_id) for one in self._left)
         self.terms = replace(self.terms, ssh_public_key=keys.make(self.name))
-        document, parameters = emr_adopted.request(self.terms)
+        document, parameters = adopted.request(self.terms)
         try:
             stack = Stack(self.cloud, self.name, stacks.create(self.cloud, self.name, document, parameters))
             self._stack = stack
@@ -88,7 +89,7 @@ class EmrAdoption:
         creation, begun = Creation(stack), False
         for step in creation.steps():
             yield step
-            if not begun and _has_begun(step, emr_adopted.CONDITION):
+            if not begun and _has_begun(step, adopted.CONDITION):
                 begun = True
                 try:
                     self._start_agents(stack)
@@ -107,10 +108,10 @@ class EmrAdoption:
         made = {one.logical_id: one.physical_id for one in stacks.resources(self.cloud, stack.stack_id)}
         job_role = job_role_of(self.found, made)
         scripts = {
-            one: emr_adopted.boot(self.terms, one, stack.stack_id, self._domain, made, job_role)
+            one: adopted.boot(self.terms, one, stack.stack_id, self._domain, made, job_role)
             for one in self.found.instances
         }
-        threading.Thread(target=self._boot, args=(scripts, made[emr_adopted.HANDLE]), daemon=True).start()
+        threading.Thread(target=self._boot, args=(scripts, made[adopted.HANDLE]), daemon=True).start()
 
     def _boot(self, scripts: dict[Instance, bytes], handle: str) -> None:
         """Run the scripts on the nodes; the stack fails if that is impossible on the master."""
@@ -141,7 +142,7 @@ class EmrAdoption:
 
     def _release(self) -> None:
         for one in reversed(self.found.instances):
-            emr_release.release_node(self._nodes.remote(one), one.instance_id)
+            give_back.release_node(self._nodes.remote(one), one.instance_id)
 
     def _refuse_another(self) -> None:
         if stacks.describe(self.cloud, self.name) is not None or self.name in state_files.known():
@@ -190,23 +191,6 @@ def unsuited(one: Instance, marks: set[str]) -> list[str]:
 def job_role_of(found: EmrCluster, made: Mapping[str, str]) -> str:
     """Return the ARN of the role of jobs, from the stack's physical ids."""
     return f"{found.role_arn.rpartition(':')[0]}:role/{made['JobRole']}"
-
-
-def settings(cloud: Aws, state: StackState) -> dict[str, Any]:
-    """Return what the record of an adopted cluster contains in place of a file's keys."""
-    given = state.parameters
-    return {
-        "name": state.name,
-        "cloud": cloud.name,
-        "region": cloud.region,
-        "nodes": int(given["Workers"]) + 1,
-        "min": int(given["MinNodes"]),
-        "type": given["InstanceType"],
-        "head": {"type": given["HeadType"]} if given["HeadType"] != given["InstanceType"] else None,
-        "shared": given["SharedDirectory"],
-        "node_timeout_s": int(given["NodeTimeout"]),
-        "adopted": given[emr_adopted.CLUSTER],
-    }
 
 
 def _has_begun(step: Progress, logical_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""Give an adopted EMR cluster back: remove from its nodes what the agent has made there."""
+"""Give machines back that phalanx did not make: remove from an adopted cluster's nodes what the agent made there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.cluster.emr_nodes import USER
 from phalanx.cluster.stack import read_roster
 from phalanx.errors import PhalanxError
 from phalanx.ssh.remote import Remote
@@ -37,7 +36,7 @@ def release(cloud: Aws, cluster: Cluster) -> Iterator[Released]:
         return
     roster = read_roster(cloud, cluster.table)
     for member in sorted(roster.members if roster else (), key=lambda node: node.head):
-        yield release_node(cluster.remote_to(member, USER), member.name)
+        yield release_node(cluster.remote_to(member, cluster.admin_user), member.name)
 
 
 def release_node(remote: Remote, name: str) -> Released:
