@@ -55,7 +55,7 @@ DEFENCES = (
     defence(
         "jobs can't change the agent that EMR's nodes run as root",
         "test_emr_node.py::test_a_job_on_a_node_of_emr_gets_nothing_of_emr_s_nor_the_agent_of_other_nodes",
-        ("template/builder.py", ", never=[_keep_agents(plan)]", ""),
+        ("template/emr/builder.py", ", never=[_keep_agents(plan)]", ""),
     ),
     defence(
         "what shells and ssh read at home is root's, in sticky directories",

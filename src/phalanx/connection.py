@@ -13,7 +13,8 @@ from phalanx.cluster.stack import read_roster
 from phalanx.emr.instance_groups import InstanceGroups
 from phalanx.errors import ClusterError, SpecError
 from phalanx.local import endpoint
-from phalanx.spec.cloud_names import CLOUDS, is_emr, is_local
+from phalanx.spec.cloud_names import CLOUDS, is_local
+from phalanx.spec.makers import EMR, maker_of
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
@@ -26,10 +27,7 @@ def connect(name: str, region: str) -> Aws:
     """Return the cloud of this name. Connects to nothing yet and starts nothing."""
     _require_known(name)
     aws = _here(name, region) if is_local(name) else _account(name, region)
-    if is_emr(name):
-        aws.machines = InstanceGroups(aws)
-    else:
-        aws.machines = AutoScaling(aws)
+    aws.machines = InstanceGroups(aws) if maker_of(name) is EMR else AutoScaling(aws)
     return aws
 
 

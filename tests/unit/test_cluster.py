@@ -125,13 +125,13 @@ def test_an_adoption_replaces_no_record_and_no_key_of_another_cluster():
 
 def test_an_adopted_cluster_keeps_the_users_own_file_system():
     cloud = a_cloud(FileSystemId="fs-mine")
-    assert adopt._settings(cloud, cloud.found)["file_system"] == "fs-mine"
-    assert "file_system" not in adopt._settings(a_cloud(), a_cloud().found)
+    assert adopt.settings(cloud, cloud.found)["file_system"] == "fs-mine"
+    assert "file_system" not in adopt.settings(a_cloud(), a_cloud().found)
 
 
 def test_an_adopted_cluster_has_the_nodes_of_its_stack_and_the_head():
     cloud = a_cloud(Workers="3")
-    assert adopt._settings(cloud, cloud.found)["nodes"] == 4
+    assert adopt.settings(cloud, cloud.found)["nodes"] == 4
 
 
 @pytest.mark.parametrize(

@@ -330,7 +330,7 @@ def test_namespaces_are_made_in_the_local_cloud_only() -> None:
 def test_contract_runner_launchers_and_command_line_do_not_ask_which_service_makes_the_machines() -> None:
     """What differs is behind Machines, Fleet and a builder in template/ (CONTRIBUTING.md, "Where the machines are")."""
     rooms = [module for part in ("runner", "launchers", "cli") for module in (SOURCE / "phalanx" / part).rglob("*.py")]
-    asking = re.compile(r"is_emr\(|spec\.emr\b|settings\.emr\b|\bhadoop\b(?!\.util)|\bEMR\b")
+    asking = re.compile(r"\bEMR\b|maker_of\(|spec\.emr\b|settings\.emr\b|\bhadoop\b(?!\.util)")
     found = {path.stem for path in (*rooms, SOURCE / "phalanx/node/contract.py") if asking.search(path.read_text())}
     # `adopt --emr` and `emr-scripts` are about EMR alone; the others name it in their help.
     assert found == {"adopt", "emr_scripts", "template", "__init__"}

@@ -165,7 +165,10 @@ def test_a_public_cluster_needs_them_to_let_it_in_too():
     assert not endpoints(make_plan(chosen, replace(FACTS, cloud="aws", vpc=other)))
 
 
-@pytest.mark.parametrize("plan", [PLANS["local"], PLANS["private"], EMR])
+EMR_WITH_METRICS = replace(EMR, spec=replace(EMR.spec, metrics="yes"))
+
+
+@pytest.mark.parametrize("plan", [PLANS["local"], PLANS["private"], EMR, EMR_WITH_METRICS])
 def test_the_endpoints_that_are_judged_are_those_of_services_that_nodes_call(plan: Plan):
     """Another one of the VPC's may let in whom it likes."""
     assert {*private_access.called(plan.spec)} | {*private_access.interfaces(plan.spec)} == {

@@ -18,7 +18,8 @@ from phalanx.counts import counted
 from phalanx.emr import look_up
 from phalanx.emr.adoption import EmrAdoption, Wanted
 from phalanx.errors import SpecError
-from phalanx.spec.cloud_names import CLOUDS, is_emr
+from phalanx.spec.cloud_names import CLOUDS
+from phalanx.spec.makers import EMR_CLOUDS
 from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_checks import shared as shared_directory
 
@@ -92,7 +93,7 @@ def command(
 
 
 def _adopt_emr(cluster_id: str, cloud: str, region: str, wanted: Wanted, yes: bool) -> tuple[Cluster, Roster]:
-    if not is_emr(cloud):
+    if cloud not in EMR_CLOUDS:
         raise SpecError(f"--cloud {cloud} has no EMR clusters", "Write --cloud emr, or --cloud local-emr.")
     if not yes:
         require_terminal()

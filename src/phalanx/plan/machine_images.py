@@ -13,7 +13,7 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
-from phalanx.spec.cloud_names import is_emr
+from phalanx.spec.makers import EMR, maker_of
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_emr import ROOT_GIB
 
@@ -78,7 +78,7 @@ class ImageChoice:
         if self.spec.image:
             return self.spec.image
         default = table("images")["default"]
-        if is_emr(self.spec.cloud):
+        if maker_of(self.spec.cloud) is EMR:
             return default["emr_gpu"] if self.gpus else default["emr"]
         return default.get(f"gpu_{self.architecture}", default["gpu"]) if self.gpus else default["cpu"]
 
@@ -171,7 +171,7 @@ class ImageChoice:
 
     def refuse_for_emr(self) -> None:
         """Raise SpecError for an image that EMR does not start: it takes Amazon Linux alone (aws-behaviour 7.1)."""
-        if not is_emr(self.spec.cloud):
+        if maker_of(self.spec.cloud) is not EMR:
             return
         known = self.contents["distribution"] if self.contents else self.image.name if self.image else ""
         if (

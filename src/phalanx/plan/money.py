@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.plan import lustre_storage, private_access
-from phalanx.spec.cloud_names import is_emr, is_local
+from phalanx.spec.cloud_names import is_local
+from phalanx.spec.makers import maker_of
 from phalanx.spec.spec import ClusterSpec
 
 GPU_LEASE_S = 24 * 3600
@@ -124,7 +125,7 @@ def _paid(cloud: str, existing_vpc: bool, endpoints: int | None, lustre_usd_per_
     """Name what costs by the hour without any node."""
     if endpoints is not None:
         network = "endpoints"
-    elif is_emr(cloud):
+    elif maker_of(cloud).in_public_subnet:
         network = "public addresses"
     else:
         network = "the head's address" if existing_vpc else "NAT gateway and addresses"
@@ -143,7 +144,7 @@ def network_usd_per_hour(
     if endpoints is not None:
         return round(endpoints * network["interface_endpoint"], 4)
     address = network["public_address"]
-    if is_emr(cloud):
+    if maker_of(cloud).in_public_subnet:
         return max(1, nodes) * address
     gateway = network["nat_gateway"] if prices.nat_gateway is None else prices.nat_gateway
     return address if existing_vpc else gateway + 2 * address
@@ -191,7 +192,7 @@ def limits(
 
     An hour of the largest types costs more than $50, so that nobody should have to remember to set them.
     """
-    guarded = gpus > 0 and not (is_local(spec.cloud) or is_emr(spec.cloud))
+    guarded = gpus > 0 and not is_local(spec.cloud) and maker_of(spec.cloud).stops_nodes
     lease_s = spec.lease_s if spec.lease_s is not None else GPU_LEASE_S * guarded
     idle_s = spec.idle_s if spec.idle_s is not None else GPU_IDLE_S * guarded
     if not is_local(spec.cloud) and 0 < lease_s <= spec.node_timeout_s:

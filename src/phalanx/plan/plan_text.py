@@ -12,7 +12,8 @@ from phalanx.plan import capacity, existing_vpc, lustre_storage, money, mounted_
 from phalanx.plan import vpc_endpoints as endpoints
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
-from phalanx.spec.cloud_names import is_emr, is_local
+from phalanx.spec.cloud_names import is_local
+from phalanx.spec.makers import maker_of
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE, AUTO
 from phalanx.spec.spec_emr import DEFAULT_APPLICATIONS, DEFAULT_RELEASE
@@ -75,7 +76,10 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("data of jobs", mounted_data.described(spec, plan.facts.data)),
         ("boundary of roles", spec.permissions_boundary or ""),
         ("tags", ", ".join(f"{name}={value}" for name, value in (spec.tags or {}).items())),
-        ("membership", f"a queue, a table, {'' if is_emr(spec.cloud) else 'a topic, a function, '}a log group"),
+        (
+            "membership",
+            f"a queue, a table, {'a topic, a function, ' if maker_of(spec.cloud).reports_launches else ''}a log group",
+        ),
         ("quotas", ", ".join(quotas.described(quota) for quota in plan.facts.quotas if quota.limit is not None)),
         ("cost", _cost(plan)),
         ("cost now", _spot(plan)),
@@ -116,6 +120,11 @@ def _emr(spec: ClusterSpec) -> str:
     applications = ", ".join(spec.emr.get("applications", DEFAULT_APPLICATIONS))
     release = spec.emr.get("release", DEFAULT_RELEASE)
     return f"{release} with {applications}; the agent and EMR's logs are in {spec.emr['logs']}"
+
+
+def _membership(spec: ClusterSpec) -> str:
+    watch = "a topic, a function, " if maker_of(spec.cloud).reports_launches else ""
+    return f"a queue, a table, {watch}a log group"
 
 
 def _place(plan: Plan) -> str:
@@ -164,7 +173,7 @@ def _network(plan: Plan) -> str:
             f"S3, DynamoDB, {', '.join(plan.endpoints)}"
         )
     subnets = "a public subnet (head) and a private one (workers), a NAT gateway"
-    if is_emr(plan.spec.cloud):
+    if maker_of(plan.spec.cloud).in_public_subnet:
         subnets = "a public subnet for all nodes"
     return f"a VPC ({plan.network.vpc}) with {subnets}, endpoints for S3 and DynamoDB, an Elastic IP for the head"
 
@@ -315,7 +324,8 @@ def _warnings(plan: Plan) -> Iterator[str]:
     if ANYWHERE in spec.ssh_sources:
         yield "ssh to the head is open to the whole internet"
     if plan.storage == HEAD:
-        ends = "dies, with which EMR ends the cluster," if is_emr(spec.cloud) else "is stopped (lease, idle), replaced"
+        stops = maker_of(spec.cloud).stops_nodes
+        ends = "is stopped (lease, idle), replaced" if stops else "dies, with which EMR ends the cluster,"
         yield f"the shared directory ends with the head: when it {ends} or taken down"
     yield from (shortage.warning for shortage in facts.shortages)
     yield from lustre_storage.warnings(spec, image_choice(spec, facts))

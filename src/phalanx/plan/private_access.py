@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from phalanx.errors import SpecError
 from phalanx.plan.machine_images import ImageChoice
-from phalanx.spec.cloud_names import is_emr, is_local
+from phalanx.spec.cloud_names import is_local
+from phalanx.spec.makers import AUTO_SCALING, maker_of
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_data import mounted
 from phalanx.spec.spec_storage import HEAD, LUSTRE
@@ -17,8 +18,6 @@ ENDPOINTS = {"S3Endpoint": "s3", "DynamoDBEndpoint": "dynamodb"}
 """Their names in the document. Here, because `status` needs them, and would take a fifth longer with the template."""
 # What Session Manager's agent on the head calls (docs/aws-behaviour.md 2.55).
 SESSIONS = ("ssm", "ssmmessages")
-_OF_EMR = ("cloudformation", "ec2", "elasticmapreduce", "logs", "sqs", "sts")
-_OF_AGENT = ("autoscaling", "cloudformation", "ec2", "logs", "sns", "sqs", "sts")
 
 
 def interfaces(spec: ClusterSpec) -> tuple[str, ...]:
@@ -31,12 +30,10 @@ def interfaces(spec: ClusterSpec) -> tuple[str, ...]:
 
 def called(spec: ClusterSpec) -> tuple[str, ...]:
     """Return the services with interface endpoints that agents call."""
-    if is_emr(spec.cloud):
-        return _OF_EMR
-    return (*_OF_AGENT, *(("monitoring",) if spec.metrics == "yes" else ()))
+    return (*maker_of(spec.cloud).agents_call, *(("monitoring",) if spec.metrics == "yes" else ()))
 
 
-NEEDED = (*GATEWAYS, *_OF_AGENT, *SESSIONS)
+NEEDED = (*GATEWAYS, *AUTO_SCALING.agents_call, *SESSIONS)
 """The services without which no private cluster works."""
 
 

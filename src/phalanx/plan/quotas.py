@@ -13,7 +13,7 @@ from phalanx.plan import lustre_storage, vpc_endpoints
 from phalanx.plan.capacity import ON_DEMAND, SPOT, bought
 from phalanx.plan.existing_vpc import ExistingVpc
 from phalanx.spec import spec_lustre
-from phalanx.spec.cloud_names import is_emr
+from phalanx.spec.makers import maker_of
 from phalanx.spec.spec import ClusterSpec
 
 # The units of endpoints in the table. A new VPC has room for all interface endpoints of a cluster.
@@ -88,7 +88,7 @@ def _of_network(spec: ClusterSpec, vpc: ExistingVpc | None) -> list[tuple[dict[s
 
 def _place(spec: ClusterSpec) -> str:
     """Return what the table calls the network of the cluster."""
-    if is_emr(spec.cloud):
+    if maker_of(spec.cloud).in_public_subnet:
         return "on_emr"
     if spec.subnets:
         return "private_in_existing_vpc" if spec.is_private else "in_existing_vpc"

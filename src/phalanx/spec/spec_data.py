@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from phalanx.spec.cloud_names import is_emr
+from phalanx.spec.makers import maker_of
 from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_groups import texts
 from phalanx.spec.spec_key import key
@@ -81,7 +81,7 @@ def as_setting(data: Mapping[str, str] | None) -> str:
 
 def _beside(value: Mapping[str, str], above: Mapping[str, Any]) -> Mapping[str, str]:
     """Refuse mounts where nodes make none, or more than their settings can name."""
-    if mounted(value) and is_emr(above.get("cloud", "")):
+    if mounted(value) and not maker_of(above.get("cloud", "")).mounts:
         raise WrongError(
             "has ` mount`, and phalanx mounts nothing on EMR", "stage the prefix, or read s3:// with EMRFS"
         )

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from phalanx.spec import makers
 from phalanx.spec import spec_checks as checks
-from phalanx.spec.cloud_names import is_emr
 from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_groups import group
 from phalanx.spec.spec_rules import matching, text, whole, word, words
@@ -84,12 +84,12 @@ def logs_bucket(emr: Mapping[str, Any]) -> str:
 
 def suits(field: str, cloud: str) -> bool:
     """Whether a cluster in this cloud may have a field."""
-    return field not in (*REFUSED, "efa") if is_emr(cloud) else field != "emr"
+    return field not in (*REFUSED, "efa") if makers.maker_of(cloud) is makers.EMR else field != "emr"
 
 
 def fitting(field: str, value: Any, above: Mapping[str, Any]) -> Any:
     """Return a field's value if it suits the cloud. Raises WrongError."""
-    wanted = is_emr(above.get("cloud", ""))
+    wanted = makers.maker_of(above.get("cloud", "")) is makers.EMR
     if field == "emr" and wanted != (value is not None) and "cloud" in above:
         raise _missing() if wanted else WrongError("is for EMR", "write `cloud: emr`, or `cloud: local-emr`")
     if wanted and value is not None and field in REFUSED:

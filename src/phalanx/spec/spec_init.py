@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.spec.cloud_names import is_emr, is_local
+from phalanx.spec.cloud_names import is_local
+from phalanx.spec.makers import EMR, maker_of
 from phalanx.spec.spec import KEYS
 
 _OPENING = """\
@@ -32,12 +33,13 @@ _WIDTH = 24
 def init_text(name: str, cloud: str = "local") -> str:
     """Return the commented file. On AWS, `ssh_from` is left empty for the user to fill in."""
     given: dict[str, Any] = {"name": name, "cloud": cloud, "region": "us-east-1", "nodes": 4, "min": 2}
-    given["type"] = "m5.xlarge" if is_emr(cloud) else "c5.large"
+    given["type"] = maker_of(cloud).default_type
     if not is_local(cloud):
         given["ssh_from"] = ""
-    if is_emr(cloud):
+    of_emr = maker_of(cloud) is EMR
+    if of_emr:
         given["emr"] = _EMR
-    other = "lease" if is_emr(cloud) else "emr"
+    other = "lease" if of_emr else "emr"
     lines = [_line(key, given.get(key)) for key in _MEANINGS if key != other]
     return "\n".join([_OPENING, *lines, ""])
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.spec.cloud_names import CLOUDS, is_emr, is_local
+from phalanx.spec.cloud_names import CLOUDS, is_local
+from phalanx.spec.makers import EMR_CLOUDS
 from phalanx.spec.spec import KEYS, Key
 
 # A URN and no URL, because the schema is not published: the phalanx that checks the file prints it.
 _ID = "urn:phalanx:phalanx.yaml"
 _ON_AWS = {"properties": {"cloud": {"enum": [cloud for cloud in CLOUDS if not is_local(cloud)]}}, "required": ["cloud"]}
-_WITH_EMR = {"properties": {"cloud": {"enum": [cloud for cloud in CLOUDS if is_emr(cloud)]}}, "required": ["cloud"]}
+_WITH_EMR = {"properties": {"cloud": {"enum": [*EMR_CLOUDS]}}, "required": ["cloud"]}
 _ACCESS = {"properties": {"access": {"pattern": "^[Pp][Rr][Ii][Vv][Aa][Tt][Ee]$"}}, "required": ["access"]}
 _PRIVATE = {"properties": {"network": _ACCESS}, "required": ["network"]}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from phalanx.spec.cloud_names import is_emr
+from phalanx.spec.makers import maker_of
 from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_limits import FILE_SYSTEM
 from phalanx.spec.spec_rules import matching, word
@@ -21,7 +21,7 @@ FILE_SYSTEM_ID = matching(
 
 
 def on_service(value: str, above: Mapping[str, Any]) -> str:
-    if value == LUSTRE and is_emr(above.get("cloud", "")):
+    if value == LUSTRE and not maker_of(above.get("cloud", "")).mounts:
         raise WrongError("can't be lustre with EMR, whose nodes nobody has tried it on", "write efs or head")
     return value
 

@@ -9,7 +9,7 @@ from troposphere import Template
 
 from phalanx import __version__
 from phalanx.plan.plan import Plan
-from phalanx.spec.cloud_names import is_emr
+from phalanx.spec.makers import EMR, maker_of
 from phalanx.template import (
     access,
     fleet,
@@ -59,7 +59,7 @@ def build(plan: Plan) -> Template:
         )
     template = Template(Description=description)
     template.set_version()
-    if is_emr(plan.spec.cloud):
+    if maker_of(plan.spec.cloud) is EMR:
         builder.add_to(template, plan)
     else:
         for part in (parameters, network, access, storage, rendezvous, fleet, removal, outputs):
@@ -72,4 +72,4 @@ def build(plan: Plan) -> Template:
 
 def uploads(plan: Plan) -> dict[str, str]:
     """Return the objects that must be in S3 before the stack is created: URL → text."""
-    return bootstrap_action.uploads(plan) if is_emr(plan.spec.cloud) else {}
+    return {} if maker_of(plan.spec.cloud).has_user_data else bootstrap_action.uploads(plan)

@@ -8,7 +8,7 @@ from troposphere import Equals, Not, Parameter, Ref, Template
 
 from phalanx.plan.machine_images import is_ami
 from phalanx.plan.plan import Plan
-from phalanx.spec.cloud_names import is_emr
+from phalanx.spec.makers import maker_of
 from phalanx.spec.spec_limits import FILE_SYSTEM, LONGEST_IDLE_S, LONGEST_NODE_TIMEOUT_S, MOST_NODES
 from phalanx.template import userdata
 from phalanx.template.network import head_subnet
@@ -235,7 +235,7 @@ def _money(plan: Plan) -> dict[str, dict[str, Any]]:
 
 def agent(plan: Plan) -> dict[str, str]:
     """Return the parameters that carry the agent and the boot script. On EMR, a bootstrap action brings stage 1."""
-    first = {} if is_emr(plan.spec.cloud) else userdata.first_parameters()
+    first = userdata.first_parameters() if maker_of(plan.spec.cloud).has_user_data else {}
     return {**first, **userdata.parameters(plan.spec.boot)}
 
 

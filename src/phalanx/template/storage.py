@@ -5,7 +5,7 @@ from __future__ import annotations
 from troposphere import AWSObject, Ref, Template, ec2, efs, logs
 
 from phalanx.plan.plan import Plan
-from phalanx.spec.cloud_names import is_emr
+from phalanx.spec.makers import maker_of
 from phalanx.template import lustre
 from phalanx.template.access import NFS_PORT
 from phalanx.template.naming import FILE_SYSTEM, RETAIN, RETAIN_EXCEPT_ON_CREATE, name_tag, own_tags
@@ -58,7 +58,7 @@ def _file_system(plan: Plan) -> efs.FileSystem:
 
 def _mount_target(plan: Plan) -> efs.MountTarget:
     """Make one mount target, which is enough: all nodes are in its zone (docs/aws-behaviour.md 4.5, 4.6)."""
-    subnet = "PublicSubnet" if is_emr(plan.spec.cloud) else "PrivateSubnet"
+    subnet = "PublicSubnet" if maker_of(plan.spec.cloud).in_public_subnet else "PrivateSubnet"
     return efs.MountTarget(
         "MountTarget",
         FileSystemId=FILE_SYSTEM,
