@@ -22,10 +22,12 @@ from phalanx.aws.model import (
 )
 from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.errors import CloudError
+from phalanx.local import endpoint
 from phalanx.node.roster import Missing, Roster
 from phalanx.objects.sent_document import PrivateBucket
 from phalanx.plan.money import Prices, Use
 from phalanx.plan.plan import Facts
+from phalanx.spec.cloud_names import is_local
 from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.spec.spec import ClusterSpec
 from phalanx.template import agent_version
@@ -369,6 +371,9 @@ class FakeAws(Aws):
 
     def accounts_separated(self):
         return True
+
+    def is_off(self):
+        return is_local(self.name) and endpoint.find() is None
 
     def stop_if_idle(self):
         self.stopped += 1

@@ -18,6 +18,7 @@ from phalanx.ssh.remote import ConnectionLost, HostRefused
 def test_trust_is_renewed_from_the_table(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
     cloud = FakeAws()
+    cloud.name = "aws"
     monkeypatch.setattr(connection, "connect", lambda name, region: cloud)
     cluster = attached(Cluster("demo", "aws", "us-east-1", table="table", head_address="54.0.0.1"))
     ssh_config.write(cluster, AUTHORITY, SshRoute())
@@ -32,6 +33,7 @@ def test_trust_is_renewed_from_the_table(tmp_path, monkeypatch):
 def test_how_ssh_reaches_the_head_is_written_again_as_this_version_does(tmp_path, monkeypatch, address, reached):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
     cloud = FakeAws()
+    cloud.name = "aws"
     monkeypatch.setattr(connection, "connect", lambda name, region: cloud)
     stack_id = cloud.put("demo", "CREATE_COMPLETE")
     cluster = Cluster("demo", "aws", "us-east-1", stack_id, table="table", head_address=address).save()

@@ -83,5 +83,8 @@ class Account:
         """Return nothing: nobody sees the files of an AMI."""
         return {}
 
+    def is_off(self) -> bool:
+        return False
+
     def stop_if_idle(self) -> None:
         """Do nothing: on AWS nothing runs beside the clusters."""

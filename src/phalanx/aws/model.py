@@ -282,6 +282,10 @@ class Site(Protocol):
         """Return what an image contains, where its files are at hand; {} elsewhere."""
         ...
 
+    def is_off(self) -> bool:
+        """Whether nothing runs there, so that no cluster can exist. Never true of AWS."""
+        ...
+
     def stop_if_idle(self) -> None:
         """Stop what runs only for clusters, if there is no cluster left."""
         ...

@@ -11,8 +11,7 @@ from phalanx import connection
 from phalanx.aws.inventory import orphans
 from phalanx.cli.console import print_json, say
 from phalanx.cli.options import debug_option, json_option
-from phalanx.local import endpoint
-from phalanx.spec.cloud_names import CLOUDS, is_local
+from phalanx.spec.cloud_names import CLOUDS
 
 if TYPE_CHECKING:
     from phalanx.aws.inventory.orphans import Orphans
@@ -37,8 +36,8 @@ def command(cloud: str, region: str, as_json: bool) -> int:
       phalanx reap --region eu-central-1
       phalanx reap --json | jq -r '.[].cluster'
     """
-    off = is_local(cloud) and endpoint.find() is None
-    found = [] if off else orphans.find(connection.connect(cloud, region))
+    at = connection.connect(cloud, region)
+    found = [] if at.site.is_off() else orphans.find(at)
     if as_json:
         print_json([asdict(one) for one in found])
     elif not found:

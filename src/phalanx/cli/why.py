@@ -17,7 +17,6 @@ from phalanx.cluster import evidence
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.why import diagnose, with_quota
 from phalanx.errors import ClusterError, PhalanxError
-from phalanx.local import endpoint
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_load import load
@@ -56,9 +55,8 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
 
 def _evidence(name: str, cloud: str, region: str) -> Any:
     """Return the evidence of the stack of that name or, if there is none, of the last creation that failed."""
-    local_is_off = is_local(cloud) and endpoint.find() is None
     at = connection.connect(cloud, region)
-    state = None if local_is_off else stacks.describe(at, name)
+    state = None if at.site.is_off() else stacks.describe(at, name)
     found = evidence.kept(name) if state is None else evidence.collect(at, state)
     if found is None:
         raise ClusterError(

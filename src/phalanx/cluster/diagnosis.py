@@ -8,7 +8,6 @@ from phalanx.cluster import ssh_access, ssh_config
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.stack import read_authority
 from phalanx.errors import ClusterError, ClusterGone
-from phalanx.spec.cloud_names import is_local
 from phalanx.ssh.remote import ConnectionLost, HostRefused, Silent
 
 _MAKE_OR_FORGET = "`phalanx up` makes it again; `phalanx down` forgets it."
@@ -21,8 +20,7 @@ def repair(cluster: Cluster, error: ClusterError) -> bool:
     """
     if not cluster.ssh_config.exists():
         raise ClusterGone(f"cluster {cluster.name} was deleted", "`phalanx up` makes it again.")
-    if is_local(cluster.cloud):
-        require_local_cloud(cluster)
+    require_local_cloud(cluster)
     if isinstance(error, Silent):
         if not cluster.by_session:
             ssh_access.require_allowed(cluster)
@@ -44,10 +42,8 @@ def _follow_head(cluster: Cluster) -> bool:
 
 
 def require_local_cloud(cluster: Cluster) -> None:
-    """Raise ClusterError when the local cloud is not running, and so its clusters are gone."""
-    from phalanx.local import endpoint
-
-    if endpoint.find() is None:
+    """Raise ClusterError for a cluster of a local cloud that is not running, and so is gone."""
+    if cluster.aws().site.is_off():
         raise ClusterGone(
             f"cluster {cluster.name} is gone: the local cloud that it ran on is not running",
             _MAKE_OR_FORGET,
@@ -84,11 +80,10 @@ def require_running(cluster: Cluster) -> None:
 
 def find_stack(cluster: Cluster) -> StackState | None:
     """Return the state of the cluster's stack; None when it is gone or was never created. Raises CloudError."""
-    from phalanx.local import endpoint
-
-    if is_local(cluster.cloud) and endpoint.find() is None:
+    cloud = cluster.aws()
+    if cloud.site.is_off():
         return None
-    found = stacks.describe(cluster.aws(), cluster.stack_id or cluster.name)
+    found = stacks.describe(cloud, cluster.stack_id or cluster.name)
     return None if found is None or found.status == "DELETE_COMPLETE" else found
 
 
@@ -102,6 +97,5 @@ def require_stack(cluster: Cluster) -> StackState:
             f"cluster {cluster.name} was never created: `up` ended before there was a stack",
             "`phalanx up` makes it; `phalanx down` forgets it.",
         )
-    if is_local(cluster.cloud):
-        require_local_cloud(cluster)
+    require_local_cloud(cluster)
     raise ClusterGone(f"cluster {cluster.name} is gone: its stack no longer exists", _MAKE_OR_FORGET)

@@ -155,6 +155,9 @@ class ThisMachine(Account):
     def accounts_separated(self) -> bool:
         return self.local.endpoint.accounts_separated
 
+    def is_off(self) -> bool:
+        return endpoint.find() is None
+
     def stop_if_idle(self) -> None:
         try:
             endpoint.stop()
