@@ -76,10 +76,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("data of jobs", mounted_data.described(spec, plan.facts.data)),
         ("boundary of roles", spec.permissions_boundary or ""),
         ("tags", ", ".join(f"{name}={value}" for name, value in (spec.tags or {}).items())),
-        (
-            "membership",
-            f"a queue, a table, {'a topic, a function, ' if maker_of(spec.cloud).reports_launches else ''}a log group",
-        ),
+        ("membership", _membership(spec)),
         ("quotas", ", ".join(quotas.described(quota) for quota in plan.facts.quotas if quota.limit is not None)),
         ("cost", _cost(plan)),
         ("cost now", _spot(plan)),
