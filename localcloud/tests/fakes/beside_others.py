@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+import re
 import signal
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from shared import SHARED
 
 # In the background of a script SIGINT is ignored, which the programs that tests start would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new directory. pytest's own fixture lists all earlier ones for each test, to find a number that is free."""
+    name = re.sub(r"\W", "_", request.node.name)[:26]
+    return tmp_path_factory.mktemp(f"{name}-{next(_numbers)}", numbered=False)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
