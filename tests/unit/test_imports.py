@@ -93,6 +93,7 @@ LINUX_ELSEWHERE = {
     # It runs in jobs on nodes, too; where there is no /proc, it looks at no threads.
     "phalanx.torch": {"/proc/"},
 }
+IMPORTS_INSIDE = re.compile(r"^[ \t]+(?:from|import) ", re.MULTILINE)
 NAMESPACE_CALLS = ("unshare", "setns", "pivot_root", "mount_setattr", "CLONE_NEW")
 
 
@@ -118,6 +119,8 @@ class Module:
     """The first word of each list that is written out: the program, where the list is a command."""
     table: set[str] = field(default_factory=set)
     """Texts that are values of a dictionary: plug-ins by name are registered so."""
+    lines_in_functions: set[int] = field(default_factory=set)
+    """The lines of the imports in functions."""
 
     @property
     def part(self) -> str:
@@ -161,15 +164,18 @@ def examined(path: Path, text: str) -> Module:
     return module
 
 
+# Most nodes are of these types, and no rule asks for them.
+LEAVES = (ast.Name, ast.expr_context, ast.operator, ast.cmpop)
+
+
 def below(tree: ast.AST) -> list[ast.AST]:
-    """List `tree` and all nodes below it, like ast.walk but faster, because all of the source is checked."""
+    """List `tree` and the nodes below it, like ast.walk but faster and without LEAVES: all of the source is checked."""
     found = [tree]
     for node in found:
-        for role in node._fields:
-            value = getattr(node, role, None)
+        for value in node.__dict__.values():
             if isinstance(value, list):
-                found += [item for item in value if isinstance(item, ast.AST)]
-            elif isinstance(value, ast.AST) and role != "ctx":
+                found += [item for item in value if isinstance(item, ast.AST) and not isinstance(item, LEAVES)]
+            elif isinstance(value, ast.AST) and not isinstance(value, LEAVES):
                 found.append(value)
     return found
 
@@ -198,8 +204,8 @@ def note_import_by_name(module: Module, name: ast.expr) -> None:
 
 
 def note_text(module: Module, node: ast.Constant) -> None:
-    if isinstance(node.value, str) and re.fullmatch(r"phalanx(\.\w+)+", node.value):
-        module.texts.add(node.value)
+    if str(node.value).startswith("phalanx.") and re.fullmatch(r"phalanx(\.\w+)+", str(node.value)):
+        module.texts.add(str(node.value))
 
 
 def note_list(module: Module, node: ast.List) -> None:
@@ -211,6 +217,12 @@ def note_dict(module: Module, node: ast.Dict) -> None:
     module.table |= {str(value.value) for value in node.values if isinstance(value, ast.Constant)}
 
 
+def note_function(module: Module, node: ast.FunctionDef) -> None:
+    if IMPORTS_INSIDE.search(module.text):
+        found = (one for one in below(node) if isinstance(one, (ast.Import, ast.ImportFrom)))
+        module.lines_in_functions |= {one.lineno for one in found}
+
+
 NOTES: dict[type[ast.AST], Callable] = {
     ast.Import: note_import,
     ast.ImportFrom: note_import_from,
@@ -218,6 +230,7 @@ NOTES: dict[type[ast.AST], Callable] = {
     ast.Constant: note_text,
     ast.List: note_list,
     ast.Dict: note_dict,
+    ast.FunctionDef: note_function,
 }
 
 
@@ -397,31 +410,22 @@ IMPORTS_IN_FUNCTIONS = 128
 WITHOUT_A_REASON = {"aws": 12, "cluster": 15, "emr": 3, "jobs": 7, "local": 11, "runner": 0}
 
 
-def imports_in_functions(path: Path) -> Iterator[tuple[int, bool]]:
-    """Yield the line of each import inside a function, and whether it has a comment."""
-    text = path.read_text()
-    lines = text.splitlines()
-    tree = ast.parse(text)
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    found = {
-        node.lineno for each in functions for node in ast.walk(each) if isinstance(node, (ast.Import, ast.ImportFrom))
-    }
-    for line in sorted(found):
+def imports_in_functions(module: Module) -> Iterator[bool]:
+    """Yield for each import inside a function whether it has a comment."""
+    lines = module.text.splitlines()
+    for line in module.lines_in_functions:
         first = line
-        while first - 1 in found:
+        while first - 1 in module.lines_in_functions:
             first -= 1
-        yield line, "#" in lines[line - 1] or lines[first - 2].lstrip().startswith("#")
+        yield "#" in lines[line - 1] or lines[first - 2].lstrip().startswith("#")
 
 
 def test_an_import_in_a_function_has_its_reason():
     counts: Counter[str] = Counter()
     unexplained: Counter[str] = Counter()
-    for path in sorted((SOURCE / "phalanx").rglob("*.py")):
-        room = path.relative_to(SOURCE / "phalanx").parts[0].removesuffix(".py")
-        if path == SOURCE / "phalanx/runner/main.py":
-            continue
-        for _, is_explained in imports_in_functions(path):
-            counts[room] += 1
-            unexplained[room] += not is_explained
+    for module in (m for m in modules() if m.is_in("phalanx") and m.name != "phalanx.runner.main"):
+        for is_explained in imports_in_functions(module):
+            counts[module.part] += 1
+            unexplained[module.part] += not is_explained
     assert {room: number for room, number in unexplained.items() if number > WITHOUT_A_REASON.get(room, 0)} == {}
     assert counts.total() <= IMPORTS_IN_FUNCTIONS
