@@ -15,7 +15,7 @@ from plans import CLOSED, PLANS, resources
 from localcloud.cloudformation import rights
 from localcloud.cloudformation.refusals import dependencies
 from localcloud.cloudformation.template import parse
-from localcloud.iam.policy import Ask, Decision, decide
+from localcloud.iam.policy import Ask, Decision, decide, like
 from phalanx.aws.model import Running, StackState
 from phalanx.cluster.forgotten import due_s
 from phalanx.errors import SpecError
@@ -133,7 +133,8 @@ def test_the_role_may_do_exactly_what_deletes_the_stack(more):
     assert refused(found, asked) == set()
     for action in {action for one in found for action in one["Action"]} - {"autoscaling:Describe*", "ec2:Describe*"}:
         fewer = [{**one, "Action": [name for name in one["Action"] if name != action]} for one in found]
-        assert refused(fewer, asked), f"{action} is not needed"
+        concerned = [one for one in asked if like(action, one[0], ignore_case=True)]
+        assert refused(fewer, concerned), f"{action} is not needed"
 
 
 @pytest.mark.parametrize("name", [name for name, one in PLANS.items() if not one.uses_lustre])

@@ -83,10 +83,14 @@ def refused(statements: list[dict], only: str = "") -> list[str]:
 
     `only`: look at the calls of this action.
     """
-    made = default_document()["Resources"].values()
-    asked = {call for one in made for call in calls(one["Type"], one.get("Properties", {}))}
-    chosen = [(name, arn) for name, arn in asked if only in ("", name)]
+    chosen = [(name, arn) for name, arn in calls_of_the_default() if only in ("", name)]
     return [name for name, arn in chosen if decide(statements, Ask(name, arn, TAGGED)) is not Decision.ALLOWED]
+
+
+@functools.cache
+def calls_of_the_default() -> set[tuple[str, str]]:
+    made = default_document()["Resources"].values()
+    return {call for one in made for call in calls(one["Type"], one.get("Properties", {}))}
 
 
 def calls(kind: str, properties: dict | None = None) -> set[tuple[str, str]]:
