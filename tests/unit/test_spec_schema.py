@@ -150,6 +150,8 @@ OF_ANOTHER_KIND = {
 def is_valid(tmp_path_factory, document: dict[str, Any]) -> bool:
     """JSON is YAML."""
     path = tmp_path_factory.getbasetemp() / "random.yaml"
+    # A file that is cut and written again waits for the disk.
+    path.unlink(missing_ok=True)
     path.write_text(json.dumps(document))
     try:
         load(path)
