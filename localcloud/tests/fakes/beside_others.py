@@ -1,4 +1,4 @@
-"""A pytest plug-in: in parallel runs, tests of a shared cluster stay together, and the longest start first."""
+"""A pytest plug-in: in parallel runs, the tests of a file stay together, and the longest start first."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
-    """In parallel runs (`make test`), keep tests of a shared cluster together and start the longest first."""
+    """In parallel runs (`make test`), keep tests of a file or of a shared lab together and start the longest first."""
     is_beside_others = "PYTEST_XDIST_WORKER" in os.environ
     if is_beside_others:
         for item in items:
@@ -52,15 +52,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, N
 
 
 def _group(item: pytest.Item) -> str:
+    """Return the name of the tests that one process runs one after the other.
+
+    The tests on the shared cluster are several groups: in one, they would go on alone when all others have ended.
+    Each process then has a shared cluster of its own, from the first of these groups to the last.
+    """
+    fixture = _shared(item)
+    return f"cluster.{item.path.stem}" if fixture == "cluster" else fixture or item.path.stem
+
+
+def _shared(item: pytest.Item) -> str:
+    """Return what the test shares with those of other files: a fixture's name, or ""."""
     # In other directories a fixture with that name is a module's own fake.
     on_nodes = item.path.parent.name in ("attacks", "cluster", "nodes")
     fixtures = getattr(item, "fixturenames", ()) if on_nodes else ()
-    return min({"engines", "cluster", "shared_lab"} & set(fixtures), default=item.path.stem)
+    return min({"engines", "cluster", "shared_lab"} & set(fixtures), default="")
 
 
 def _place(item: pytest.Item) -> int:
     order = (
         "engines",
+        "cluster.test_examples",
+        "cluster.test_data_in_s3",
         "cluster",
         "test_deaths",
         "test_rights",
@@ -75,8 +88,8 @@ def _place(item: pytest.Item) -> int:
         "tests/parts",
         "tests/unit",
     )
-    directory = f"tests/{item.path.parent.name}"
-    return min(order.index(name) for name in (_group(item), directory) if name in order)
+    names = (_group(item), _shared(item), f"tests/{item.path.parent.name}")
+    return min(order.index(name) for name in names if name in order)
 
 
 @pytest.hookimpl(wrapper=True)
