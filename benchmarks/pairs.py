@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import re
@@ -56,6 +57,7 @@ def accepts(choice: Mapping[str, Any]) -> bool:
     return bool(planned(choice) and planned(choice, "local"))
 
 
+@functools.cache
 def array(seed: int) -> Array:
     """Return the choices that contain every pair of options which `plan` accepts."""
     return cover(accepts, seed)

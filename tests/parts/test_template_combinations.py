@@ -10,23 +10,15 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from benchmarks.covering import pairs
 from benchmarks.options import OPTIONS, complaints, planned
 from benchmarks.pairs import array
 from hypothesis import HealthCheck, event, given, seed, settings
 from hypothesis import strategies as st
 
 from phalanx.spec.spec import ClusterSpec
-from phalanx.template import LIMIT_BYTES, request
 
 NUMBER = int(os.environ.get("PHALANX_COMBINATIONS", "20"))
 SEED = int(os.environ.get("PHALANX_SEED", "1"))
-
-
-def test_every_pair_of_options_makes_a_document_that_fits_or_is_refused():
-    plans = [planned(pair) for pair in pairs()]
-    assert all(plan is None or len(request(plan)[0].encode()) <= LIMIT_BYTES for plan in plans)
-    assert 10 < plans.count(None) < 200
 
 
 def combinations_of_options() -> st.SearchStrategy[dict[str, Any]]:
