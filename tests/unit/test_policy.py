@@ -148,14 +148,18 @@ NEWLY_READ = (
 )
 
 
+@functools.cache
+def statements_of_the_largest() -> list[dict]:
+    return policy(build(PLANS["worst"]).to_dict(), "demo")["Statement"]
+
+
 @pytest.mark.parametrize(("kind", "doing", "removed"), NEWLY_READ)
 def test_without_one_of_the_rights_of_a_handler_the_local_cloud_refuses_the_stack(kind, doing, removed):
     def may(statements: list[dict], action: str, arn: str, keys: dict) -> str:
         allowed = decide(statements, Ask(action, arn, keys)) is Decision.ALLOWED
         return "" if allowed else f"not authorized to perform: {action}"
 
-    largest = build(PLANS["worst"]).to_dict()
-    statements, tags = policy(largest, "demo")["Statement"], {"phalanx:cluster": "demo"}
+    statements, tags = statements_of_the_largest(), {"phalanx:cluster": "demo"}
     rights.require(functools.partial(may, statements), kind, "demo", PLACE, tags, doing)
     with pytest.raises(ResourceFailed, match=f"not authorized to perform: {removed}"):
         rights.require(functools.partial(may, without(statements, removed)), kind, "demo", PLACE, tags, doing)

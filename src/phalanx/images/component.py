@@ -12,11 +12,10 @@ import io
 import json
 import shlex
 import tarfile
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import yaml
 
 from phalanx.images.base import Base
 from phalanx.jobs.environments import Recipe
@@ -49,17 +48,13 @@ class Component:
 
     @property
     def document(self) -> str:
-        """The component as Image Builder reads it: schema 1.0, in YAML."""
-        step = {
-            "name": "run",
-            "action": "ExecuteBash",
-            "timeoutSeconds": self.timeout_s,
-            "onFailure": "Abort",
-            "inputs": {"commands": [_Literal(self.script)]},
-        }
-        phases = [{"name": self.phase, "steps": [step]}]
-        content = {"name": self.name, "schemaVersion": 1.0, "phases": phases}
-        return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=1 << 20)
+        """The component as Image Builder reads it: schema 1.0, in YAML, with the script line by line."""
+        script = textwrap.indent(self.script, " " * 8, predicate=lambda line: line != "\n")
+        return (
+            f"name: {self.name}\nschemaVersion: 1.0\nphases:\n- name: {self.phase}\n  steps:\n  - name: run\n"
+            f"    action: ExecuteBash\n    timeoutSeconds: {self.timeout_s}\n    onFailure: Abort\n"
+            f"    inputs:\n      commands:\n      - |\n{script}"
+        )
 
 
 def components(recipe: Recipe, base: Base, version: str) -> list[Component]:
@@ -137,16 +132,3 @@ def _assignments(settings: Mapping[str, str], arrays: Mapping[str, Sequence[str]
 
 def _exports(variables: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
-
-
-class _Literal(str):
-    """A text that YAML shows as it is, line by line."""
-
-
-class _Dumper(yaml.SafeDumper):
-    pass
-
-
-_Dumper.add_representer(
-    _Literal, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
-)

@@ -86,8 +86,9 @@ def of_handler(resource: Mapping[str, Any], handler: str) -> Iterator[str]:
     """Yield the actions of a handler of the resource's type. Raises KeyError for an unknown type."""
     kind = resource["Type"]
     only_with = table("rights")["only_with"].get(kind, {})
-    named = {*_keys(resource)} if only_with else set()
-    for action in table("rights")["types"][kind].get(handler, ()):
+    actions = table("rights")["types"][kind].get(handler, ())
+    named = {*_keys(resource)} if only_with.keys() & set(actions) else set()
+    for action in actions:
         if action not in only_with or named.intersection(only_with[action]):
             yield action
 
