@@ -8,6 +8,7 @@ import pytest
 from fake_cloud import FakeAws, write_key
 
 from phalanx import cli, connection, template
+from phalanx.cli import plan as _plan  # noqa: F401 (first imported in a test, it would keep what is replaced below)
 from phalanx.cluster import keys
 from phalanx.local import endpoint
 from phalanx.ssh.remote import Remote
