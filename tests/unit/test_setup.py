@@ -21,8 +21,8 @@ GIVEN = "git make python3 update-ca-certificates python phalanx torchrun"
 # Started or looked for only if installed; the last is a test's name for `sleep`.
 ASKED_FOR = "cc crond mmdebstrap sudo systemctl test_hydra_proxy"
 SHELL = """
-break case cd command declare do done echo elif else esac eval exec exit export fi for if in local mapfile pwd read return
-set shift then trap until wait while
+break case cd command declare do done echo elif else esac eval exec exit export fi for if in local mapfile pwd read
+return set shift then trap until wait while
 """
 # Other programs of packages that setup detects by one program.
 BESIDE = {"ssh": "scp ssh-add ssh-agent ssh-keygen ssh-keyscan", "ps": "pgrep pkill", "newuidmap": "newgidmap"}
