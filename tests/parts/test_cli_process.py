@@ -166,7 +166,7 @@ def start(directory: Path, command: list[str]) -> tuple[subprocess.Popen[str], i
 def test_a_fifo_for_a_file_is_refused_and_not_waited_for(phalanx, command, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     assert phalanx(command, "-f", str(tmp_path / "fifo"), *(["--", "true"] if command == "run" else [])) == 2
-    assert "fifo: is not a regular file" in phalanx.err
+    assert "fifo: can't be read: it is not a regular file" in phalanx.err
 
 
 def test_a_local_cloud_that_can_t_start_says_why(phalanx, tmp_path, monkeypatch):

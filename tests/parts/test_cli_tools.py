@@ -179,7 +179,7 @@ def test_a_port_that_is_taken_is_reported(phalanx, cluster):
 
 def test_ls_shows_the_status_of_every_cluster(phalanx, monkeypatch, tmp_path):
     assert "This machine knows no cluster" in phalanx("ls")[2]
-    fake = FakeAws()
+    fake = FakeAws(name="aws")
     stack_id = fake.put("one", "CREATE_COMPLETE")
     monkeypatch.setattr(connection, "connect", lambda name, region: fake)
     Cluster("one", "aws", "us-east-1", stack_id, "54.0.0.1", nodes=2, created_s=1.0).save()
