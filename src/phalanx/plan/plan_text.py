@@ -106,7 +106,7 @@ def _granted(spec: ClusterSpec) -> Iterator[str]:
     if spec.key_pair:
         yield f"key_pair: whoever has the private key of {spec.key_pair} may log in as administrator"
     if spec.mail:
-        yield f"mail: {spec.mail} is told of the cluster"
+        yield f"mail: {spec.mail} gets a mail before the nodes are stopped"
     if ANYWHERE in spec.ssh_sources:
         yield "ssh_from: everyone on the internet may try to log in"
 

@@ -41,6 +41,7 @@ _OF_MOTO: tuple[Any, ...] = ("ec2", "efs", "sqs", "sns", "dynamodb", "logs", "la
 _TYPES = {"logs:loggroup": "logs:log-group"}
 _LOOKS = 100
 _INVALID = "InvalidParameterException"
+_THROTTLED = "ThrottledException"
 _EXPIRED = "PaginationTokenExpiredException"
 
 
@@ -93,7 +94,7 @@ class Index:
             # Other requests change the services' records meanwhile.
             with suppress(RuntimeError):
                 return {one.arn: one for one in self._there(region) if one.tags}
-        raise NotImplementedError("the services' records change all the time")
+        raise RefusedError(_THROTTLED, "The records of services change all the time: the index could not be read.")
 
     def _take_in(self, region: str, there: Mapping[str, TaggedResource], now_s: float) -> None:
         new = sorted(arn for arn in there if (region, arn) not in self._entries)

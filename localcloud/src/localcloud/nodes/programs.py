@@ -101,8 +101,18 @@ connects() {
 }
 """.replace("@TIMEOUT_S@", str(_NFS_TIMEOUT_S))
 
-# `bind SOURCE DIR OPTIONS` binds with those of the options that a bind mount can have.
+# `read_options [-o OPTIONS]…` sets $options; `bind SOURCE DIR OPTIONS` binds with those that a bind mount can have.
 _BIND = """\
+read_options() {
+  options=
+  while [ $# -gt 0 ]; do
+    case $1 in
+      -o) options=$options,$2; shift ;;
+      -o?*) options=$options,${1#-o} ;;
+    esac
+    shift
+  done
+}
 bind() {
   flags=
   for flag in ro nosuid nodev noexec; do
@@ -120,14 +130,7 @@ _MOUNT_EFS = (
 # mount.efs FS[:PATH] DIR [-o OPTIONS]: what amazon-efs-utils does on EC2, with a directory of this machine
 die() { printf '%s\\n' "$1" >&2; exit "${2:-1}"; }
 @BIND@@CONNECTS@[ $# -ge 2 ] || die 'Usage: mount.efs <fs-id-or-dns-name>[:<path>] <mountpoint> [-o <options>]'
-device=$1; dir=$2; shift 2; options=
-while [ $# -gt 0 ]; do
-  case $1 in
-    -o) options=$options,$2; shift ;;
-    -o?*) options=$options,${1#-o} ;;
-  esac
-  shift
-done
+device=$1; dir=$2; shift 2; read_options "$@"
 fs=${device%%:*}; path=/; case $device in *:*) path=${device#*:} ;; esac
 id=${fs%%.*}
 case ,$options, in *,tls,*) ;; *,iam,*) die 'The "tls" option is required when mounting via "iam"' ;; esac
@@ -150,11 +153,12 @@ bind "@ROOT@/$id/$path" "$dir" "$options" || exit 32
 )
 
 # The messages are those of Lustre's client (docs/aws-behaviour.md 4.16).
-_MOUNT_LUSTRE = """\
+_MOUNT_LUSTRE = (
+    """\
 #!/bin/bash
 # mount.lustre SERVER@tcp:/NAME DIR [-o OPTIONS]: what Lustre's client does on EC2, with a directory of this machine
 die() { printf 'mount.lustre: %s\\n' "$1" >&2; exit "$2"; }
-@CONNECTS@device=$1; dir=$2; server=${device%%@*}; id=${server%%.*}; name=${device##*@tcp:/}
+@BIND@@CONNECTS@device=$1; dir=$2; server=${device%%@*}; id=${server%%.*}; name=${device##*@tcp:/}
 served=@ROOT@/lustre/$id
 case $id in fs-*) ;; *) die "Can't parse NID '$device'" 22 ;; esac
 [ "$server" = "$id.fsx.$(cat @ROOT@/domain)" ] && [ -d "$served" ] || die "Can't parse NID '$device'" 22
@@ -165,8 +169,11 @@ connects 988 ||
 Is the MGS specification correct?
 Is the filesystem name correct?" 2
 [ -d "$dir" ] || die "$dir is not a directory" 20
-/bin/mount --bind "$served" "$dir" && /bin/mount -o remount,bind,nosuid,nodev "$dir" || exit 32
-""".replace("@ROOT@", EFS_ROOT).replace("@CONNECTS@", _CONNECTS)
+bind "$served" "$dir" nosuid,nodev || exit 32
+""".replace("@ROOT@", EFS_ROOT)
+    .replace("@BIND@", _BIND)
+    .replace("@CONNECTS@", _CONNECTS)
+)
 
 # What a node exports is a directory that all nodes of its VPC see; a bind mount plays NFS, without a connection.
 # Root of any node can write there, so a directory is entered, and then compared with its name: a link leads elsewhere.
@@ -185,14 +192,7 @@ done
 _MOUNT_NFS = """\
 #!/bin/sh
 # mount.nfs4 ADDRESS:PATH DIR [-o OPTIONS]: mounts what a node of this VPC exports
-@BIND@served=@ROOT@/exports/${1%%:*}${1#*:}; dir=$2; shift 2; options=
-while [ $# -gt 0 ]; do
-  case $1 in
-    -o) options=$options,$2; shift ;;
-    -o?*) options=$options,${1#-o} ;;
-  esac
-  shift
-done
+@BIND@served=@ROOT@/exports/${1%%:*}${1#*:}; dir=$2; shift 2; read_options "$@"
 cd "$served" 2>/dev/null && [ "$(pwd -P)" = "$served" ] || { echo "mount.nfs4: Connection refused" >&2; exit 32; }
 bind . "$dir" "$options"
 """.replace("@ROOT@", EFS_ROOT).replace("@BIND@", _BIND)
