@@ -61,6 +61,29 @@ DEFENCES = (
         ),
     ),
     defence(
+        "functions run in a sandbox",
+        "test_hostile_functions.py::test_a_function_reads_no_file_of_this_machine",
+        (
+            "localcloud/messaging/environment.py",
+            '"-I", str(SANDBOX), sources, json.dumps(asdict(settings))]',
+            '"-I", "-u", str(RUNTIME), str(code), str(function.handler), str(writer)]',
+        ),
+    ),
+    defence(
+        "functions make no user namespaces",
+        "test_hostile_functions.py::test_a_function_has_no_rights_and_gets_none",
+        (
+            "localcloud/messaging/sandbox.py",
+            'Path("/proc/sys/user/max_user_namespaces").write_text("0")',
+            "pass",
+        ),
+    ),
+    defence(
+        "what functions print has a limit",
+        "test_hostile_functions.py::test_what_a_function_prints_is_bounded",
+        ("localcloud/messaging/sandbox.py", "resource.RLIMIT_FSIZE: FILE_MIB * _MIB,", ""),
+    ),
+    defence(
         "accounts of nodes have a limit of processes",
         "test_filling_this_machine.py::test_a_job_ends_at_a_limit_of_processes_and_harms_no_other_node",
         ("localcloud/nodes/limits.py", "resource.setrlimit(resource.RLIMIT_NPROC, (most, most))", "pass"),

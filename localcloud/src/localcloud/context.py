@@ -17,7 +17,7 @@ from localcloud.nodes.machine import API_URL
 from localcloud.weather.sky import Weather
 
 if TYPE_CHECKING:
-    from localcloud.nodes import NodeRunner
+    from localcloud.nodes.client import NodeRunner
 
 log = logging.getLogger(__name__)
 

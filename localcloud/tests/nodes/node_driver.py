@@ -12,7 +12,8 @@ from pathlib import Path
 from localcloud.ec2.imds import Imds, InstanceFacts
 from localcloud.network.dialer import Dialer
 from localcloud.network.mount_targets import NFS_PORT, MountTargets
-from localcloud.nodes import IMDS_ADDRESS, IMDS_PORT, Machine, start_supervisor
+from localcloud.nodes.machine import IMDS_ADDRESS, IMDS_PORT, Machine
+from localcloud.nodes.start import start_supervisor
 
 
 class Driver:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import textwrap
 import zipfile
 from collections.abc import Iterator
 
 import pytest
 from fleet_fakes import Cloud, cloud, name, until
+from lambda_functions import alive, function, invoke, log_lines, result
 
 from localcloud.iam import usage
 from localcloud.messaging import functions
@@ -22,45 +21,8 @@ def local(tmp_path) -> Iterator[Cloud]:
         yield made
 
 
-def function(local: Cloud, source: str, *statements: dict, **settings) -> str:
-    """Create a function whose index.py is `source`; return its name."""
-    code = io.BytesIO()
-    with zipfile.ZipFile(code, "w") as archive:
-        archive.writestr("index.py", textwrap.dedent(source))
-    logs = {"Effect": "Allow", "Action": ["logs:CreateLogStream", "logs:PutLogEvents"], "Resource": "*"}
-    role = local.role("lambda.amazonaws.com", logs, *statements)
-    made = name("function")
-    local.client("lambda").create_function(
-        FunctionName=made,
-        Role=f"arn:aws:iam::{local.context.account}:role/{role}",
-        Runtime="python3.12",
-        Handler="index.handler",
-        Code={"ZipFile": code.getvalue()},
-        **{"Timeout": 10, **settings},
-    )
-    return made
-
-
-def invoke(local: Cloud, made: str, event=None, **options) -> dict:
-    return local.client("lambda").invoke(FunctionName=made, Payload=json.dumps(event), **options)
-
-
-def result(local: Cloud, made: str, event=None):
-    answer = invoke(local, made, event)
-    return json.loads(answer["Payload"].read())
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def log_lines(local: Cloud, made: str) -> list[str]:
-    events = local.client("logs").filter_log_events(logGroupName=f"/aws/lambda/{made}")["events"]
-    return [event["message"] for event in events]
+# Each process of a function has a name of its own.
+NAMED = "import os\nME = os.urandom(8).hex()\ndef handler(event, context): return ME"
 
 
 def test_a_handler_gets_its_event_its_context_and_its_environment(local):
@@ -86,8 +48,9 @@ def test_a_handler_answers_a_cloud_with_many_open_files(local, many_open_files):
 
 
 def test_a_second_event_finds_the_process_warm_and_other_code_does_not(local):
-    made = function(local, "import os\ndef handler(event, context): return os.getpid()")
+    made = function(local, NAMED)
     first = result(local, made)
+    assert alive(made)
     assert result(local, made) == first
     code = io.BytesIO()
     with zipfile.ZipFile(code, "w") as archive:
@@ -95,7 +58,7 @@ def test_a_second_event_finds_the_process_warm_and_other_code_does_not(local):
     local.client("lambda").update_function_code(FunctionName=made, ZipFile=code.getvalue())
     assert result(local, made) == "new"
     local.client("lambda").delete_function(FunctionName=made)
-    until(lambda: not alive(first))
+    until(lambda: not alive(made))
 
 
 def test_an_exception_is_the_answer_and_is_in_the_log(local):
@@ -120,20 +83,11 @@ def test_a_late_function_does_not_bring_its_deleted_log_group_back(local):
 
 @pytest.mark.cluster  # AWS's shortest timeout is a second
 def test_a_function_that_takes_too_long_is_killed(local):
-    pid_file = local.context.state / "slow.pid"
-    made = function(
-        local,
-        f"""
-        import os, time
-        open({str(pid_file)!r}, "w").write(str(os.getpid()))
-        def handler(event, context): time.sleep(event)
-        """,
-        Timeout=1,
-    )
+    made = function(local, "import time\ndef handler(event, context): time.sleep(event)", Timeout=1)
     assert result(local, made, 0) is None, "only then does it have no more time to start"
     error = result(local, made, 60)
     assert error["errorMessage"].endswith("Task timed out after 1.00 seconds")
-    until(lambda: not alive(int(pid_file.read_text())))
+    until(lambda: not alive(made))
 
 
 def test_a_process_that_dies_is_reported_and_replaced(local):
@@ -161,14 +115,14 @@ def test_an_asynchronous_invocation_is_tried_three_times_in_all(local):
 
 
 def test_an_idle_process_is_ended_and_a_busy_one_is_not(local):
-    made = function(local, "import os\ndef handler(event, context): return os.getpid()")
-    pid = result(local, made)
+    made = function(local, NAMED)
+    first = result(local, made)
     local.clock.advance(functions.WARM_S - 1)
-    assert result(local, made) == pid
+    assert result(local, made) == first
     local.clock.advance(1)
-    assert alive(pid), "it was used a second ago"
+    assert alive(made), "it was used a second ago"
     local.clock.advance(functions.WARM_S)
-    assert not alive(pid)
+    until(lambda: not alive(made))
 
 
 def test_topics_invoke_functions_that_permit_it(local):
@@ -199,9 +153,10 @@ def test_topics_invoke_functions_that_permit_it(local):
 
 
 def test_stopping_the_cloud_leaves_no_process_and_no_file(local):
-    pid = result(local, function(local, "import os\ndef handler(event, context): return os.getpid()"))
+    made = function(local, NAMED)
+    result(local, made)
     local.context.stop()
-    assert not alive(pid)
+    assert not alive(made)
     assert [left.name for left in local.context.state.iterdir()] == [usage.NAME]
 
 

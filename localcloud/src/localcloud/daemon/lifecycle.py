@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from localcloud.daemon import endpoint_file
 
 if TYPE_CHECKING:
-    from localcloud.nodes import NodeRunner
+    from localcloud.nodes.client import NodeRunner
 
 START_TIMEOUT_S = 40.0
 _STOP_TIMEOUT_S = 20.0
@@ -250,7 +250,8 @@ def _daemon(options: Options, mode: str, warnings: tuple[str, ...], writer: int)
 def _run(options: Options, mode: str, warnings: tuple[str, ...], writer: int) -> int:
     from localcloud.daemon import server
     from localcloud.daemon.room import Gauges
-    from localcloud.nodes import cgroups, pip_settings, start_supervisor
+    from localcloud.nodes import cgroups, pip_settings
+    from localcloud.nodes.start import start_supervisor
 
     cgroup, no_cgroup = _cgroup()
     unlimited = _unlimited(cgroup, no_cgroup)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from localcloud.cloudformation.engine import Engine
     from localcloud.ec2.imds import Imds
     from localcloud.network.guard import Guard
-    from localcloud.nodes import NodeRunner
+    from localcloud.nodes.client import NodeRunner
 
 log = logging.getLogger(__name__)
 IDLE_S = 30.0

@@ -18,7 +18,7 @@ from localcloud.context import Context
 from localcloud.daemon import room
 from localcloud.ec2 import disks, gpus, placement, reserved
 from localcloud.ec2.capacity import CapacityError, Pool, no_room_message
-from localcloud.nodes import Machine, NodeError
+from localcloud.nodes.machine import Machine, NodeError
 from localcloud.storage import file_systems
 from localcloud.weather import launches, organisation
 from localcloud.weather.absences import Absences

@@ -20,7 +20,7 @@ from moto.iam.models import InstanceProfile
 from localcloud.api import partitions
 from localcloud.api.moto_setup import FULL_IMAGES
 from localcloud.ec2 import disks, placement_groups, reserved
-from localcloud.nodes import Machine
+from localcloud.nodes.machine import Machine
 from localcloud.storage import fsx
 
 USER_DATA_LIMIT_BYTES = 16_384

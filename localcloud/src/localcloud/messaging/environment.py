@@ -1,4 +1,4 @@
-"""One execution environment of a Lambda function: a child process that runs the handler for one event after another."""
+"""One execution environment of a Lambda function: a process in a sandbox that runs the handler for each event."""
 
 from __future__ import annotations
 
@@ -13,20 +13,28 @@ import tempfile
 import time
 import uuid
 import zipfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from moto.awslambda.exceptions import InvalidParameterValueException
 from moto.awslambda.models import LambdaFunction
 
 from localcloud.context import Context, Issued
+from localcloud.messaging import sandbox
 from localcloud.storage import trees
 
 # Inside the local cloud's state directory.
 DIRECTORY = "functions"
 RUNTIME = Path(__file__).with_name("function_runtime.py")
+SANDBOX = Path(sandbox.__file__)
 # Starting the interpreter does not count against the function's timeout; AWS allows 10 s for initialization.
 START_ALLOWANCE_S = 10.0
+# "Lambda quotas" in AWS's developer guide: the size of the unzipped code, and of an answer.
+CODE_BYTES = 262_144_000
+ANSWER_BYTES = 6_291_556
+# Of what an invocation prints, the last part is logged.
+LOG_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class Environment:
         root.mkdir(parents=True, exist_ok=True)
         self._directory = Path(tempfile.mkdtemp(prefix=f"{function.function_name[:40]}-", dir=root))
         self._output = self._directory / "output.log"
-        self._start(function, self._variables(function, context, issued))
+        self._start(function, self._variables(function, context, issued), context)
 
     def fits(self, function: LambdaFunction) -> bool:
         """Whether the process lives, and the function's code and settings are those it was started with."""
@@ -65,22 +73,30 @@ class Environment:
         """Run the handler once. Kill the process when it takes longer than `timeout_s`."""
         allowed_s = timeout_s if self._used else timeout_s + START_ALLOWANCE_S
         self._used = True
-        begin = self._output.stat().st_size
         request = {"id": request_id, "deadline": time.time() + timeout_s, "event": event}
+        deadline = time.monotonic() + allowed_s
         try:
-            self._stdin.write(json.dumps(request).encode() + b"\n")
-            self._stdin.flush()
-            line = self._answer(allowed_s)
+            line = self._answer(deadline) if self._send(json.dumps(request).encode() + b"\n", deadline) else None
         except OSError:
             line = b""
         if line is None:
             self.kill()
-            return self._failed(begin, f"{request_id} Task timed out after {timeout_s:.2f} seconds", "Sandbox.Timedout")
+            return self._failed(f"{request_id} Task timed out after {timeout_s:.2f} seconds", "Sandbox.Timedout")
         if not line:
             status = self._process.wait(timeout=5)
-            return self._failed(begin, f"RequestId: {request_id} Error: Runtime exited: {status}", "Runtime.ExitError")
-        answer = json.loads(line)
-        return Outcome(answer["payload"], bool(answer.get("error")), self._printed(begin))
+            return self._failed(f"RequestId: {request_id} Error: Runtime exited: {status}", "Runtime.ExitError")
+        if len(line) > ANSWER_BYTES:
+            self.kill()
+            return self._failed(f"The answer is larger than {ANSWER_BYTES} bytes", "Function.ResponseSizeTooLarge")
+        try:
+            answer = json.loads(line)
+            payload, failed = str(answer["payload"]), bool(answer.get("error"))
+            json.loads(payload)
+        except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+            # The function has written to the pipe itself.
+            self.kill()
+            return self._failed(f"RequestId: {request_id} Error: The answer is not JSON", "Runtime.MarshalError")
+        return Outcome(payload, failed, self._printed())
 
     def kill(self) -> None:
         """Kill the process and its children."""
@@ -94,23 +110,31 @@ class Environment:
         """Kill the process and remove its files; may be called twice."""
         self.kill()
         self._results.close()
-        try:
-            self._stdin.close()
-        except OSError:
-            # Flushing what was not yet written failed: there is no reader any more.
-            pass
+        self._stdin.close()
         trees.remove(self._directory)
 
-    def _start(self, function: LambdaFunction, variables: dict[str, str]) -> None:
-        code = self._directory / "task"
-        with zipfile.ZipFile(io.BytesIO(function.code_bytes)) as archive:
-            archive.extractall(code)
+    def _start(self, function: LambdaFunction, variables: dict[str, str], context: Context) -> None:
+        code, root = self._directory / "task", self._directory / "root"
+        code.mkdir(mode=0o755)
+        root.mkdir()
+        _extract(function.code_bytes, code)
         reader, writer = os.pipe()
-        with self._output.open("wb") as output:
+        shown = sorted({sys.prefix, sys.base_prefix})
+        program = [sys.executable, "-I", "-u", f"{sandbox.RUNTIME}/{RUNTIME.name}", sandbox.TASK]
+        settings = sandbox.Settings(
+            [*program, str(function.handler), str(writer)],
+            *(str(path) for path in (root, code, RUNTIME)),
+            shown,
+            context.root_of_nodes,
+            int(function.memory_size),
+        )
+        sources = str(Path(__file__).parents[2])
+        with self._output.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-u", str(RUNTIME), str(code), str(function.handler), str(writer)],
-                cwd=code,
+                [sys.executable, "-I", str(SANDBOX), sources, json.dumps(asdict(settings))],
+                cwd="/",
                 env=variables,
+                bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -120,15 +144,17 @@ class Environment:
         os.close(writer)
         assert self._process.stdin is not None
         self._stdin = self._process.stdin
+        os.set_blocking(self._stdin.fileno(), False)
         self._results = os.fdopen(reader, "rb", buffering=0)
 
     def _variables(self, function: LambdaFunction, context: Context, issued: Issued) -> dict[str, str]:
         """Return the function's variables and Lambda's own, which take precedence as in AWS."""
         return {
             **{name: str(value) for name, value in function.environment_vars.items()},
-            "PATH": os.environ.get("PATH", os.defpath),
-            "HOME": str(self._directory),
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "HOME": "/tmp",
             "LANG": "C.UTF-8",
+            "LAMBDA_TASK_ROOT": sandbox.TASK,
             "AWS_ENDPOINT_URL": context.url_nodes,
             "AWS_REGION": function.region,
             "AWS_DEFAULT_REGION": function.region,
@@ -145,13 +171,26 @@ class Environment:
             "_HANDLER": str(function.handler),
         }
 
-    def _answer(self, timeout_s: float) -> bytes | None:
-        """Read one line of the result pipe: b"" when the process ended, None after the timeout."""
-        deadline = time.monotonic() + timeout_s
+    def _send(self, data: bytes, deadline: float) -> bool:
+        """Write to the process; return whether it took all in time: it may have stopped reading."""
+        poll = select.poll()
+        poll.register(self._stdin, select.POLLOUT)
+        while data:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0 or not poll.poll(remaining_s * 1000):
+                return False
+            data = data[os.write(self._stdin.fileno(), data) :]
+        return True
+
+    def _answer(self, deadline: float) -> bytes | None:
+        """Read one line of the result pipe, or a longer piece than an answer may be.
+
+        Returns b"" when the process ended, None after the deadline.
+        """
         line = b""
         poll = select.poll()
         poll.register(self._results, select.POLLIN)
-        while not line.endswith(b"\n"):
+        while not line.endswith(b"\n") and len(line) <= ANSWER_BYTES:
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0 or not poll.poll(remaining_s * 1000):
                 return None
@@ -161,14 +200,26 @@ class Environment:
             line += chunk
         return line
 
-    def _failed(self, begin: int, message: str, kind: str) -> Outcome:
+    def _failed(self, message: str, kind: str) -> Outcome:
         payload = json.dumps({"errorMessage": message, "errorType": kind})
-        return Outcome(payload, True, f"{self._printed(begin)}{message}\n")
+        return Outcome(payload, True, f"{self._printed()}{message}\n")
 
-    def _printed(self, begin: int) -> str:
-        with self._output.open("rb") as output:
-            output.seek(begin)
-            return output.read().decode(errors="replace")
+    def _printed(self) -> str:
+        """Take the last LOG_BYTES of what was printed since the last time."""
+        with self._output.open("r+b") as output:
+            size = output.seek(0, os.SEEK_END)
+            output.seek(max(0, size - LOG_BYTES))
+            text = output.read().decode(errors="replace")
+            output.truncate(0)
+        return text
+
+
+def _extract(archive_bytes: bytes, directory: Path) -> None:
+    """Unpack a function's code. AWS checks its size when the function is made; here it is checked when it starts."""
+    with zipfile.ZipFile(io.BytesIO(archive_bytes)) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > CODE_BYTES:
+            raise InvalidParameterValueException(f"Unzipped size must be smaller than {CODE_BYTES} bytes")
+        archive.extractall(directory)
 
 
 def _version(function: LambdaFunction) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from localcloud.network import reach, ruleset
 from localcloud.network.mount_targets import MountTargets
 from localcloud.network.reach import Way
 from localcloud.network.records import Network
-from localcloud.nodes import NodeRunner
+from localcloud.nodes.client import NodeRunner
 from localcloud.nodes.packet_filter import CannotFilter
 
 log = logging.getLogger(__name__)

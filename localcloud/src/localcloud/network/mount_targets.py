@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from localcloud.nodes import NodeRunner
+from localcloud.nodes.client import NodeRunner
 
 _PAUSE_S = 0.1
 

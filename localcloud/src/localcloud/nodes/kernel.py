@@ -36,6 +36,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_SECCOMP = 22
 _PR_SET_SECUREBITS = 28
+_PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_MODE_FILTER = 2
 _SECBIT_NO_SETUID_FIXUP = 1 << 2
 
@@ -122,6 +123,11 @@ def sethostname(name: str) -> None:
 def die_with_parent() -> None:
     """Have this process killed when its parent ends. Call it after the last change of uid, which would clear it."""
     _check(_c().prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0), "prctl(PDEATHSIG)")
+
+
+def gain_no_privileges() -> None:
+    """Let no program that this process or its children execute have more rights than they have, setuid or not."""
+    _check(_c().prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0), "prctl(NO_NEW_PRIVS)")
 
 
 def change_owner(number: int) -> None:

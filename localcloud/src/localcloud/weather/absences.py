@@ -8,7 +8,7 @@ import threading
 from moto.ec2.models.instances import Instance
 
 from localcloud.context import Context
-from localcloud.nodes import NodeError
+from localcloud.nodes.machine import NodeError
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from moto.ec2.models.instances import Instance
 
 from localcloud.ec2.capacity import CapacityError, capacity_message
 from localcloud.ec2.placement import Request
-from localcloud.nodes import Machine
+from localcloud.nodes.machine import Machine
 from localcloud.weather.sky import Weather
 
 _PROBABILITY = 0.3
