@@ -119,14 +119,15 @@ class Environment:
         root.mkdir()
         _extract(function.code_bytes, code)
         reader, writer = os.pipe()
-        shown = sorted({sys.prefix, sys.base_prefix})
         program = [sys.executable, "-I", "-u", f"{sandbox.RUNTIME}/{RUNTIME.name}", sandbox.TASK]
         settings = sandbox.Settings(
-            [*program, str(function.handler), str(writer)],
-            *(str(path) for path in (root, code, RUNTIME)),
-            shown,
-            context.root_of_nodes,
-            int(function.memory_size),
+            argv=[*program, str(function.handler), str(writer)],
+            root=str(root),
+            task=str(code),
+            runtime=str(RUNTIME),
+            shown=sorted({sys.prefix, sys.base_prefix}),
+            first_id=context.root_of_nodes,
+            memory_mib=int(function.memory_size),
         )
         sources = str(Path(__file__).parents[2])
         with self._output.open("ab") as output:
