@@ -238,3 +238,15 @@ def test_the_roster_is_the_last_file():
     texts = contract.texts(ROSTER, ROSTER.nodes[1], MACHINE, PAPERS)
     assert list(texts)[-1] == "/opt/phalanx/roster.json"
     assert json.loads(texts["/opt/phalanx/roster.json"])["generation"] == 3
+
+
+@pytest.mark.parametrize("path", ["/bin\nPermitRootLogin yes", '/bin" X=1 "', "/bin\r", "/bin\x1b[2J"])
+def test_no_value_becomes_a_line_or_a_second_value(path):
+    with pytest.raises(ValueError):
+        contract.texts(ROSTER, ROSTER.head, MACHINE._replace(path=path), PAPERS)
+
+
+@pytest.mark.parametrize("field", PAPERS._fields)
+def test_no_paper_becomes_a_line(field):
+    with pytest.raises(ValueError):
+        contract.texts(ROSTER, ROSTER.head, MACHINE, PAPERS._replace(**{field: "ssh-ed25519 AAAA\n* ssh-ed25519 BBBB"}))

@@ -78,6 +78,7 @@ MAY_PRINT = (
     "phalanx.runner",
     "localcloud.__main__",
     "localcloud.emr.hadoop",
+    "localcloud.messaging.sandbox",
     "localcloud.nodes",
 )
 # What macOS lacks, and `make check` can't find where it is text: pyright for Darwin finds calls only.

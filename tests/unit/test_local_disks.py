@@ -74,7 +74,7 @@ def test_the_directory_of_a_dlami_is_used(tmp_path, commands, monkeypatch):
 def test_another_line_of_ours_stays_in_fstab(tmp_path, commands):
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/fstab").write_text("LABEL=root / ext4 defaults 0 1\n")
-    files.add_to_block("/etc/fstab", "fs-1:/ /efs efs tls 0 0\n", str(tmp_path))
+    files.add_to_block("/etc/fstab", "fs-1:/", "/efs", "efs", "tls", "0", "0", root=str(tmp_path))
     table = mounted(tmp_path, nvme1n1=OWN)
     assert "fs-1:/ /efs efs tls 0 0\nLABEL=phalanx-scratch" in table
     assert files.without_block(table) == "LABEL=root / ext4 defaults 0 1\n"

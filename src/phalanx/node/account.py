@@ -86,7 +86,7 @@ def authorize(job_user: str, key: str, root: str = "") -> None:
     """Allow `key` to log in as the job user and as the image's default user."""
     for user in (job_user, *_ADMINS):
         if key and find(user, root) >= 0:
-            files.write(f"{root}{AUTHORIZED}/{user}", key + "\n")
+            files.write(f"{root}{AUTHORIZED}/{user}", files.line(key))
 
 
 def deny_timers(name: str, root: str = "") -> None:

@@ -98,7 +98,11 @@ def environment(roster: Roster, node: Node, machine: Machine) -> dict[str, str]:
         "OMPI_ALLOW_RUN_AS_ROOT": "1" if machine.single_uid else None,
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1" if machine.single_uid else None,
     }
-    return {name: value for name, value in variables.items() if value}
+    found = {name: value for name, value in variables.items() if value}
+    for name, value in found.items():
+        if '"' in files.line(value):
+            raise ValueError(f"{name} has a quote, which ends a value in sshd's and PAM's files: {value!r:.200}")
+    return found
 
 
 def texts(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[str, str]:
@@ -109,9 +113,9 @@ def texts(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[
         **({machine.address_file: _lines([n.address for n in roster.workers])} if machine.address_file else {}),
         "/opt/phalanx/hostfile": _lines([f"{n.name} slots={n.slots}" for n in roster.workers]),
         "/etc/profile.d/phalanx.sh": _lines([f"export {k}={_quoted(v)}" for k, v in variables.items()]),
-        f"{SSH}/authority.pub": papers.authority + "\n",
-        f"{SSH}/host-cert.pub": papers.host_certificate + "\n",
-        f"{SSH}/id_ed25519-cert.pub": papers.user_certificate + "\n",
+        f"{SSH}/authority.pub": files.line(papers.authority),
+        f"{SSH}/host-cert.pub": files.line(papers.host_certificate),
+        f"{SSH}/id_ed25519-cert.pub": files.line(papers.user_certificate),
         f"{SSH}/revoked": _lines(list(roster.revoked)),
         "/etc/ssh/ssh_config.d/60-phalanx.conf": _client(_reachable(roster), machine.job_user, machine.administrator),
         "/etc/ssh/sshd_config.d/60-phalanx.conf": _server(variables, machine.job_user),
@@ -177,7 +181,8 @@ def _known_hosts(text: str, roster: Roster, papers: Papers) -> str:
     """Return the lines of others, and our line with the authority that certifies this cluster's hosts."""
     begin = "@cert-authority deeplearning-*,"
     others = [line for line in text.splitlines() if not line.startswith(begin)]
-    return _lines([*others, f"@cert-authority {','.join(_reachable(roster))} {papers.authority}"])
+    ours = files.line("@cert-authority", ",".join(_reachable(roster)), papers.authority)
+    return "".join([*(f"{line}\n" for line in others), ours])
 
 
 def _off_loopback(hosts: str, node: Node) -> str:
@@ -218,7 +223,7 @@ def include(path: str, root: str = "") -> None:
 
 
 def _lines(lines: list[str]) -> str:
-    return "".join(line + "\n" for line in lines)
+    return "".join(map(files.line, lines))
 
 
 def _quoted(value: str) -> str:

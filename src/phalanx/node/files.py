@@ -18,6 +18,17 @@ def read(path: str) -> str:
         return ""
 
 
+def line(*words: str) -> str:
+    """Return a line of a file that another program reads, without what only a longer line could say.
+
+    Raises ValueError for a word with a line break or another control character: the program would read it as several.
+    """
+    text = " ".join(words)
+    if not text.isprintable():
+        raise ValueError(f"{text!r:.200} is not one line")
+    return text + "\n"
+
+
 def write(path: str, text: str, mode: int = 0o644, owner: Optional[int] = None, is_synced: bool = False) -> bool:
     """Write `text` to `path`; return True if that changed it. `owner` is a uid (and gid).
 
@@ -75,12 +86,12 @@ def with_block(text: str, block: str) -> str:
     return rest + ("" if rest.endswith("\n") or not rest else "\n") + _BEGIN + block + _END
 
 
-def add_to_block(path: str, line: str, root: str = "") -> None:
+def add_to_block(path: str, *words: str, root: str = "") -> None:
     """Add a line to our block of a shared file, in place of an earlier one with the same second word."""
     text = read(root + path)
     ours = text.partition(_BEGIN)[2].partition(_END)[0].splitlines(True)
-    kept = [one for one in ours if one.split()[1] != line.split()[1]]
-    write(root + path, with_block(text, "".join([*kept, line])), is_synced=True)
+    kept = [one for one in ours if one.split()[1] != words[1]]
+    write(root + path, with_block(text, "".join([*kept, line(*words)])), is_synced=True)
 
 
 def without_block(text: str) -> str:

@@ -40,7 +40,8 @@ def mount(owner: int, say: Callable[[str], None], root: str = "") -> None:
         # `nodiscard`: these disks are blank, and to trim terabytes takes minutes.
         run(["mkfs.ext4", "-q", "-E", "nodiscard", "-L", _LABEL, _joined(disks)], 600)
         os.makedirs(there, exist_ok=True)
-        files.add_to_block("/etc/fstab", f"LABEL={_LABEL} {PLACE} ext4 noatime,nosuid,nodev,nofail 0 0\n", root)
+        options = "noatime,nosuid,nodev,nofail"
+        files.add_to_block("/etc/fstab", f"LABEL={_LABEL}", PLACE, "ext4", options, "0", "0", root=root)
         run(["mount", PLACE], 60)
     files.chown(there, owner)
 

@@ -68,7 +68,7 @@ def mount(
         kind, options, end = source.kind, source.options, time.monotonic() + patience_s
         command = ["mount", "-t", kind, "-o", options, source.place, directory]
         insist(command, _WITHIN_S, source.passing, end, say)
-        files.add_to_block("/etc/fstab", f"{source.place} {directory} {kind} _netdev,{options} 0 0\n")
+        files.add_to_block("/etc/fstab", source.place, directory, kind, f"_netdev,{options}", "0", "0")
     _let_write(directory, owner, linked)
     found = os.stat(directory)
     if found.st_uid != owner and not (found.st_mode & 2 or linked):
@@ -80,8 +80,8 @@ def serve(directory: str, owner: int, networks: str) -> None:
     os.makedirs(directory, exist_ok=True)
     _bind_to_itself(directory)
     options = "rw,no_subtree_check,no_root_squash"
-    clients = " ".join(f"{network}({options})" for network in networks.split(","))
-    files.write("/etc/exports.d/phalanx.exports", f"{directory} {clients}\n")
+    clients = [f"{network}({options})" for network in networks.split(",")]
+    files.write("/etc/exports.d/phalanx.exports", files.line(directory, *clients))
     if os.path.isdir("/run/systemd/system"):
         run(["systemctl", "enable", "--now", "nfs-server"], 120)
     run(["sh", "-c", "exportfs -ra"], 60)
@@ -92,7 +92,7 @@ def _bind_to_itself(directory: str) -> None:
     """Mount the directory on itself, now and at each boot, so that what a worker's root writes has no rights here."""
     options = f"bind,{_NO_ROOT}"
     run(["sh", "-c", 'mountpoint -q "$1" || mount -o "$2" "$1" "$1"', "sh", directory, options], 60)
-    files.add_to_block("/etc/fstab", f"{directory} {directory} none {options} 0 0\n")
+    files.add_to_block("/etc/fstab", directory, directory, "none", options, "0", "0")
 
 
 def follow(source: Source, directory: str, owner: int, patience_s: float, say: Callable[[str], None]) -> None:
