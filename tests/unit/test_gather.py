@@ -70,6 +70,23 @@ def test_the_command_shows_each_node_s_output_under_its_verdict(asked, capfd):
     assert {command for _, _, command in asked} == {"ls -l"}
 
 
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["touch", "my file"], "touch 'my file'"),
+        (["sh", "-c", "echo one; echo two"], "sh -c 'echo one; echo two'"),
+        (["echo", "$HOME", "*", "", "it's"], """echo '$HOME' '*' '' 'it'"'"'s'"""),
+        (["cd /tmp && ls *"], "cd /tmp && ls *"),
+    ],
+)
+@pytest.mark.parametrize("verb", [["exec"], ["ssh", "head"]])
+def test_several_words_stay_words_and_one_is_a_line_for_the_shell(asked, verb, words, command, monkeypatch):
+    """As in `run`. ssh itself joins them, so that its shell would divide them again."""
+    monkeypatch.setattr(Remote, "interactive", lambda remote, text: asked.append((remote.host, remote.user, text)))
+    cli.execute([*verb, "--", *words])
+    assert {command for _, _, command in asked} == {command}
+
+
 def test_the_time_stands_before_the_reason_that_a_node_did_not_answer(asked, capfd):
     assert cli.execute(["exec", "--", "gone"]) == 1
     line = capfd.readouterr().err.splitlines()[-1]

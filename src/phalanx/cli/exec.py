@@ -11,7 +11,7 @@ import click
 from phalanx.cli import complete
 from phalanx.cli.console import duration, note, print_json
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
-from phalanx.cli.ssh import NodeThenCommand, words_after_dashes
+from phalanx.cli.ssh import NodeThenCommand, command_of
 from phalanx.cli.terminal import write
 from phalanx.cluster.gather import gather
 
@@ -43,15 +43,16 @@ def command(
     """Run COMMAND on all nodes at once, as the job user. Each node's output follows its result.
 
     This is not a job: nothing is copied, and no process outlives its shell. The exit code is 1 if any node failed.
+    A single word is a line for each node's shell. Several words are passed on as they are.
 
     \b
     Examples:
       phalanx exec -- nvidia-smi -L
       phalanx exec --sudo -- apt-get install -y htop
       phalanx exec --node worker2 --node worker3 -- df -h /tmp
+      phalanx exec 'free -h | head -n 2'
     """
-    # Joined with spaces, as ssh does: the node's shell parses it.
-    text = " ".join([*argv, *words_after_dashes(context)])
+    text = command_of(context, argv)
     if not text:
         raise click.UsageError("there is no command to run", context)
     cluster = load_cluster(name, file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -23,9 +24,13 @@ class NodeThenCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-def words_after_dashes(context: click.Context) -> list[str]:
-    """Return the arguments after `--`, unchanged."""
-    return context.meta.get(_COMMAND, [])
+def command_of(context: click.Context, words: tuple[str, ...]) -> str:
+    """Return the command for the node's shell from the arguments before and after `--`: "" without any.
+
+    One word is a line for the shell. Several stay the words that they are here, as in `run`.
+    """
+    found = [*words, *context.meta.get(_COMMAND, [])]
+    return found[0] if len(found) == 1 else shlex.join(found)
 
 
 @click.command("ssh", cls=NodeThenCommand, context_settings={"allow_interspersed_args": False})
@@ -40,16 +45,18 @@ def command(
 ) -> int:
     """Log in to NODE (default: the head), or run COMMAND there. Exits with ssh's exit status.
 
+    A single word is a line for the node's shell. Several words are passed on as they are.
+
     \b
     Examples:
       phalanx ssh
       phalanx ssh worker2
       phalanx ssh deeplearning-worker3 -- nvidia-smi
+      phalanx ssh -- 'cd /efs && du -sh *'
       phalanx ssh --admin -- sudo dmesg
     """
     cluster = load_cluster(name, file)
-    # Joined with spaces, as ssh does: the node's shell parses it.
-    text = " ".join([*argv, *words_after_dashes(context)])
+    text = command_of(context, argv)
     try:
         remote = cluster.remote(node, cluster.admin_user) if admin else cluster.remote(node)
     except UnknownNodeError as error:
