@@ -104,6 +104,10 @@ STREAMS = {
     "names of names": with_size("././@LongLink", tarfile.GNUTYPE_LONGNAME, 0) * 3000,
     "a size below nothing": with_size("top", tarfile.REGTYPE, -512),
     "a path of 3000 directories": tar(member("top" + "/d" * 3000, content=FILE)),
+    "what is missing, twice": tar(TOP, *(member("unread", content=b'["a"]') for _ in range(2))),
+    "more is missing than was announced": tar(TOP, member("unread", content=json.dumps(["a"] * 50).encode())),
+    "what is missing is a number": tar(TOP, member("unread", content=b"7")),
+    "what is missing is deep": tar(TOP, member("unread", content=b"[" * 100_000)),
     "noise": os.urandom(4096),
 }
 HEADERS = {
@@ -132,7 +136,7 @@ def liar(terminal: Terminal) -> Iterator[Terminal]:
 
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
 def test_a_stream_that_the_head_forged_leaves_nothing_elsewhere(liar, tmp_path, stream):
-    header = {"items": 9, "files": 9, "bytes": 1000, "left_out": []}
+    header = {"items": 9, "files": 9, "bytes": 1000, "left_out": [], "unread": []}
     answer_all_with(liar, MAGIC + json.dumps(header).encode() + b"\n" + stream)
     (tmp_path / "in").mkdir()
     done = liar.phalanx("get", "/efs/x", str(tmp_path / "in" / "home"), check=False, timeout_s=600)
@@ -148,7 +152,7 @@ def test_a_stream_that_the_head_forged_leaves_nothing_elsewhere(liar, tmp_path, 
 
 
 def test_a_forged_file_gets_no_rights_of_another(liar, tmp_path):
-    header = {"items": 1, "files": 1, "bytes": 4, "left_out": []}
+    header = {"items": 1, "files": 1, "bytes": 4, "left_out": [], "unread": []}
     stream = tar(member("top", mode=0o6777, content=FILE))
     answer_all_with(liar, MAGIC + json.dumps(header).encode() + b"\n" + stream)
     liar.phalanx("get", "/efs/x", str(tmp_path / "x"))
@@ -171,6 +175,18 @@ def test_deep_directories_are_copied_both_ways(terminal, deep, tmp_path):
     assert (tmp_path / "back" / place / "file").read_text() == "found"
     done = terminal.phalanx("run", "--launcher", "exec", "--directory", str(deep), "--", "cat", f"{place}/file")
     assert done.stdout == "[0] found\n"
+
+
+def test_what_the_head_may_not_read_is_named_and_the_rest_comes_home(terminal, tmp_path):
+    (tmp_path / "code").mkdir()
+    script = "mkdir out out/locked; echo a > out/plain; echo b > out/secret; chmod 0 out/locked out/secret"
+    terminal.phalanx(
+        "run", "--launcher", "exec", "-n", "1", "--directory", str(tmp_path / "code"), "--", "sh", "-c", script
+    )
+    done = terminal.phalanx("get", "out", str(tmp_path / "home"), check=False)
+    assert done.returncode == 1
+    assert all(name in done.stderr for name in ("locked: ", "secret: ")), done.stderr
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["plain"]
 
 
 def test_odd_names_are_copied_both_ways(terminal, tmp_path):

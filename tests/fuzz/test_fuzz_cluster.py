@@ -201,7 +201,7 @@ def test_a_stream_of_files_stays_in_its_place(tmp_path: Path):
         assert {path.name for path in tmp_path.iterdir()} == {"tree", "deep"}
 
     body = valid.partition(b"\n")[2].partition(b"\n")[2]
-    header = {"items": 4, "files": 1, "bytes": 7, "left_out": []}
+    header = {"items": 4, "files": 1, "bytes": 7, "left_out": [], "unread": []}
     headers = changed_value(header).map(lambda value: carry.MAGIC + json.dumps(value).encode() + b"\n" + body)
     fuzz(
         changed_bytes(valid)
@@ -231,7 +231,7 @@ def test_what_a_head_takes_stays_in_its_place(tmp_path: Path, monkeypatch: pytes
         assert {path.name for path in tmp_path.iterdir()} == {"tree", "shared"}
 
     assert take(valid) == {"place": f"{shared}/tree"}, "what is changed below is valid"
-    headers = changed_value({"items": 4, "files": 1, "bytes": 7, "left_out": []}).map(json.dumps)
+    headers = changed_value({"items": 4, "files": 1, "bytes": 7, "left_out": [], "unread": []}).map(json.dumps)
     body = valid.partition(b"\n")[2].partition(b"\n")[2]
     streams = headers.map(lambda header: carry.MAGIC + header.encode() + b"\n" + body)
     fuzz(changed_bytes(valid) | streams | st.builds(a_member, KINDS, NAMES, NAMES), check)
@@ -253,7 +253,7 @@ def a_member(kind: bytes, name: str, link: str) -> bytes:
             info = tarfile.TarInfo(one)
             info.type, info.linkname = kind, link
             archive.addfile(info)
-    return carry.MAGIC + b'{"items": 2, "files": 2, "bytes": 9, "left_out": []}\n' + out.getvalue()
+    return carry.MAGIC + b'{"items": 2, "files": 2, "bytes": 9, "left_out": [], "unread": []}\n' + out.getvalue()
 
 
 def remove(path: Path) -> None:

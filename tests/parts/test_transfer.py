@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -72,6 +76,78 @@ def test_a_directory_comes_home_with_what_belongs_to_it(cluster, job, tmp_path):
 def test_the_whole_work_directory_and_odd_names_come(cluster, job, tmp_path):
     get(cluster, ".", tmp_path / "all", job)
     assert ODD_NAME in names(tmp_path / "all")
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Have files' modes count, also for root."""
+    mine = os.geteuid()
+    if mine == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(mine)
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A directory that every user may enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+def test_what_can_t_be_read_is_named_and_the_rest_comes(open_to_all, tmp_path):
+    source = open_to_all / "from"
+    (source / "locked").mkdir(parents=True)
+    for name in ("locked/x", "secret", "removed", "plain"):
+        (source / name).write_text(name)
+    for name in ("locked", "secret"):
+        (source / name).chmod(0)
+    stream = io.BytesIO()
+    with as_nobody():
+        load = carry.survey(str(source))
+    (source / "removed").unlink()
+    assert [name.partition(":")[0] for name in carry.send(stream, load)] == ["removed"]
+    stream.seek(0)
+    header = carry.read_header(stream)
+    assert [name.partition(":")[0] for name in header["unread"]] == ["locked", "secret"]
+    assert [name.partition(":")[0] for name in carry.receive(stream, header, str(tmp_path / "to"))] == ["removed"]
+    assert names(tmp_path / "to") == ["plain"]
+
+
+def test_a_file_that_goes_while_it_is_copied_is_named(cluster, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "data" / name).write_text(name)
+    survey = carry.survey
+
+    def and_then_it_is_gone(path):
+        load = survey(path)
+        (tmp_path / "data/a").unlink()
+        return load
+
+    monkeypatch.setattr(carry, "survey", and_then_it_is_gone)
+    copied = put(cluster, tmp_path / "data")
+    assert [name.partition(":")[0] for name in copied.unread] == ["a"]
+    assert names(Path(cluster.shared, "data")) == ["b"]
+    monkeypatch.setattr(cli_put, "load_cluster", lambda *_: cluster)
+    (tmp_path / "data/a").write_text("a")
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(cli_put.command, ["data"], standalone_mode=False).return_value == 1
+    monkeypatch.setattr(carry, "survey", survey)
+    assert CliRunner().invoke(cli_put.command, ["data"], standalone_mode=False).return_value == 0
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK])
+def test_what_is_no_file_is_no_success(cluster, job, tmp_path, kind):
+    for place in (tmp_path / "odd", Path(job.directory, "work/odd")):
+        os.mknod(place, kind | 0o600)
+    with pytest.raises(TransferError, match="neither a file nor a directory"):
+        put(cluster, tmp_path / "odd")
+    with pytest.raises(TransferError, match="neither a file nor a directory"):
+        get(cluster, "odd", tmp_path / "home", job)
 
 
 def test_a_missing_path_is_reported_with_what_is_there(cluster, job):

@@ -39,8 +39,8 @@ class Meter:
         text = f"{size(moved.bytes)} of {size(moved.total_bytes)}, {percent} %, {size(rate)}/s"
         click.echo(CLEAR_LINE + text if self._terminal else text, err=True, nl=not self._terminal)
 
-    def end(self, copied: Copied) -> None:
-        """Print where the copy is, and what was left out."""
+    def end(self, copied: Copied) -> bool:
+        """Print where the copy is, what was left out and what is missing; return whether nothing is missing."""
         if self._shown and self._terminal:
             click.echo(CLEAR_LINE, err=True, nl=False)
         files = "" if copied.files == 1 else f"{copied.files} files, "
@@ -50,3 +50,8 @@ class Meter:
             note(f"left out: {name} (a link that leads out of the directory, or a special file)")
         if len(copied.left_out) > 5:
             note(f"left out: {len(copied.left_out) - 5} more of these")
+        for name in copied.unread[:5]:
+            note(f"not copied: {name}")
+        if len(copied.unread) > 5:
+            note(f"not copied: {len(copied.unread) - 5} more")
+        return not copied.unread

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 @cluster_option
 @debug_option
 @click.argument("arguments", metavar="[JOB] PATH [DESTINATION]", nargs=-1, required=True, shell_complete=complete.jobs)
-def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> None:
+def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> int:
     """Download a file or directory of JOB (an id, part of one, or a name; by default the newest job).
 
     PATH is relative to the job's working directory. An absolute PATH in the shared directory needs no JOB. If
     DESTINATION is a directory, the result is placed in it, as with cp. Each file appears only when it is complete.
+    What can't be read is named, the rest is copied, and the exit code is 1.
     With two arguments, the first is JOB if there is such a job, and PATH otherwise.
 
     \b
@@ -41,10 +42,11 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
     chosen = _chosen(cluster, arguments)
     meter = Meter()
     try:
-        meter.end(get(cluster, chosen.path, chosen.destination, chosen.job, meter))
+        is_whole = meter.end(get(cluster, chosen.path, chosen.destination, chosen.job, meter))
     except TransferError as error:
         error.hint += chosen.not_a_job
         raise
+    return 0 if is_whole else 1
 
 
 class _Chosen(NamedTuple):

@@ -29,7 +29,7 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
 
     DESTINATION is a path in the shared directory, relative to it or absolute; by default its top. If it is a directory
     or ends with a slash, the files are placed in it, as with cp. Several PATHs are always placed in a directory, which
-    is created if needed. Each file appears only when it is complete.
+    is created if needed. Each file appears only when it is complete. The exit code is 1 if something could not be read.
 
     From S3, a job copies an object, or all below a prefix, with the rights of the role of jobs: `data` in phalanx.yaml
     must name it, or a prefix above it. DESTINATION is then the directory for the files, and what is there already is
@@ -47,10 +47,11 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
     if any(word.startswith(_S3) for word in arguments):
         return _from_s3(cluster, arguments)
     sources, destination = _split(arguments, cluster.shared)
+    is_whole = True
     for source in sources:
         meter = Meter()
-        meter.end(put(cluster, source, destination, meter))
-    return 0
+        is_whole = meter.end(put(cluster, source, destination, meter)) and is_whole
+    return 0 if is_whole else 1
 
 
 def _from_s3(cluster: Cluster, arguments: tuple[str, ...]) -> int:

@@ -35,12 +35,16 @@ class Moved:
 
 @dataclass(frozen=True)
 class Copied:
-    """What was copied, and to which place. `left_out` names links that lead elsewhere, sockets and the like."""
+    """What was copied, and to which place. `left_out` names links that lead elsewhere, sockets and the like.
+
+    `unread` names what could not be read, each with the reason: it is missing from the copy.
+    """
 
     place: str
     files: int
     bytes: int
     left_out: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
 
 Progress = Callable[[Moved], None]
@@ -48,7 +52,7 @@ Progress = Callable[[Moved], None]
 _MAX_ANSWER_BYTES = 1 << 20
 _LOAD: dict[str, head_answers.Check] = {
     **dict.fromkeys(("items", "files", "bytes"), head_answers.whole),
-    "left_out": head_answers.list_of(head_answers.text),
+    **dict.fromkeys(("left_out", "unread"), head_answers.list_of(head_answers.text)),
 }
 _MISSING: dict[str, head_answers.Check] = {
     **dict.fromkeys(("missing", "parent"), head_answers.text),
@@ -76,8 +80,9 @@ def get(
     with _channel(cluster, command, stdin=subprocess.DEVNULL) as (process, said):
         assert process.stdout is not None
         header = _header(process.stdout, said, job)
-        _receive(process.stdout, header, target, _counter(header["bytes"], progress), said)
-    return Copied(str(target), header["files"], header["bytes"], tuple(header["left_out"]))
+        gone = _receive(process.stdout, header, target, _counter(header["bytes"], progress), said)
+    unread = (*header["unread"], *map(head_answers.text, gone))
+    return Copied(str(target), header["files"] - len(gone), header["bytes"], tuple(header["left_out"]), unread)
 
 
 def put(cluster: ClusterAccess, source: Path, destination: str = "", progress: Progress | None = None) -> Copied:
@@ -96,8 +101,8 @@ def put(cluster: ClusterAccess, source: Path, destination: str = "", progress: P
     toolbox.ready(cluster.remote(), cluster.shared)
     command = toolbox.command(cluster.shared, "take", target, cluster.shared, source.resolve().name)
     with _channel(cluster, command, stdin=subprocess.PIPE) as (process, said):
-        place = _send(process, load, _counter(load.bytes, progress), said)
-    return Copied(place, load.files, load.bytes, load.left_out)
+        place, gone = _send(process, load, _counter(load.bytes, progress), said)
+    return Copied(place, load.files - len(gone), load.bytes, load.left_out, (*load.unread, *gone))
 
 
 def source_path(cluster: ClusterAccess, path: str, job: Job | None) -> str:
@@ -149,27 +154,35 @@ def _header(stdout: IO[bytes], said: IO[bytes], job: Job | None) -> dict[str, An
     return head_answers.required(header, _LOAD)
 
 
-def _receive(stdout: IO[bytes], header: dict[str, Any], target: Path, count: carry.Progress, said: IO[bytes]) -> None:
+def _receive(
+    stdout: IO[bytes], header: dict[str, Any], target: Path, count: carry.Progress, said: IO[bytes]
+) -> list[str]:
     try:
-        carry.receive(stdout, header, str(target), count)
+        return carry.receive(stdout, header, str(target), count)
     except carry.CarryError as error:
         raise TransferError(f"{target} was not copied completely: {_text(said) or error}") from error
 
 
-def _send(process: subprocess.Popen[bytes], load: carry.Load, count: carry.Progress, said: IO[bytes]) -> str:
-    """Send the files and return their place. The head's answer explains more than a broken pipe."""
+def _send(
+    process: subprocess.Popen[bytes], load: carry.Load, count: carry.Progress, said: IO[bytes]
+) -> tuple[str, list[str]]:
+    """Send the files; return their place and what could no longer be read.
+
+    The head's answer explains more than a broken pipe.
+    """
     assert process.stdin is not None and process.stdout is not None
     failure: Exception | None = None
+    gone: list[str] = []
     try:
         with process.stdin as stdin:
-            carry.send(stdin, load, count)
+            gone = carry.send(stdin, load, count)
     except (OSError, carry.CarryError) as error:
         failure = error
     with waiting("the head to store the files"):
         lines = [line for line in process.stdout.read(_MAX_ANSWER_BYTES).splitlines() if line.startswith(b"{")]
     answer = head_answers.fields(head_answers.parsed(lines[-1]), _ANSWER) if lines else {}
     if failure is None and "place" in answer:
-        return answer["place"]
+        return answer["place"], gone
     own = str(failure) if isinstance(failure, carry.CarryError) else ""
     reason = own or answer.get("error") or _text(said) or failure or "no answer"
     raise TransferError(f"the copy failed: {reason}")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import stat
 import tarfile
 from dataclasses import dataclass
-from typing import IO, Any, Callable, Dict, Iterator, List, Set, Tuple
+from typing import IO, Any, Callable, Dict, List, Set, Tuple
 
 from phalanx.node.validate import Invalid, parse
 
 # The first bytes of the stream: what a login script prints before them is skipped.
 MAGIC = b"\0phalanx-carry-1\n"
 TOP = "top"
+# The last file of the stream, if something could no longer be read.
+_UNREAD = "unread"
 _COPY_BYTES = 1 << 20
 _MOST_LISTED = 20
 _LONGEST_SHOWN = 300
@@ -46,10 +50,14 @@ class Item:
 
 @dataclass(frozen=True)
 class Load:
-    """Everything to copy. `left_out` names links that lead elsewhere, sockets and the like."""
+    """Everything to copy. `left_out` names links that lead elsewhere, sockets and the like.
+
+    `unread` names what can't be read, with the reasons.
+    """
 
     items: Tuple[Item, ...]
     left_out: Tuple[str, ...]
+    unread: Tuple[str, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -60,34 +68,54 @@ class Load:
         return sum(stat.S_ISREG(item.mode) for item in self.items)
 
     def header(self) -> Dict[str, Any]:
-        return {"items": len(self.items), "files": self.files, "bytes": self.bytes, "left_out": self.left_out}
+        counts = {"items": len(self.items), "files": self.files, "bytes": self.bytes}
+        return {**counts, "left_out": self.left_out, "unread": self.unread}
 
 
 def survey(path: str) -> Load:
-    """Return everything at this path (a link there is followed). Raises CarryError where it can't be read."""
-    top = os.path.realpath(path)
+    """Return everything at this path (a link there is followed). Raises CarryError if nothing there can be copied."""
     kept: List[Item] = []
     left_out: List[str] = []
-    try:
-        for item in _items(top, TOP):
-            if _is_portable(item):
-                kept.append(item)
-            else:
-                left_out.append(item.name[len(TOP) + 1 :])
-    except OSError as error:
-        raise CarryError(f"can't read {_shown(error.filename)}: {error.strerror}") from error
-    return Load(tuple(kept), tuple(left_out))
+    unread: List[str] = []
+    # Without recursion, as directories may be nested deeper than calls.
+    waiting = [(os.path.realpath(path), TOP)]
+    while waiting:
+        here, name = waiting.pop()
+        try:
+            item, children = _look(here, name)
+            is_portable = _is_portable(item)
+        except OSError as error:
+            if name == TOP:
+                raise CarryError(f"can't read {_shown(here)}: {error.strerror}") from error
+            unread.append(_unread(name, error))
+            continue
+        if is_portable:
+            kept.append(item)
+            waiting += [(os.path.join(here, child), f"{name}/{child}") for child in children]
+        elif name == TOP:
+            raise CarryError(f"{_shown(here)} is neither a file nor a directory")
+        else:
+            left_out.append(_below(name))
+    return Load(tuple(kept), tuple(left_out), tuple(unread))
 
 
-def send(out: IO[bytes], load: Load, progress: Progress = lambda _: None) -> None:
-    """Write the stream. Raises CarryError for a file that can no longer be read, OSError when `out` breaks."""
+def send(out: IO[bytes], load: Load, progress: Progress = lambda _: None) -> List[str]:
+    """Write the stream; return what could no longer be read, with the reasons. Raises OSError when `out` breaks."""
     out.write(MAGIC + json.dumps(load.header()).encode() + b"\n")
-    sent = 0
+    sent, unread = 0, []
     with tarfile.open(fileobj=out, mode="w|", bufsize=_COPY_BYTES, **_FORMAT) as tar:
         for item in load.items:
-            _add(tar, item)
+            reason = _add(tar, item)
+            if reason:
+                unread.append(reason)
             sent += item.bytes
             progress(sent)
+        if unread:
+            told = json.dumps(unread).encode()
+            last = tarfile.TarInfo(_UNREAD)
+            last.size = len(told)
+            tar.addfile(last, io.BytesIO(told))
+    return unread
 
 
 def read_header(source: IO[bytes]) -> Dict[str, Any]:
@@ -107,10 +135,11 @@ def read_header(source: IO[bytes]) -> Dict[str, Any]:
     return header
 
 
-def receive(source: IO[bytes], header: Dict[str, Any], target: str, progress: Progress = lambda _: None) -> None:
+def receive(source: IO[bytes], header: Dict[str, Any], target: str, progress: Progress = lambda _: None) -> List[str]:
     """Write the stream's content to `target`, each file under a temporary name and then renamed. Raises CarryError.
 
-    The sender may be hostile: nothing is written outside `target`, or in excess of what the header announces.
+    Return what the sender could no longer read. The sender may be hostile: nothing is written outside `target`, or in
+    excess of what the header announces.
     """
     items, count = _announced(header, "items"), _announced(header, "bytes")
     arrived = _Arrived(items, count, progress)
@@ -119,6 +148,9 @@ def receive(source: IO[bytes], header: Dict[str, Any], target: str, progress: Pr
         _require_room(count, os.path.dirname(target))
         with tarfile.open(fileobj=source, mode="r|", bufsize=_COPY_BYTES, tarinfo=_Member, **_FORMAT) as tar:
             for member in tar:
+                if member.name == _UNREAD and member.isreg():
+                    arrived.leave_out(_told(tar, member))
+                    continue
                 arrived.begin(member)
                 if member.isdir():
                     places.make_directory(member)
@@ -129,6 +161,7 @@ def receive(source: IO[bytes], header: Dict[str, Any], target: str, progress: Pr
     except OSError as error:
         raise CarryError(f"can't write {_shown(error.filename or target)}: {error.strerror or error}") from error
     arrived.end()
+    return arrived.unread
 
 
 def names_in(directory: str) -> List[str]:
@@ -155,17 +188,35 @@ class _Member(tarfile.TarInfo):
         return member
 
 
-def _items(path: str, name: str) -> Iterator[Item]:
-    """Yield items in the order of their names; without recursion, as directories may be nested deeper than calls."""
-    waiting = [(path, name)]
-    while waiting:
-        path, name = waiting.pop()
-        found = os.lstat(path)
-        regular = stat.S_ISREG(found.st_mode)
-        yield Item(path, name, found.st_mode, found.st_size if regular else 0)
-        if stat.S_ISDIR(found.st_mode):
-            children = sorted(os.listdir(path), reverse=True)
-            waiting += [(os.path.join(path, child), f"{name}/{child}") for child in children]
+def _look(path: str, name: str) -> Tuple[Item, List[str]]:
+    """Return what is at a path, and the names in a directory, last first. Raises OSError if it can't be read."""
+    found = os.lstat(path)
+    regular = stat.S_ISREG(found.st_mode)
+    if regular and not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+    children = sorted(os.listdir(path), reverse=True) if stat.S_ISDIR(found.st_mode) else []
+    return Item(path, name, found.st_mode, found.st_size if regular else 0), children
+
+
+def _below(name: str) -> str:
+    """Return an item's name as its path below the top."""
+    return name[len(TOP) + 1 :]
+
+
+def _unread(name: str, error: OSError) -> str:
+    return f"{_below(name) or name}: {error.strerror}"
+
+
+def _told(tar: tarfile.TarFile, member: tarfile.TarInfo) -> List[str]:
+    """Return the names that the sender could not read. Raises CarryError for anything else."""
+    content = tar.extractfile(member)
+    try:
+        names = parse(content.read(_LONGEST_HEADER)) if content else None
+    except Invalid:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise CarryError("what could not be read is not a list of names")
+    return names
 
 
 def _is_portable(item: Item) -> bool:
@@ -186,24 +237,26 @@ def _stays_inside(name: str, link: str) -> bool:
     return not link.startswith("/") and up <= directories_above and ".." not in parts[up:]
 
 
-def _add(tar: tarfile.TarFile, item: Item) -> None:
+def _add(tar: tarfile.TarFile, item: Item) -> str:
+    """Add a file, directory or link; return the reason why it can no longer be read, with its name, or ""."""
     try:
         info = tar.gettarinfo(item.path, item.name)
         info.uid = info.gid = 0
         info.uname = info.gname = ""
         if not stat.S_ISREG(item.mode):
             tar.addfile(info)
-            return
+            return ""
         # A hard link to a file that was sent already is sent as a file of its own.
         info.type, info.linkname, info.size = tarfile.REGTYPE, "", item.bytes
         # Something else may have replaced the file: follow no link, and wait for no pipe.
         fd = os.open(item.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise CarryError(f"can't read {_shown(item.path)}: {error.strerror}") from error
+        return _unread(item.name, error)
     with os.fdopen(fd, "rb") as file:
-        if os.fstat(fd).st_size < item.bytes:
-            raise CarryError(f"{_shown(item.path)} became shorter while it was being read; try again")
+        # It may be longer or shorter by now. What the header announced is sent at most.
+        info.size = min(item.bytes, os.fstat(fd).st_size)
         tar.addfile(info, file)
+    return ""
 
 
 def _announced(header: Dict[str, Any], name: str) -> int:
@@ -251,6 +304,7 @@ class _Arrived:
         self._items, self._bytes = items, count
         self._written = 0
         self._progress = progress
+        self.unread: List[str] = []
 
     @property
     def progress(self) -> str:
@@ -262,6 +316,13 @@ class _Arrived:
         self._bytes_left -= member.size
         if self._items_left < 0 or self._bytes_left < 0:
             raise CarryError(f"more arrived than was announced, {self._items} files of {self._bytes} bytes")
+
+    def leave_out(self, names: List[str]) -> None:
+        """Note what does not come. Raises CarryError for more than is missing, or a second list."""
+        if self.unread or len(names) > self._items_left:
+            raise CarryError("more is said to be missing than was announced")
+        self._items_left -= len(names)
+        self.unread = names
 
     def add(self, count: int) -> None:
         self._written += count
