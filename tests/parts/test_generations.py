@@ -14,7 +14,7 @@ from moto.server import ThreadedMotoServer
 
 from phalanx.node.sigv4 import Credentials
 from phalanx.objects import generations
-from phalanx.objects.generations import LIST, Shelf, TakenError
+from phalanx.objects.generations import LIST, Copy, Shelf, TakenError
 from phalanx.objects.s3_client import Bucket, Client, S3Error
 from phalanx.objects.snapshot import Home
 from phalanx.runner.verbs.copier import Copier
@@ -49,7 +49,7 @@ class Job:
     """What the process of a job does with a directory, one step at a time."""
 
     def __init__(self, bucket: Bucket, root: Path, job: str = JOBS[0]) -> None:
-        self.home = Home(str(root))
+        self.home = Home(str(root), f"runs/mnist/{Copy(job=job).name}/")
         self.shelf = Shelf(bucket, "runs/mnist/", lambda: KEYS, job)
         self.copier = Copier(self.home, self.shelf)
         self.files = Path(self.home.files)
@@ -95,6 +95,24 @@ def test_another_cluster_goes_on_from_the_newest_copy(s3, bucket, tmp_path):
         f"runs/mnist/{LIST}",
     ]
     assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket.name)
+
+
+def test_names_that_s3_can_t_hold_keep_no_other_file_from_its_copy(bucket, tmp_path, capsys):
+    first = Job(bucket, tmp_path / "one").begin()
+    first.write(model=b"1")
+    for name in (os.fsdecode(b"\xff"), "a\nb", "/".join(["d" * 250] * 4)):
+        (first.files / name).parent.mkdir(parents=True, exist_ok=True)
+        (first.files / name).write_bytes(b"odd")
+    (first.files / os.fsdecode(b"\xfe")).symlink_to("model")
+    os.mkfifo(first.files / "pipe")
+    first.copy()
+    said = capsys.readouterr().out
+    assert said.count("not in s3://") == 5
+    assert all(repr(name) in said for name in (os.fsdecode(b"\xff"), "a\nb", "pipe"))
+    first.copy()
+    assert capsys.readouterr().out == "", "it is said once"
+    second = Job(bucket, tmp_path / "two", JOBS[1]).begin()
+    assert contents(second.files) == {"model": b"1"}
 
 
 def test_links_that_lead_out_of_the_directory_keep_no_later_job_from_it(bucket, tmp_path):

@@ -82,8 +82,8 @@ CASES = {
     "a node's mounts": Written(
         ("node/etc/fstab",),
         tuple(
-            lambda root, line=line: files.add_to_block("/etc/fstab", line, f"{root}/node")
-            for line in ("LABEL=a /a ext4\n", "LABEL=b /b ext4\n")
+            lambda root, disk=disk: files.add_to_block("/etc/fstab", f"LABEL={disk}", f"/{disk}", root=f"{root}/node")
+            for disk in "ab"
         ),
         lasts=False,
     ),

@@ -142,6 +142,6 @@ def _report(copied: Copied, as_json: bool) -> None:
     say(copied.place)
     note(f"{counted(copied.objects, 'object')}, {size_text(copied.bytes)}")
     for one in copied.left_out[:5]:
-        note(f"left out: {one} (a link, or a special file)")
+        note(f"left out: {one}")
     if len(copied.left_out) > 5:
         note(f"left out: {len(copied.left_out) - 5} more of these")

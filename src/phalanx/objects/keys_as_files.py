@@ -6,6 +6,8 @@ import re
 from typing import Iterable, List
 
 _LONGEST_BYTES = 255
+# "Naming Amazon S3 objects" in the S3 user guide.
+_LONGEST_KEY_BYTES = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
@@ -16,6 +18,18 @@ class NamesError(Exception):
 def is_marker(key: str) -> bool:
     """Whether the key is that of a directory, which S3's console makes as an empty object that ends with "/"."""
     return key.endswith("/") or not key
+
+
+def unfit(name: str, prefix: str = "") -> str:
+    """Return why a file of this relative path can't be kept below a prefix, and come back from there; "" if it can."""
+    try:
+        key = f"{prefix}{name}".encode()
+    except UnicodeEncodeError:
+        return "is not UTF-8, as keys in S3 are"
+    reasons = _reasons(name)
+    if len(key) > _LONGEST_KEY_BYTES:
+        reasons.append(f"would be a key of {len(key)} bytes; S3 takes {_LONGEST_KEY_BYTES}")
+    return reasons[0] if reasons else ""
 
 
 def require_files(relative: Iterable[str]) -> None:

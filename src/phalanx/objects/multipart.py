@@ -7,12 +7,11 @@ sent: S3 keeps the parts of an upload until it is completed or aborted.
 from __future__ import annotations
 
 import os
-import stat
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, Tuple
 
-from phalanx.objects import checksums, trees
+from phalanx.objects import checksums, keys_as_files, trees
 from phalanx.objects.download import CopyError, Progress, Show
 from phalanx.objects.s3_client import XML, Bucket, Client, S3Error, error_of
 from phalanx.objects.workers import Keys, in_threads, spread
@@ -45,8 +44,7 @@ class File:
 def upload(bucket: Bucket, source: str, prefix: str, keys: Keys, show: Show) -> Tuple[Progress, List[str]]:
     """Copy a file to the key `prefix`, or a directory's files below it.
 
-    Return the total, and the names of what can't be copied: links, sockets and the like. Raises CopyError, S3Error,
-    OSError.
+    Return the total, and the names of what can't be copied, each with the reason. Raises CopyError, S3Error, OSError.
     """
     files, left_out = survey(source, prefix)
     total = Progress(len(files), len(files), sum(one.size for one in files), sum(one.size for one in files))
@@ -89,24 +87,28 @@ def send(bucket: Bucket, files: List[File], keys: Keys) -> None:
 
 
 def survey(source: str, prefix: str) -> Tuple[List[File], List[str]]:
-    """Return the regular files at `source` with their keys, and what is neither that nor a directory.
-
-    What was removed meanwhile, or has too long a path, is among the latter.
-    """
+    """Return the regular files at `source` with their keys, and what can't be copied, each with the reason."""
     if os.path.isfile(source):
         return [File(source, prefix, os.path.getsize(source))], []
-    files, left_out = [], []
-    for directory, names in trees.walk(source):
+    files: List[File] = []
+    left_out: List[str] = []
+
+    def leave_out(path: str, reason: str) -> None:
+        left_out.append(f"{os.path.relpath(path, source)}: {reason}")
+
+    for directory, names in trees.walk(source, lambda path, error: leave_out(path, str(error.strerror))):
         for name in sorted(names):
             path = os.path.join(directory, name)
-            relative = os.path.relpath(path, source).replace(os.sep, "/")
+            relative = os.path.relpath(path, source)
             status = trees.status_of(path)
-            if status and stat.S_ISREG(status.st_mode):
-                files.append(File(path, prefix + relative, status.st_size))
+            reason = trees.unread(path, status) or keys_as_files.unfit(relative, prefix)
+            if reason or not status:
+                leave_out(path, reason)
             else:
-                left_out.append(relative)
+                files.append(File(path, prefix + relative, status.st_size))
     if not files:
-        raise CopyError(f"{source} has no files")
+        why = f" that can be copied: {left_out[0]}" if left_out else ""
+        raise CopyError(f"{source} has no files{why}")
     return files, left_out
 
 

@@ -8,9 +8,9 @@ import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Set, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
 
-from phalanx.objects import trees
+from phalanx.objects import keys_as_files, trees
 
 Print = Tuple[int, int, int]
 """Of a file: its inode, size and time of its last change."""
@@ -21,10 +21,14 @@ _PAUSE_S = 0.2
 
 @dataclass(frozen=True)
 class Seen:
-    """The files and the symbolic links of a directory, by their relative paths."""
+    """The files and the symbolic links of a directory, by their relative paths.
+
+    `left_out` says which files S3 could not hold or this process can't read, each with the reason.
+    """
 
     files: Mapping[str, Print] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
+    left_out: Tuple[str, ...] = ()
 
     @property
     def names(self) -> Set[Tuple[str, Union[int, str]]]:
@@ -33,9 +37,13 @@ class Seen:
 
 
 class Home:
-    """A place on the shared directory for one job's directory, `files`, and for what is known of its copies."""
+    """A place on the shared directory for one job's directory, `files`, and for what is known of its copies.
 
-    def __init__(self, root: str) -> None:
+    `key_prefix` is what comes before a file's path in the key of its copy.
+    """
+
+    def __init__(self, root: str, key_prefix: str = "") -> None:
+        self._key_prefix = key_prefix
         self.files = os.path.join(root, "files")
         self._links = os.path.join(root, "snapshot")
         self._incoming = os.path.join(root, "incoming")
@@ -80,19 +88,30 @@ class Home:
         """Return what is in `files` now."""
         files: Dict[str, Print] = {}
         links: Dict[str, str] = {}
-        for directory, names in trees.walk(self.files):
+        left_out: List[str] = []
+
+        def leave_out(path: str, reason: str) -> None:
+            left_out.append(f"{os.path.relpath(path, self.files)!r}: {reason}")
+
+        for directory, names in trees.walk(self.files, lambda path, error: leave_out(path, str(error.strerror))):
             for name in names:
                 path = os.path.join(directory, name)
+                relative = os.path.relpath(path, self.files)
                 status = trees.status_of(path)
                 if status is None:
                     continue
+                is_link = stat.S_ISLNK(status.st_mode)
+                reason = keys_as_files.unfit(relative, self._key_prefix)
+                if not is_link:
+                    reason = reason or trees.unread(path, status)
                 with suppress(FileNotFoundError):
-                    if stat.S_ISREG(status.st_mode):
-                        print_ = (status.st_ino, status.st_size, status.st_mtime_ns)
-                        files[os.path.relpath(path, self.files)] = print_
-                    elif stat.S_ISLNK(status.st_mode):
-                        links[os.path.relpath(path, self.files)] = self._target(path)
-        return Seen(files, links)
+                    if reason:
+                        leave_out(path, reason)
+                    elif is_link:
+                        links[relative] = self._target(path)
+                    else:
+                        files[relative] = (status.st_ino, status.st_size, status.st_mtime_ns)
+        return Seen(files, links, tuple(left_out))
 
     def _target(self, link: str) -> str:
         """Return where a link leads; relative if that is in `files`, whose place the next cluster may not have."""

@@ -7,23 +7,29 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Iterator, List, Optional, Tuple, Union
 
+_REMOVED = "it was removed, or its path is too long"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def walk(top: str) -> Iterator[Tuple[str, List[str]]]:
+def _ignore(_path: str, _error: OSError) -> None:
+    pass
+
+
+def walk(top: str, unlisted: Callable[[str, OSError], None] = _ignore) -> Iterator[Tuple[str, List[str]]]:
     """Yield each directory from `top` on, with the names in it that are no directories. No link is followed.
 
-    As with `os.walk`, what can't be listed is passed over.
+    What can't be listed is passed over, after a call of `unlisted`.
     """
     waiting = [top]
     while waiting:
         here = waiting.pop()
-        names, below = _listed(here)
+        names, below = _listed(here, unlisted)
         waiting += [os.path.join(here, name) for name in reversed(below)]
         yield here, names
 
@@ -54,6 +60,17 @@ def status_of(path: str) -> Optional[os.stat_result]:
         if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
             return None
         raise
+
+
+def unread(path: str, status: Optional[os.stat_result]) -> str:
+    """Return why this is no file that can be read; "" if it is one. `status` is what `status_of` found."""
+    if status is None:
+        return _REMOVED
+    if not stat.S_ISREG(status.st_mode):
+        return "it is a link, or a special file"
+    if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+        return os.strerror(errno.EACCES) if os.path.lexists(path) else _REMOVED
+    return ""
 
 
 class _Place:
@@ -140,7 +157,9 @@ def _try(call: Callable[..., None], name: str, directory: int) -> None:
         pass
 
 
-def _listed(directory: Union[str, int]) -> Tuple[List[str], List[str]]:
+def _listed(
+    directory: Union[str, int], unlisted: Callable[[str, OSError], None] = _ignore
+) -> Tuple[List[str], List[str]]:
     """Return the names of what is no directory, and of the directories."""
     names: List[str] = []
     below: List[str] = []
@@ -148,6 +167,6 @@ def _listed(directory: Union[str, int]) -> Tuple[List[str], List[str]]:
         with os.scandir(directory) as entries:
             for entry in entries:
                 (below if entry.is_dir(follow_symlinks=False) else names).append(entry.name)
-    except OSError:
-        pass
+    except OSError as error:
+        unlisted(str(directory), error)
     return names, below

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _EVERY_S = 5.0
 _TRIES = 3
+_MOST_SAID = 5
 _AGENT_WITHIN_S = 10
 _ERRORS = (S3Error, CopyError, OSError, ValueError)
 
@@ -39,7 +40,8 @@ def copy(directory: str) -> int:
     place = job.mirror
     assert place is not None
     bucket = Bucket(place.bucket, place.region, place.endpoint)
-    copier = Copier(Home(place.home), Shelf(bucket, place.prefix, _Keys(job.id), job.id))
+    home = Home(place.home, f"{place.prefix}{Copy(job=job.id).name}/")
+    copier = Copier(home, Shelf(bucket, place.prefix, _Keys(job.id), job.id))
     problem = copier.begin()
     if not problem:
         _tell(directory, {"ready": True})
@@ -54,6 +56,7 @@ class Copier:
     def __init__(self, home: Home, shelf: Shelf) -> None:
         self._home, self._shelf = home, shelf
         self._last = Copy()
+        self._left_out: Tuple[str, ...] = ()
 
     def begin(self) -> str:
         """Bring the newest copy unless it is here, and claim the place. Return what is wrong."""
@@ -105,6 +108,7 @@ class Copier:
         last, home = self._last, self._home
         kept = {path: own for path, own in home.kept().items() if path in last.files}
         now = home.look()
+        self._tell_left_out(now.left_out)
         if Seen(now.files, kept_links(now.links)) == Seen(kept, last.links):
             return True
         taken = home.snapshot(kept)
@@ -119,6 +123,15 @@ class Copier:
         finally:
             home.forget_snapshot()
         return True
+
+    def _tell_left_out(self, names: Tuple[str, ...]) -> None:
+        """Say once which files have no copy in S3."""
+        new = [name for name in names if name not in self._left_out]
+        self._left_out = names
+        for name in new[:_MOST_SAID]:
+            _say(f"not in {self._shelf.url}: {name}")
+        if len(new) > _MOST_SAID:
+            _say(f"not in {self._shelf.url}: {len(new) - _MOST_SAID} more files")
 
 
 class _Keys:
