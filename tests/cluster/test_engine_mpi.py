@@ -33,6 +33,26 @@ if MPI.COMM_WORLD.rank == 2:
     os.kill(pid, signal.SIGKILL)
 time.sleep(4711)
 """
+SAVE = """
+import os, signal, sys, time
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.rank
+
+def save(*_):
+    for _ in range(15):
+        time.sleep(0.2)
+    print("saved", flush=True)
+    os._exit(0)
+
+if rank == 0:
+    signal.signal(signal.SIGTERM, save)
+MPI.COMM_WORLD.Barrier()
+print("ready", flush=True)
+if rank == 2 and sys.argv[1] == "fail":
+    time.sleep(1)
+    os._exit(3)
+time.sleep(4711)
+"""
 THREADS = """
 pid=$$
 until grep -q ^prte /proc/$pid/comm || [ "$pid" = 1 ]; do pid=$(cut -d " " -f 4 /proc/$pid/stat); done
@@ -45,6 +65,7 @@ LEFT = "ls -A /tmp /dev/shm | grep -E 'phalanx-[0-9]|ompi|prte|segment|mpich|hyd
 def programs(engines):
     (engines.directory / "hello.py").write_text(HELLO)
     (engines.directory / "die.py").write_text(DIE)
+    (engines.directory / "save.py").write_text(SAVE)
     return engines
 
 
@@ -68,6 +89,20 @@ def test_a_killed_process_is_named_and_nothing_is_left(programs, recipe, what, r
     assert f"{reported} was ended by SIGKILL" in done.stderr
     assert "no process of it is left on 4 nodes" in done.stderr
     assert programs.on("deeplearning-worker3", LEFT).split() == ["none"]
+
+
+@pytest.mark.parametrize("recipe", [None, "openmpi", "mpich"])
+def test_a_rank_can_save_when_the_job_is_stopped_and_when_another_rank_fails(programs, recipe):
+    """Each engine kills all ranks within a second once it knows that one has ended."""
+    own = ("--recipe", recipe) if recipe else ("--no-requirements",)
+    failed = programs.phalanx(
+        "run", *own, "-N", "1", "--", "python", "save.py", "fail", timeout_s=FIRST_USE_S, check=False
+    )
+    assert (failed.returncode, failed.stdout.count("saved")) == (3, 1), failed
+    job = programs.phalanx("run", *own, "-N", "1", "--detach", "--", "python", "save.py", "wait").stdout.strip()
+    programs.wait_until_printed(job, "ready", times=4)
+    assert "no process of it is left on 4 nodes" in programs.phalanx("stop", job).stderr
+    assert programs.phalanx("logs", job).stdout.count("saved") == 1
 
 
 def test_daemons_start_ranks_in_the_thread_that_reaps_them(programs):

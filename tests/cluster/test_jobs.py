@@ -39,12 +39,12 @@ def processes_of(cluster: Terminal, job_id: str) -> str:
     return "".join(cluster.on("head", f"ssh {node} {look}", check=False) for node in NODES)
 
 
-def start(cluster: Terminal, code: Path, *arguments: str, launcher: str = "exec") -> str:
+def start(cluster: Terminal, code: Path, *arguments: str, launcher: str = "exec", options: tuple[str, ...] = ()) -> str:
     """Start a detached job and wait for the first output of each of its ranks; return its id."""
     job_id = cluster.phalanx(
-        "run", "--detach", "--directory", str(code), "--launcher", launcher, "--", *arguments
+        "run", "--detach", "--directory", str(code), "--launcher", launcher, *options, "--", *arguments
     ).stdout.strip()
-    cluster.wait_until_printed(job_id, "ready", times=4 if launcher == "exec" else 8)
+    cluster.wait_until_printed(job_id, "ready", times=4 if launcher == "exec" or options else 8)
     return job_id
 
 
@@ -175,6 +175,46 @@ def test_stop_leaves_no_process_on_any_node(cluster, code, launcher):
     assert "no process of it is left on 4 nodes" in done.stderr
     assert processes_of(cluster, job_id) == ""
     assert "sleep 4711" not in "".join(cluster.on("head", f"ssh {node} ps -eo args=") for node in NODES)
+
+
+SAVE = """
+import os, signal, sys, time
+rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["RANK"]
+
+def save(*_):
+    time.sleep(float(sys.argv[1]))
+    print("saved", flush=True)
+    sys.exit()
+
+if rank == "0":
+    signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+if sys.argv[2:] == ["fail"] and rank == "1":
+    time.sleep(2)
+    sys.exit(3)
+time.sleep(4711)
+"""
+
+
+@pytest.mark.parametrize("launcher", ["exec", "mpi"])
+@pytest.mark.parametrize(("needs_s", "grace", "saved"), [(3, "5s", 1), (7, "30s", 1), (30, "1s", 0)])
+def test_a_rank_can_save_as_long_as_the_grace_is_though_others_end_at_once(
+    cluster, code, launcher, needs_s, grace, saved
+):
+    (code / "save.py").write_text(SAVE)
+    job_id = start(
+        cluster, code, "python3", "save.py", str(needs_s), launcher=launcher, options=("-N", "1", "--grace", grace)
+    )
+    assert "no process of it is left on 4 nodes" in cluster.phalanx("stop", job_id).stderr
+    assert cluster.phalanx("logs", job_id).stdout.count("saved") == saved
+
+
+@pytest.mark.parametrize("launcher", ["exec", "mpi"])
+def test_a_rank_can_save_when_another_one_fails(cluster, code, launcher):
+    (code / "save.py").write_text(SAVE)
+    done = run(cluster, code, "python3", "save.py", "3", "fail", launcher=launcher, options=("-N", "1"))
+    assert (done.returncode, done.stdout.count("saved")) == (3, 1)
+    assert "rank 1 on deeplearning-worker2 ended with exit code 3" in done.stderr
 
 
 def test_processes_that_detached_completely_are_ended_after_success(cluster, code):

@@ -7,39 +7,44 @@ from types import SimpleNamespace
 import pytest
 
 from phalanx.runner.files.job_status import NodeVerdict
-from phalanx.runner.head.ending import GIVE_UP, TERMINATE, WAIT, NodeReports, Shutdown
+from phalanx.runner.head.ending import ASK_RANKS, GIVE_UP, TERMINATE, WAIT, NodeReports, Shutdown
 from phalanx.runner.process import PreparedJob
 
 CLEAN = {"ended": [], "killed": [], "left": []}
 
 
-def ending(begin_at: float) -> Shutdown:
-    found = Shutdown()
-    found.begin(begin_at)
+def ending(ask_at: float, grace_s: float = 5.0) -> Shutdown:
+    found = Shutdown(grace_s)
+    found.begin(ask_at)
     return found
 
 
 def steps(end: Shutdown, *moments: tuple[float, bool]) -> list[int]:
-    return [end.step(now, are_ranks_awaited) for now, are_ranks_awaited in moments]
+    return [end.step(now, has_ranks) for now, has_ranks in moments]
 
 
-def test_an_engine_is_signalled_after_a_moment_and_has_two_seconds():
+def test_an_engine_without_ranks_is_asked_after_a_moment_and_has_two_seconds():
     end = ending(101.0)
     assert steps(end, (100.0, False), (101.0, False)) == [WAIT, TERMINATE]
     assert end.deadline == 103.0
     assert steps(end, (102.9, False), (103.0, False)) == [WAIT, GIVE_UP]
 
 
-def test_ranks_have_five_seconds_from_their_signal():
-    end = ending(100.0)
-    assert steps(end, (100.5, True), (102.5, True)) == [TERMINATE, WAIT]
-    assert end.deadline == 105.5
-    assert steps(end, (105.4, True), (105.5, True)) == [WAIT, GIVE_UP]
+@pytest.mark.parametrize("grace_s", [0.0, 5.0, 600.0])
+def test_ranks_have_the_grace_and_their_engine_is_asked_after_it(grace_s):
+    end = ending(100.0, grace_s)
+    assert steps(end, (100.5, True)) == [ASK_RANKS]
+    assert end.deadline == 100.5 + grace_s
+    assert steps(end, (100.5 + grace_s, True)) == [TERMINATE]
+    assert steps(end, (102.4 + grace_s, True), (102.5 + grace_s, True)) == [WAIT, GIVE_UP]
+    assert end.left_s(102.5 + grace_s) == 1.0
 
 
-def test_ranks_that_end_meanwhile_are_not_awaited_again():
-    end = ending(100.0)
-    assert steps(end, (100.0, True), (102.0, False)) == [TERMINATE, GIVE_UP]
+def test_an_engine_is_asked_as_soon_as_its_ranks_have_ended():
+    end = ending(100.0, 30.0)
+    assert steps(end, (100.0, True), (101.0, True), (101.1, False)) == [ASK_RANKS, WAIT, TERMINATE]
+    assert steps(end, (103.0, False), (103.1, False)) == [WAIT, GIVE_UP]
+    assert end.left_s(103.1) == pytest.approx(26.9), "what ranks left behind has the rest of their time"
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from phalanx.jobs.job_model import JobSpec
+from phalanx.spec.spec_checks import WrongError, duration_s
 
 
 def pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -18,6 +19,21 @@ def pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dic
         if "=" not in value or value.startswith("="):
             raise click.BadParameter(f"'{value}' is not of the form NAME=value")
     return dict(value.split("=", 1) for value in values)
+
+
+class Duration(click.ParamType):
+    """A time in whole seconds, written as 90, 90s, 15m or 1h30m."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the seconds."""
+        if isinstance(value, int):
+            return value
+        try:
+            return int(value) if value.isdecimal() else duration_s(value)
+        except WrongError:
+            self.fail(f"'{value}' is not a time such as 90s, 15m or 1h30m", param, ctx)
 
 
 # By the type of the field, as the class spells it.
@@ -48,7 +64,8 @@ def _flags() -> list[Field[Any]]:
 
 
 def _option(field: Field[Any]) -> Callable[..., Any]:
-    kind = _KINDS[str(field.type)]
+    is_time = field.name.endswith("_s")
+    kind = {"type": Duration(), "metavar": "TIME"} if is_time else _KINDS[str(field.type)]
     default: dict[str, Any] = {} if kind.get("multiple") else {"default": field.default}
     return click.option(field.metadata["flag"], _parameter(field), help=field.metadata["help"], **{**kind, **default})
 

@@ -21,6 +21,7 @@ from phalanx.jobs.job_model import JobSpec, status_in, status_of
 from phalanx.jobs.job_output import FollowDecoder, OutputLine
 from phalanx.runner.checked import UNAVAILABLE
 from phalanx.runner.files.job_status import JobState, JobStatus, NodeVerdict
+from phalanx.runner.files.schema import LONGEST_GRACE_S
 from phalanx.ssh.remote import Remote
 from phalanx.waits import waiting
 
@@ -275,7 +276,7 @@ class Job:
     def _request_stop(self, timeout_s: float) -> _StopAnswer:
         # After the runner's own deadline, the nodes may have to be asked over new connections.
         there, command = (self._cluster.remote(), self._cluster.shared), self._verb("stop", f"{timeout_s:g}")
-        done = toolbox.run(*there, command, timeout_s=timeout_s + 60, check=False)
+        done = toolbox.run(*there, command, timeout_s=timeout_s + LONGEST_GRACE_S + 60, check=False)
         records = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
         stopped = status_in(records[-1]) if records else None
         return _StopAnswer(stopped, done.status == _DIRECTORY_GONE, done.stderr.decode(errors="replace"))

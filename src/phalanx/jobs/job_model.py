@@ -12,6 +12,7 @@ from phalanx.errors import JobError
 from phalanx.node.validate import Invalid, parse
 from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.files.job_status import JobStatus
+from phalanx.runner.files.schema import LONGEST_GRACE_S
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -36,6 +37,8 @@ class JobSpec(JobRecord):
                 raise JobError(f"{flag} is {value}", "It counts processes: 1 or more.")
         if self.restarts < 0:
             raise JobError(f"--restarts is {self.restarts}", "It counts restarts: 0 or more.")
+        if not 0 <= self.grace_s <= LONGEST_GRACE_S:
+            raise JobError(f"--grace is {self.grace_s} s", f"Give 0 to {LONGEST_GRACE_S} s.")
         self._check_nodes()
         self._check_via()
         self._check_resume()
@@ -115,6 +118,7 @@ class JobOptions(TypedDict, total=False):
     checkpoint: str | None
     resume: str | None
     restarts: int
+    grace_s: int
     wait: bool
     wait_limit_s: int
     options: Mapping[str, str]

@@ -45,6 +45,7 @@ def processes(job: PreparedJob, roster: Roster) -> List[Process]:
         files={"hostfile": _hostfile(ranks, hydra), "agent": _agent(job)},
         early=len(ranks) > 1,
         harmless=_HARMLESS,
+        holds_ends=True,
     )
     return [mpiexec]
 

@@ -78,6 +78,9 @@ class Process:
     for the others: once these have all succeeded it is ended, and the job is done; if it fails before that, the job
     fails. Nothing starts while one of `ports` (TCP) is taken on the process's node. `harmless` is a regular expression
     for output that would only alarm people, and is removed.
+
+    `holds_ends` is for an engine that kills all ranks as soon as one has failed: it learns of a failure once the other
+    ranks were asked to end, and have ended or had the job's grace.
     """
 
     label: str
@@ -94,6 +97,7 @@ class Process:
     ports: Tuple[int, ...] = ()
     harmless: str = ""
     places: Mapping[str, int] = field(default_factory=dict)
+    holds_ends: bool = False
 
     @property
     def name(self) -> str:

@@ -17,6 +17,7 @@ from phalanx.runner.files.schema import (
     FORMAT,
     by_name,
     file_name,
+    grace,
     job_id,
     number,
     optional,
@@ -98,6 +99,7 @@ class JobRecord:
     `checkpoint` is a directory below the shared directory, which the processes find in PHALANX_CHECKPOINT; one job at a
     time uses it. With an s3:// prefix it is also kept there, and the head adds `mirror`. `resume` is an earlier job
     with such a directory: all but the code, the secrets and, if it is given, the command comes from that job.
+    `grace_s` is the time between SIGTERM and SIGKILL for its processes, whatever ends them.
     `secrets` are variables that are written nowhere: they go over ssh into the memory of the runner on the head, and
     from there into the environments of the job's processes. A launcher puts them into neither argv nor env nor files.
     With `nodes_min` and `nodes_max` (both or none; torchrun) the job continues with the nodes that are left, and grows
@@ -135,6 +137,12 @@ class JobRecord:
         optional(None, job_id), "--resume", "Go on from this job's checkpoints, with its command.", default=None
     )
     restarts: int = option(count, "--restarts", "How often it is started again when it fails.", default=0)
+    grace_s: int = option(
+        grace,
+        "--grace",
+        "How long its processes have to save and end after SIGTERM, such as 30s.",
+        default=5,
+    )
     wait: bool = option(truth, "--wait", "Wait for free slots instead of sharing them with other jobs.", default=False)
     wait_limit_s: int = option(count, "--wait-limit", "With --wait: give up after so many seconds.", default=86400)
     nodes_min: Optional[int] = option(optional(None, positive), default=None)

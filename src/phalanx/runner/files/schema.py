@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """The number of the format of a job's records: its description and its state."""
+LONGEST_GRACE_S = 600
+"""The longest that a job's processes may have after SIGTERM."""
 _JOB_ID = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _LARGEST = 1 << 62
 
@@ -66,6 +68,10 @@ def positive(value: Any) -> int:
     if not count(value):
         raise Invalid("0 is too small")
     return value
+
+
+def grace(value: Any) -> int:
+    return count(value, LONGEST_GRACE_S)
 
 
 def whole(value: Any) -> int:

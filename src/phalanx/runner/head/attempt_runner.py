@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from phalanx.runner.files.job_status import JobState
-from phalanx.runner.head.ending import GIVE_UP, TERMINATE, NodeReports, Shutdown
+from phalanx.runner.head.ending import ASK_RANKS, GIVE_UP, TERMINATE, NodeReports, Shutdown
 from phalanx.runner.head.engine_daemons import Request
 from phalanx.runner.head.membership import ANSWER_WITHIN_S, Patience, answer_within_s
 from phalanx.runner.head.starters import Starters
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 _ENGINE_MAY_SPEAK_S = 1.0
 # An engine that ended the rank itself ends the others, too: Open MPI gives them a second before it kills them.
 _ENGINE_ENDS_WITHIN_S = 2.5
-_AFTER_TERMINATE_S = 1.0
 # Added to the deadlines of a sweep itself.
 _REPORT_WITHIN_S = 5.0
 # More than the agent waits (node.data_mounts).
@@ -71,7 +70,7 @@ class AttemptRunner:
         self._reports = NodeReports(job)
         self._phase = self._check
         self._deadline = 0.0
-        self._end = Shutdown()
+        self._end = Shutdown(job.grace_s)
 
     def run(self) -> List[NodeVerdict]:
         """Run the attempt to its end; return the nodes' verdicts."""
@@ -162,15 +161,18 @@ class AttemptRunner:
 
     def _shutting_down(self) -> None:
         table = self._starters.table
-        if not table.running and not self._starters.daemons:
-            self._sweep(GRACE_S)
+        now = time.monotonic()
+        if not (table.running or table.has_ranks or self._starters.daemons):
+            self._sweep(self._end.left_s(now))
             return
-        next_step = self._end.step(time.monotonic(), table.has_ranks and not self.lost)
+        next_step = self._end.step(now, table.has_ranks)
         self._deadline = self._end.deadline
-        if next_step == TERMINATE:
+        if next_step == ASK_RANKS:
+            self._starters.ask_ranks()
+        elif next_step == TERMINATE:
             self._starters.terminate()
         elif next_step == GIVE_UP:
-            self._sweep(_AFTER_TERMINATE_S)
+            self._sweep(self._end.left_s(now))
 
     def _sweep(self, grace_s: float) -> None:
         if self._phase in (self._sweeping, self._over):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from phalanx.runner.files.job_status import NodeVerdict
-from phalanx.runner.reaper import GRACE_S
 
 if TYPE_CHECKING:
     from typing import Dict, List, Mapping
@@ -17,42 +16,51 @@ if TYPE_CHECKING:
 
 # After SIGTERM, an engine without ranks only cleans up, or (mpiexec) waits for the daemon of a node that is gone.
 _ENGINE_GRACE_S = 2.0
+# What the ranks leave has this long, at least.
+_LEFTOVERS_GRACE_S = 1.0
 
 # The next step.
 WAIT = 0
-TERMINATE = 1  # send SIGTERM to the processes
-GIVE_UP = 2  # stop waiting for them
+ASK_RANKS = 1  # send SIGTERM to the ranks
+TERMINATE = 2  # send SIGTERM to the engines, and to what else is left
+GIVE_UP = 3  # stop waiting for them
 
 
 class Shutdown:
     """Decides when processes are asked to end and how long to wait for them; a pure function of the clock.
 
-    Engines are asked after a moment, in which they may report more, and have 2 s to end; while ranks live, and no node
-    is lost, they have the ranks' 5 s.
+    Ranks are asked first, and have `grace_s` to save what they have. Their engines follow: an engine that is asked at
+    the same time kills its ranks within a second.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, grace_s: float) -> None:
         self.deadline = 0.0
-        self._is_terminated = False
-        self._rank_grace_s = GRACE_S - _ENGINE_GRACE_S
+        self._grace_s = grace_s
+        self._next = ASK_RANKS
+        self._ranks_until = 0.0
 
-    def begin(self, terminate_at: float) -> None:
-        """Begin the shutdown, with TERMINATE at this time."""
-        self.deadline = terminate_at
+    def begin(self, ask_at: float) -> None:
+        """Begin the shutdown, with the first request at this time."""
+        self.deadline = ask_at
 
-    def step(self, now: float, are_ranks_awaited: bool) -> int:
+    def step(self, now: float, has_ranks: bool) -> int:
         """Return what to do now, while some process is left."""
-        if now < self.deadline:
+        are_ranks_gone = self._next == TERMINATE and not has_ranks
+        if now < self.deadline and not are_ranks_gone:
             return WAIT
-        if not self._is_terminated:
-            self._is_terminated = True
-            self.deadline = now + _ENGINE_GRACE_S
+        if self._next == ASK_RANKS:
+            self._ranks_until = now + self._grace_s
+            if has_ranks:
+                self._next, self.deadline = TERMINATE, self._ranks_until
+                return ASK_RANKS
+        if self._next != GIVE_UP:
+            self._next, self.deadline = GIVE_UP, now + _ENGINE_GRACE_S
             return TERMINATE
-        if self._rank_grace_s and are_ranks_awaited:
-            self.deadline += self._rank_grace_s
-            self._rank_grace_s = 0.0
-            return WAIT
         return GIVE_UP
+
+    def left_s(self, now: float) -> float:
+        """Return how long processes that the ranks left behind may take to end."""
+        return max(_LEFTOVERS_GRACE_S, self._ranks_until - now)
 
 
 class NodeReports:

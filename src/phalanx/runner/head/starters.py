@@ -89,7 +89,7 @@ class Starters:
             self.ranks.update(process.ranks)
         self.table = ProcessTable()
         self.daemons = EngineDaemons()
-        self.is_terminated = False  # TERMINATE was sent
+        self.is_terminated = False  # TERMINATE was sent, to the ranks at least
         self._loop = context.loop
         self._output = context.output
         self._job = job
@@ -173,10 +173,15 @@ class Starters:
         number = self._spawn(Member(label, request.node, is_rank=False), ("/bin/sh", "-c", request.command), {})
         self.daemons.started(number, request.agent)
 
+    def ask_ranks(self) -> None:
+        """Ask the ranks to end. Their engines do not hear of it yet."""
+        self.is_terminated = True
+        self._send_to_all(frames.pack_json(frames.TERMINATE, {"only_ranks": True}))
+
     def terminate(self) -> None:
         """Ask all processes to end."""
         self.is_terminated = True
-        self._send_to_all(frames.pack(frames.TERMINATE))
+        self._send_to_all(frames.pack_json(frames.TERMINATE, {"only_ranks": False}))
 
     def pass_on_notice(self) -> None:
         """Signal all ranks that a node leaves."""

@@ -1,7 +1,8 @@
 """Runs one rank for an engine: passes the rank's pipes to the node's starter, and reports how the rank ended.
 
 `python3 -IS keeper.py RANK_VARIABLES =WORD…` (the command's words, each after "="), as a file of its own beside
-runner.pyz. The engine sees an ordinary child: the keeper forwards signals, and ends as the rank ended.
+runner.pyz. The engine sees an ordinary child: the keeper forwards signals, and ends as the rank ended. If the engine
+kills it, the rank goes on as the starter's child.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import sys
 
 _FORWARDED = tuple(getattr(_signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2"))
+ASKED = b"asked"
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 
@@ -30,9 +32,13 @@ def main() -> None:
     _hand_over(starter, f"{label} {pid}", [pipes[0][0], pipes[1][0]])
     for fd in (*pipes[0], *pipes[1]):
         os.close(fd)
-    code = _wait(pid)
+    code = _wait(pid, starter)
+    for number in _FORWARDED:
+        _signal.signal(number, _signal.SIG_DFL)
     try:
         starter.send(str(code).encode())
+        # The starter closes the connection once the engine may hear of the end.
+        starter.recv(1)
     except OSError:
         pass  # the starter is gone: the job is over
     _end_alike(code)
@@ -72,9 +78,16 @@ def _hand_over(starter: _socket.socket, text: str, fds: list[int]) -> None:
     starter.sendmsg([text.encode()], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)])
 
 
-def _wait(pid: int) -> int:
+def _wait(pid: int, starter: _socket.socket) -> int:
+    def forward(number: int, _: object) -> None:
+        if number == _signal.SIGTERM:
+            # Which then asks the rank itself, once.
+            starter.send(ASKED)
+        else:
+            os.kill(pid, number)
+
     for number in _FORWARDED:
-        _signal.signal(number, lambda got, _: os.kill(pid, got))
+        _signal.signal(number, forward)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 

@@ -20,7 +20,7 @@ from phalanx.runner.environments import node_copy
 from phalanx.runner.liveness import BEAT_EVERY_S, FENCE_S, Contact, Pace
 from phalanx.runner.loop import READ_BYTES, Loop, Sender
 from phalanx.runner.names import LIBRARY
-from phalanx.runner.reaper import Sweep, kill
+from phalanx.runner.reaper import GRACE_S, Sweep, kill
 from phalanx.runner.starter import fabric as network
 from phalanx.runner.starter.answers import answer
 from phalanx.runner.starter.check import (
@@ -33,6 +33,7 @@ from phalanx.runner.starter.check import (
 )
 from phalanx.runner.starter.forward import Forwarder
 from phalanx.runner.starter.guest import Guest
+from phalanx.runner.starter.keeper import ASKED
 from phalanx.runner.starter.memory import oom_kills
 from phalanx.runner.starter.rank_signal import Notice
 from phalanx.runner.starter.scratch import Scratch
@@ -73,6 +74,11 @@ class Starter:
         self._numbers: Dict[int, int] = {}  # pid → process number, while it lives
         self._spawned: List[int] = []
         self._own_ranks: Set[int] = set()  # numbers of spawned processes that are ranks themselves
+        self._asked: Dict[int, float] = {}  # pid of a rank → when it got SIGTERM
+        self._orphans: Set[int] = set()  # pids of ranks whose keepers an engine has killed
+        self._held: List[socket.socket] = []  # of keepers whose engine does not know yet that their ranks have ended
+        self._holds_ends = False
+        self._grace_s = GRACE_S
         self._notice: Optional[Notice] = None
         self._output = Forwarder(self._loop, self._out)
         self._agents: Dict[int, int] = {}  # ASK number → where its answer goes
@@ -99,9 +105,10 @@ class Starter:
         self._loop.watch(0, self._read_commands)
         self._out.send(frames.MAGIC)
         while not self._is_over():
-            self._loop.turn(_SWEEP_EVERY_S if self._sweep else BEAT_EVERY_S)
+            self._loop.turn(_SWEEP_EVERY_S if self._sweep or self._orphans else BEAT_EVERY_S)
             self._output.balance()
             self._beat()
+            self._insist()
             self._step_sweep()
 
     def _is_over(self) -> bool:
@@ -135,6 +142,8 @@ class Starter:
 
     def _reap_children(self) -> None:
         for pid, code in reap():
+            self._asked.pop(pid, None)
+            self._orphans.discard(pid)
             number = self._numbers.pop(pid, None)
             if number is not None:
                 self._ended(number, code)
@@ -156,6 +165,7 @@ class Starter:
             self._is_used = True
             self._scratch.make()
             self._guest.token = body["token"]
+            self._holds_ends, self._grace_s = body["holds_ends"], body["grace_s"]
             self._guest.register()
             self._check_in_place(body)
         elif kind == frames.SPAWN:
@@ -164,7 +174,9 @@ class Starter:
             else:
                 self._waiting.append((number, body))
         elif kind == frames.TERMINATE:
-            self._terminate()
+            self._ask_ranks()
+            if not body["only_ranks"]:
+                self._terminate()
         elif kind == frames.KICK:
             self._kick()
         elif kind == frames.NOTICE:
@@ -270,14 +282,37 @@ class Starter:
         path = (env.get("PYTHONPATH"), os.path.join(self._directory, LIBRARY))
         return activated({**env, "PYTHONPATH": os.pathsep.join(filter(None, path))})
 
-    def _terminate(self) -> None:
+    def _ask_ranks(self) -> None:
         self._is_terminated = True
+        for pid, number in list(self._numbers.items()):
+            if number >= frames.FIRST_RANK_NUMBER or number in self._own_ranks:
+                self._ask_rank(pid)
+
+    def _ask_rank(self, pid: int) -> None:
+        """Send a rank SIGTERM, once: it may take a second one as a reason to hurry."""
+        if pid in self._asked:
+            return
+        self._asked[pid] = time.monotonic()
+        if self._numbers.get(pid) in self._own_ranks:
+            _signal_group(pid)
+        else:
+            kill(pid, signal.SIGTERM)
+
+    def _terminate(self) -> None:
+        self._holds_ends = False
         for pid in self._spawned:
-            if pid in self._numbers:
-                try:
-                    os.killpg(pid, signal.SIGTERM)
-                except ProcessLookupError:
-                    kill(pid, signal.SIGTERM)  # it has no group of its own yet
+            if pid in self._numbers and pid not in self._asked:
+                _signal_group(pid)
+        for keeper in self._held:
+            keeper.close()
+        self._held = []
+
+    def _insist(self) -> None:
+        """Kill ranks that their engine wanted to kill, after the job's grace."""
+        for pid in list(self._orphans):
+            if time.monotonic() >= self._asked.get(pid, 0.0) + self._grace_s:
+                self._orphans.discard(pid)
+                kill(pid, signal.SIGKILL)
 
     def _kick(self) -> None:
         for pid, number in self._numbers.items():
@@ -330,9 +365,17 @@ class Starter:
             self._numbers[int(pid)] = number
             self._output.add(number, fds[0], fds[1])
             return
+        if message == ASKED:
+            for pid in [pid for pid, owner in self._numbers.items() if owner == number]:
+                self._ask_rank(pid)
+            return
         self._loop.forget(keeper.fileno())
-        keeper.close()
-        self._rank_ended(number, int(message) if message else None)
+        code = int(message) if message else None
+        if code is not None and self._holds_ends and (code or self._is_terminated):
+            self._held.append(keeper)
+        else:
+            keeper.close()
+        self._rank_ended(number, code)
 
     def _ask(self, number: int, agent: int, request: bytes) -> None:
         """Forward an agent's request to the runner, because its engine does not run on the head."""
@@ -347,9 +390,11 @@ class Starter:
         stat = process_stat(pid)
         if code is None and stat and stat["parent"] == str(os.getpid()):
             # The engine killed only the keeper, but meant its rank, now a child of this process; reap() finds its end.
-            os.kill(pid, signal.SIGKILL)
+            self._ask_rank(pid)
+            self._orphans.add(pid)
             return
         del self._numbers[pid]
+        self._asked.pop(pid, None)
         self._ended(number, -signal.SIGKILL if code is None else code)
 
     # The end.
@@ -362,7 +407,7 @@ class Starter:
         elif self._sweep is None or self._report:
             self.abandoned = True
             self._out.send(frames.pack_json(frames.LEAVING, {"reason": reason}))
-            self._sweep = self._sweep or Sweep(self._job_id, os.getpid())
+            self._sweep = self._sweep or Sweep(self._job_id, os.getpid(), self._grace_s)
 
     def _step_sweep(self) -> None:
         if self._sweep is None or self._done_at:
@@ -386,6 +431,13 @@ class Starter:
             self._out.send(frames.pack_json(frames.UNSURE, {"reason": reason}))
         else:
             self._out.send(frames.pack_json(frames.TROUBLE, {"reason": reason, "is_loss": kind == "lost"}))
+
+
+def _signal_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        kill(pid, signal.SIGTERM)  # it has no group of its own yet
 
 
 def _as_message(problem: str) -> bytes:

@@ -13,6 +13,7 @@ import sys
 import time
 
 from phalanx.node.validate import Invalid, Newer
+from phalanx.runner.files import job_record
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_status import JobState, JobStatus
 from phalanx.runner.head.runner_socket import request_stop, socket_name
@@ -34,7 +35,7 @@ def stop(directory: str, stack: str, timeout_s: float) -> int:
 
     A job of another cluster, by the stack, is left alone.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s + _grace_s(directory)
     try:
         status = states.read(directory)
         status = left_alone(status) if is_foreign(status, stack) else _stop(directory, deadline)
@@ -42,6 +43,14 @@ def stop(directory: str, stack: str, timeout_s: float) -> int:
         status = _stop_damaged(directory, deadline)
     print(json.dumps(status.to_record()))
     return 0 if status.state.final else 1
+
+
+def _grace_s(directory: str) -> int:
+    """Return how long the job's processes may take to end; 0 if its record can't be read."""
+    try:
+        return job_record.read(directory).grace_s
+    except (OSError, Invalid):
+        return 0
 
 
 def _stop(directory: str, deadline: float) -> JobStatus:
