@@ -1,4 +1,4 @@
-"""CloudFormation and EC2 on one Linux machine, with real nodes. docs/contract.md says how programs use it."""
+"""CloudFormation and EC2 on one Linux machine, with real nodes. docs/interface.md says how programs use it."""
 
 from __future__ import annotations
 

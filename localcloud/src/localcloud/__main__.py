@@ -1,4 +1,4 @@
-"""`localcloud COMMAND`, or `python -m localcloud COMMAND`: docs/contract.md describes each.
+"""`localcloud COMMAND`, or `python -m localcloud COMMAND`: docs/interface.md describes each.
 
 Commands for programs answer with JSON on standard output. Exit status: 0, or 1 with the reason on standard error.
 """

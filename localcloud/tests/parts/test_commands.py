@@ -1,4 +1,4 @@
-"""The commands that docs/contract.md promises, as programs use them: each in a process of its own."""
+"""The commands that docs/interface.md promises, as programs use them: each in a process of its own."""
 
 from __future__ import annotations
 

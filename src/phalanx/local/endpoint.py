@@ -1,4 +1,4 @@
-"""Start, find, query and stop the local cloud, by its contract (localcloud/docs/contract.md). Imports no botocore."""
+"""Start, find, query and stop the local cloud, by its interface (localcloud/docs/interface.md). Imports no botocore."""
 
 from __future__ import annotations
 

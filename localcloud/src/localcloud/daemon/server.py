@@ -186,7 +186,7 @@ def _own_address() -> socket.socket:
 
 
 def _endpoint(daemon: Daemon, context: Context, admin: Issued) -> dict[str, Any]:
-    """What docs/contract.md says of endpoint.json."""
+    """What docs/interface.md says of endpoint.json."""
     from localcloud.daemon import probe
 
     return {
