@@ -71,7 +71,7 @@ def test_the_five_commands_of_the_readme_run_one_after_the_other(cluster, tmp_pa
     project = tmp_path / "mine"
     project.mkdir()
     (project / "train.py").write_text("open('checkpoint.pt', 'w').write('weights')\n")
-    section = (ROOT / "README.md").read_text().partition("## Five commands")[2].partition("For a cluster on AWS")[0]
+    section = (ROOT / "README.md").read_text().partition("## Five commands")[2].partition("\n## ")[0]
     shown = cluster.typed(as_script(section), project)
     assert (project / "checkpoint.pt").read_text() == "weights"
     assert "Cluster mine is deleted; nothing of it is left" in shown
