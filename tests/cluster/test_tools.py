@@ -308,8 +308,9 @@ def test_the_python_interface_on_a_cluster_that_is_there(cluster, tmp_path, monk
 
 
 def test_boto3_reaches_the_local_cloud_as_the_page_says(cluster):
-    page = (Path(__file__).parents[2] / "docs/getting-started.md").read_text()
-    lines = re.findall(r"^\$ (eval .*|python -c .*)$", page, re.MULTILINE)
+    page = (Path(__file__).parents[2] / "docs/local-cloud.md").read_text()
+    section = page.partition("## With boto3 or the AWS CLI")[2].partition("\n## ")[0]
+    lines = re.findall(r"^\$ (eval .*|python -c .*)$", section, re.MULTILINE)
     shown = cluster.typed("\n".join(lines), AWS_PROFILE="of-another-account")
     # Other tests may have clusters on the same local cloud.
     assert len(lines) == 2 and "'contract'" in shown.splitlines()[-1], shown

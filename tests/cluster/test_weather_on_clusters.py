@@ -15,7 +15,7 @@ from terminals import Terminal, a_terminal
 pytestmark = pytest.mark.cluster
 
 SEEDS = (1, 2, 3)
-GETTING_STARTED = Path(__file__).parents[2] / "docs/getting-started.md"
+LOCAL_CLOUD_PAGE = Path(__file__).parents[2] / "docs/local-cloud.md"
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +24,8 @@ def terminal() -> Iterator[Terminal]:
         yield made
 
 
-def test_the_commands_of_getting_started_bring_weather_and_end_it(terminal):
-    _, _, section = GETTING_STARTED.read_text().partition("## In bad weather")
+def test_the_commands_of_the_page_bring_weather_and_end_it(terminal):
+    _, _, section = LOCAL_CLOUD_PAGE.read_text().partition("## Bad weather")
     commands = re.findall(r"^\$ (.+)$", section.partition("\n## ")[0], re.MULTILINE)
     shown = terminal.typed("\n".join([*commands, "phalanx down"]))
     assert "is deleted; nothing of it is left" in shown
