@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(path for place in ("*.md", "docs/**/*.md", "examples/**/*.md") for path in ROOT.glob(place))
 OF_THE_LOCAL_CLOUD = sorted((ROOT / "localcloud").glob("**/*.md"))
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)|src=\"(?!https?:)([^\"]+)\"")
+CODE = re.compile(r"```.*?```|`[^`]+`", re.DOTALL)
 COMMAND = re.compile(r"(?:^|[`$(] ?)phalanx ((?:local )?[a-z][a-z-]*)", re.MULTILINE)
 
 
@@ -48,6 +49,11 @@ def test_local_links_lead_somewhere(document: Path) -> None:
         assert path.exists(), f"{document.name} links to {target or source}"
         if anchor:
             assert anchor[1:] in heading_anchors(path.read_text()), f"{document.name} links to {target}{anchor}"
+
+
+def commands_of(text: str) -> list[str]:
+    """Return the commands of phalanx in a page's code. In its prose, a sentence may begin with the name."""
+    return [command for code in CODE.findall(text) for command in COMMAND.findall(code)]
 
 
 def exists(path: list[str]) -> bool:
@@ -165,12 +171,12 @@ def test_files_for_phalanx_yaml_are_valid(document: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_exist(document: Path) -> None:
-    named = COMMAND.findall(document.read_text())
+    named = commands_of(document.read_text())
     assert [command for command in named if not exists(command.split())] == []
 
 
 def test_the_readme_shows_the_daily_commands() -> None:
-    named = set(COMMAND.findall((ROOT / "README.md").read_text()))
+    named = set(commands_of((ROOT / "README.md").read_text()))
     assert {"init", "up", "run", "ssh", "logs", "down"} <= named
 
 
