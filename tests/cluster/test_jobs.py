@@ -166,6 +166,26 @@ def test_a_command_that_one_node_lacks_is_reported_before_any_rank_starts(cluste
     assert "had to be killed" not in done.stderr
 
 
+TRAIN = """
+import torch
+import torch.distributed
+
+torch.distributed.init_process_group("gloo")
+total = torch.ones(1)
+torch.distributed.all_reduce(total)
+print("sum", int(total))
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_a_script_that_needs_torchrun_gets_it(cluster, code):
+    """As `up` says: `phalanx run -- python train.py`."""
+    (code / "train.py").write_text(TRAIN)
+    done = cluster.phalanx("run", "--directory", str(code), "-N", "1", "--", "python", "train.py")
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] sum 4" for rank in range(4)]
+    assert "launcher torchrun, because train.py uses torch.distributed" in done.stderr
+
+
 @pytest.mark.parametrize("launcher", ["exec", "mpi"])
 def test_stop_leaves_no_process_on_any_node(cluster, code, launcher):
     (code / "long.sh").write_text("(setsid env -i sleep 4711 &)\necho ready\nsleep 4711\n")

@@ -9,11 +9,13 @@ from typing import Any
 
 import click
 
+from phalanx.cli.console import note
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.job_options import chosen_fields, job_options
 from phalanx.cli.options import cluster_option, debug_option, load_cluster, via_option
 from phalanx.cli.starting import print_processes, start
 from phalanx.jobs.job import JobSpec
+from phalanx.jobs.launcher_choice import DEFAULT, choose
 from phalanx.launchers import LAUNCHERS
 from phalanx.launchers.options import OPTIONS
 from phalanx.schedulers import SCHEDULERS
@@ -76,6 +78,13 @@ def _without_starter(argv: tuple[str, ...]) -> str:
     return shlex.join(("phalanx", "run", "--launcher", "mpi", *counts, "--", *argv))
 
 
+def _launcher(directory: Path, argv: tuple[str, ...]) -> str:
+    choice = choose(directory, argv)
+    if choice.sign:
+        note(f"launcher {choice.launcher}, because {choice.script} uses {choice.sign}; --launcher names another")
+    return choice.launcher
+
+
 def _launcher_options(command: Any) -> Any:
     """Add a flag for each option of the launchers."""
     for name, option in OPTIONS.items():
@@ -88,9 +97,7 @@ def _launcher_options(command: Any) -> Any:
 @click.option(
     "--launcher",
     type=click.Choice(list(LAUNCHERS)),
-    default="mpi",
-    show_default=True,
-    help="What starts the processes.",
+    help="What starts the processes; default: what the script's imports need, otherwise mpi.",
 )
 @job_options
 @_launcher_options
@@ -164,15 +171,18 @@ def command(
         raise click.UsageError("Missing argument '[--] COMMAND...'.")
     if dry_run and chosen["job_resume"]:
         raise click.UsageError("--dry-run can't show what --resume starts: the head knows the earlier job")
-    if chosen["launcher"] == "mpi" and not chosen["job_resume"]:  # a resumed job has its own launcher
+    fields = chosen_fields(chosen)
+    launcher = chosen["launcher"] or DEFAULT
+    if not chosen["job_resume"]:  # a resumed job has its own launcher
+        launcher = chosen["launcher"] or _launcher(fields["directory"], argv)
+    if launcher == "mpi" and not chosen["job_resume"]:
         _refuse_nested(argv)
     cluster = load_cluster(name, file)
     cluster.require_ready()
-    fields = chosen_fields(chosen)
     spec = JobSpec(
         **fields,
         command=argv,
-        launcher=chosen["launcher"],
+        launcher=launcher,
         secrets=chosen["secrets"],
         via=chosen["via"],
         via_options=chosen["via_options"],

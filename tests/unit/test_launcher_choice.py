@@ -1,0 +1,73 @@
+"""Which launcher a script gets when the user names none."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.jobs.launcher_choice import Choice, choose
+
+SCRIPTS = {
+    "import torch.distributed as dist\ndist.init_process_group()": "torchrun",
+    "from torch.nn.parallel import DistributedDataParallel as DDP": "torchrun",
+    "import torch\ndef main():\n    torch.distributed.barrier()": "torchrun",
+    "if True:\n    import torch.distributed": "torchrun",
+    "from accelerate import Accelerator": "torchrun",
+    "import lightning as L": "torchrun",
+    "import torch\nprint(torch.cuda.device_count())": "mpi",
+    "from mpi4py import MPI\nimport torch.distributed": "mpi",
+    "import horovod.torch as hvd": "mpi",
+    "import deepspeed\nimport torch.distributed": "deepspeed",
+    "import jax\njax.distributed.initialize()": "jax",
+    "import jax.numpy as jnp": "mpi",
+    "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()": "tensorflow",
+    "import tensorflow as tf\ntf.keras": "mpi",
+    "from ray import tune": "ray",
+    "import ray\nray.init()\nimport torch.distributed": "ray",
+    "from pyspark.sql import SparkSession": "spark",
+    "import accelerate_me": "mpi",
+    "raise SystemExit": "mpi",
+    "def broken(:": "mpi",
+}
+
+
+@pytest.mark.parametrize(("text", "launcher"), SCRIPTS.items(), ids=range(len(SCRIPTS)))
+def test_what_a_script_uses_decides(tmp_path, text, launcher):
+    (tmp_path / "train.py").write_text(text)
+    assert choose(tmp_path, ["python", "train.py"]).launcher == launcher
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python", "train.py"],
+        ["python3.11", "-u", "train.py", "--epochs", "5"],
+        ["python", "-m", "train"],
+        ["train.py"],
+        ["./train.py"],
+    ],
+)
+def test_every_way_to_run_a_script(tmp_path, command):
+    (tmp_path / "train.py").write_text("import torch.distributed")
+    assert choose(tmp_path, command).launcher == "torchrun"
+
+
+@pytest.mark.parametrize("command", [["sh", "train.py"], ["python", "-c", "import torch.distributed"], ["true"], []])
+def test_other_programs_get_the_default(tmp_path, command):
+    (tmp_path / "train.py").write_text("import torch.distributed")
+    assert choose(tmp_path, command) == Choice("mpi")
+
+
+def test_modules_of_the_directory_count_too(tmp_path):
+    (tmp_path / "src/core").mkdir(parents=True)
+    (tmp_path / "src/train.py").write_text("from core import loop")
+    (tmp_path / "src/core/__init__.py").write_text("")
+    (tmp_path / "src/core/loop.py").write_text("import core.loop\nfrom torch import distributed")
+    assert choose(tmp_path, ["python", "src/train.py"]) == Choice("torchrun", "src/core/loop.py", "torch.distributed")
+
+
+def test_nothing_outside_of_the_directory_is_read(tmp_path):
+    (tmp_path / "outside.py").write_text("import torch.distributed")
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/train.py").symlink_to("../outside.py")
+    for path in ("train.py", "../outside.py", str(tmp_path / "outside.py")):
+        assert choose(tmp_path / "code", ["python", path]) == Choice("mpi")
