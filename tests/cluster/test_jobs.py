@@ -166,9 +166,9 @@ def test_a_command_that_one_node_lacks_is_reported_before_any_rank_starts(cluste
     assert "had to be killed" not in done.stderr
 
 
-TRAIN = """
-import torch
-import torch.distributed
+TRAIN = """\
+if True:
+    import torch.distributed
 
 torch.distributed.init_process_group("gloo")
 total = torch.ones(1)

@@ -12,9 +12,10 @@ import pytest
 from fake_cloud import roster
 
 from phalanx import cli
-from phalanx.cli import following
+from phalanx.cli import following, run
 from phalanx.cli.console import duration, print_table
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.data import table
 from phalanx.errors import CloudError, JobError
 from phalanx.jobs.job_output import OutputLine
 from phalanx.runner.files.job_record import JobRecord
@@ -24,6 +25,20 @@ from phalanx.runner.files.job_status import JobState, JobStatus
 def test_a_mistyped_command_brings_the_nearest(phalanx):
     assert phalanx("statsu") == 2
     assert "Did you mean 'status'?" in phalanx.err
+
+
+def test_words_of_other_tools_lead_to_ours(phalanx):
+    known = {name for section in cli.COMMANDS.values() for name in section}
+    words = table("other_tools")
+    for word, ours in words["commands"].items():
+        assert word not in known and ours.split()[0].strip("`") in known
+        assert phalanx(word) == 2
+        assert f"`phalanx {ours}`" in phalanx.err
+    options = {name for parameter in run.command.params for name in parameter.opts}
+    for word, ours in words["options"].items():
+        assert word not in options and ours.split()[0] in options
+        assert phalanx("run", word, "4", "--", "true") == 2
+        assert f"`{ours}`" in phalanx.err
 
 
 @pytest.mark.parametrize("arguments", [["up"], ["local", "status"], []])

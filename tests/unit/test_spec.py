@@ -180,6 +180,8 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
     [
         ("nodse: 4", "nodse: is not a key of phalanx.yaml; did you mean nodes?"),
         ("zzz: 4", f"zzz: is not a key of phalanx.yaml; valid: {', '.join(sorted(KEYS))}"),
+        ("spot: yes", "spot: is not a key of phalanx.yaml; write `capacity: spot`"),
+        ("workers: 4", "workers: is not a key of phalanx.yaml; write `nodes`, which counts the head, too"),
         ("node_timeout_s: 4", "node_timeout_s: is not a key of phalanx.yaml; did you mean node_timeout?"),
         ("min: 5", "min: must be at most nodes (4), is 5"),
         ("min: 0", "min: must be at least 1, is 0"),

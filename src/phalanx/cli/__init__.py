@@ -201,6 +201,8 @@ def _where_it_belongs(error: click.ClickException, context: click.Context) -> st
     """Return a sentence about a cluster's name that is no argument, or an option before the command; "" for others."""
     if isinstance(error, click.NoSuchOption) and context.parent is None:
         return "Options follow the command, as in `phalanx status -c demo`. "
+    if isinstance(error, click.NoSuchOption):
+        return _of_another_tool(error.option_name, context)
     extra = error.message.removeprefix("Got unexpected extra argument (").removesuffix(")")
     if extra == error.message or " " in extra:
         return ""
@@ -208,6 +210,15 @@ def _where_it_belongs(error: click.ClickException, context: click.Context) -> st
     if by := next((option for option in ("-c", "--name") if option in options), ""):
         return f"`{context.command_path} {by} {extra}` names a cluster. "
     return "The cluster's name is in its file, which `-f` names. " if "-f" in options else ""
+
+
+def _of_another_tool(option: str, context: click.Context) -> str:
+    """Return a sentence about an option that another tool has for one of this command; "" for any other."""
+    from phalanx.data import table  # here, because few commands fail
+
+    ours = table("other_tools")["options"].get(option, "")
+    known = {name for parameter in context.command.params for name in parameter.opts}
+    return f"phalanx's own is `{ours}`. " if ours.split(" ")[0] in known else ""
 
 
 def _print_traceback(error: Exception) -> None:

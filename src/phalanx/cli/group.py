@@ -43,12 +43,18 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in self._modules and not name.startswith("-"):
-            import difflib  # here, because only a misspelled command needs it
-
-            near = difflib.get_close_matches(name, self._modules, 1)
-            suggestion = f" Did you mean '{near[0]}'?" if near else ""
-            raise click.UsageError(f"there is no command '{name}'.{suggestion}", ctx)
+            raise click.UsageError(f"there is no command '{name}'.{self._suggestion(name)}", ctx)
         return super().resolve_command(ctx, args)
+
+    def _suggestion(self, name: str) -> str:
+        import difflib  # here, because only a misspelled command needs it
+
+        from phalanx.data import table  # here, for the same reason
+
+        if ours := table("other_tools")["commands"].get(name):
+            return f" phalanx's own is `phalanx {ours}`."
+        near = difflib.get_close_matches(name, self._modules, 1)
+        return f" Did you mean '{near[0]}'?" if near else ""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in self.sections.items():

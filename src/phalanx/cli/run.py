@@ -25,6 +25,17 @@ _STARTERS = frozenset(("mpiexec", "mpirun", "orterun", "prterun", "mpiexec.hydra
 _COUNTS = {"-n": "-n", "-np": "-n", "--np": "-n", "-N": "-N", "-ppn": "-N"}
 
 
+class _Run(click.Command):
+    """A command that refuses `-np 4`, which click takes for `-n p` and an argument."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = args[: args.index("--")] if "--" in args else args
+        for option in ("-np", "-ppn"):
+            if option in own:
+                raise click.NoSuchOption(option, ctx=ctx)
+        return super().parse_args(ctx, args)
+
+
 def _nodes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
     """Parse MIN:MAX."""
     if value is None:
@@ -92,7 +103,7 @@ def _launcher_options(command: Any) -> Any:
     return command
 
 
-@click.command("run", context_settings={"allow_interspersed_args": False})
+@click.command("run", cls=_Run, context_settings={"allow_interspersed_args": False})
 @cluster_option
 @click.option(
     "--launcher",

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from phalanx.data import table
 from phalanx.errors import Mistakes, SpecError
 from phalanx.spec import spec_checks as checks
 from phalanx.spec import spec_yaml
@@ -84,7 +85,8 @@ def _values(entries: dict[str, Value]) -> tuple[dict[str, Any], dict[str, WrongE
 
 
 def _unknown(name: str, value: Value) -> Mistake:
-    return Mistake(value.line, name, "is not a key of phalanx.yaml", checks.nearest(name, KEYS))
+    hint = table("other_tools")["keys"].get(name) or checks.nearest(name, KEYS)
+    return Mistake(value.line, name, "is not a key of phalanx.yaml", hint)
 
 
 def _missing(name: str) -> Mistake:
