@@ -114,7 +114,9 @@ class Cluster:
         the head has accepted the job, which goes on even if this program ends.
         """
         if (launcher := options.get("launcher", "mpi")) not in LAUNCHERS:
-            raise JobError(f"there is no launcher '{launcher}'", f"The launchers are: {', '.join(LAUNCHERS)}.")
+            raise JobError(
+                f"there is no launcher '{launcher}'", f"The launchers are: {', '.join(LAUNCHERS)}.", code="no-launcher"
+            )
         fewest, most = (None, None) if nodes is None else _fewest_and_most(nodes)
         directory = Path(options.pop("directory", "."))
         listed = Path(requirements) if requirements else requirements
@@ -189,6 +191,7 @@ def _approving(change: bool | Callable[[Proposal], bool]) -> Callable[[Proposal]
             raise ClusterError(
                 f"cluster {proposal.cluster} exists with other settings: {described(proposal.settings)}",
                 "Call Cluster.up with change=True, or with a function that looks at what would change.",
+                code="settings-differ",
             )
 
     return approve
@@ -204,5 +207,9 @@ def _resized(up: Up, progress: Callable[[Step], object] | None) -> Up:
 
 def _fewest_and_most(nodes: tuple[int, int]) -> tuple[int, int]:
     if not isinstance(nodes, (tuple, list)) or [type(number) for number in nodes] != [int, int]:
-        raise JobError(f"nodes is {nodes!r}", "Give the smallest and the largest number of nodes, such as (2, 4).")
+        raise JobError(
+            f"nodes is {nodes!r}",
+            "Give the smallest and the largest number of nodes, such as (2, 4).",
+            code="node-range",
+        )
     return nodes[0], nodes[1]

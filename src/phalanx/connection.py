@@ -70,7 +70,9 @@ class ControlPlane:
         """Read it from the table that only the head's role may write. `exec` and `ssh` wait for this."""
         roster = read_roster(cluster.aws(), cluster.table)
         if roster is None:
-            raise ClusterError(f"cluster {cluster.name} has no roster", "`phalanx status` shows more.")
+            raise ClusterError(
+                f"cluster {cluster.name} has no roster", "`phalanx status` shows more.", code="no-roster"
+            )
         return roster
 
     def settle_by(self, cluster: Cluster, command: str) -> None:
@@ -88,4 +90,4 @@ class ControlPlane:
 
 def _require_known(name: str) -> None:
     if name not in CLOUDS:
-        raise SpecError(f"there is no cloud '{name}'", f"Choose one of: {', '.join(CLOUDS)}.")
+        raise SpecError(f"there is no cloud '{name}'", f"Choose one of: {', '.join(CLOUDS)}.", code="no-cloud")

@@ -1,4 +1,6 @@
-"""The errors that phalanx raises on purpose, each with what failed, what to do next, and an exit code.
+"""The errors that phalanx raises on purpose, each with what failed, what to do next, a code and an exit status.
+
+The exit status is that of the class:
 
 PhalanxError            1   the request was valid and failed
 ├── SpecError           2   a mistake in phalanx.yaml or in the command line
@@ -9,25 +11,33 @@ PhalanxError            1   the request was valid and failed
 ├── ClusterError        6   no such cluster, or it can't be reached
 ├── JobError            7   the job can't be started or followed
 └── NewerFormat         8   a newer phalanx made this
+
+The code names the situation for scripts: docs/errors.md lists all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
 
 class PhalanxError(Exception):
-    """The base of all errors: `message` says what failed, `hint` what to do next (may be empty)."""
+    """The base of all errors: `message` says what failed, `hint` what to do next (may be empty).
+
+    `code` names the situation and stays when the words change. Without one it is that of the class.
+    """
 
     exit_code = 1
+    code = "failed"
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", *, code: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if code:
+            self.code = code
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message
@@ -37,8 +47,23 @@ class SpecError(PhalanxError):
     """One or more mistakes in what the user wrote; `message` lists all of them, one a line."""
 
     exit_code = 2
+    code = "spec"
     mistakes: tuple[SpecError, ...] = ()
     """The single ones, if there are several."""
+
+    @classmethod
+    def of(cls, mistakes: Sequence[SpecError], message: str) -> SpecError:
+        """Return one error for these mistakes; its code is theirs if they share one."""
+        codes = {one.code for one in mistakes}
+        every = cls(message, code=codes.pop() if len(codes) == 1 else "several-mistakes")
+        every.mistakes = tuple(mistakes)
+        return every
+
+
+def in_lines(*mistakes: SpecError) -> SpecError:
+    """Return one error with a line for each mistake, its hint included."""
+    texts = (f"{one.message}; {one.hint}" if one.hint else one.message for one in mistakes)
+    return SpecError.of(mistakes, "\n".join(texts))
 
 
 class Mistakes:
@@ -66,15 +91,15 @@ class Mistakes:
         if len(self._found) == 1:
             raise self._found[0]
         if self._found:
-            every = SpecError("\n".join("\n  ".join(filter(None, (one.message, one.hint))) for one in self._found))
-            every.mistakes = tuple(self._found)
-            raise every
+            texts = ("\n  ".join(filter(None, (one.message, one.hint))) for one in self._found)
+            raise SpecError.of(self._found, "\n".join(texts))
 
 
 class CloudError(PhalanxError):
     """The cloud's API refused the request, or did not answer in time."""
 
     exit_code = 3
+    code = "cloud"
     was_refused = False
     """The API answered that it did not do what was asked. Otherwise it may have done it."""
 
@@ -82,48 +107,63 @@ class CloudError(PhalanxError):
 class CloudUnreachable(CloudError):  # noqa: N818 (names the state)
     """The cloud can't be asked anything: there are no credentials, or there is no connection."""
 
+    code = "cloud-unreachable"
+
 
 class StackFailed(CloudError):  # noqa: N818 (names what happened)
     """The stack did not become ready, and was rolled back."""
 
     exit_code = 4
+    code = "stack-failed"
 
 
 class NoCapacity(StackFailed):
     """AWS lacks the machines. The stack was rolled back, and nothing of it is left."""
+
+    code = "no-capacity"
 
 
 class LocalCloudError(PhalanxError):
     """This machine lacks something that the local cloud needs; `hint` has the command that installs or permits it."""
 
     exit_code = 5
+    code = "local-cloud"
 
 
 class NotRunning(LocalCloudError):  # noqa: N818 - a state, not a fault
     """The local cloud is not running, so none of its clusters exists any more."""
+
+    code = "local-cloud-off"
 
 
 class ClusterError(PhalanxError):
     """No such cluster is known, or its head can't be reached."""
 
     exit_code = 6
+    code = "cluster"
 
 
 class ClusterGone(ClusterError):  # noqa: N818 - reads as what happened
     """The cluster was deleted."""
+
+    code = "cluster-gone"
 
 
 class JobError(PhalanxError):
     """A job can't be started, found or followed. (A job that ran and failed ends with its own exit code.)"""
 
     exit_code = 7
+    code = "job"
 
 
 class SharedSilent(JobError):  # noqa: N818 (names the state)
     """The shared directory, where jobs are, does not answer."""
+
+    code = "shared-silent"
 
 
 class NewerFormat(PhalanxError):  # noqa: N818 (names the state)
     """A newer phalanx wrote a cluster's record or roster, which this one neither reads nor changes."""
 
     exit_code = 8
+    code = "newer-format"

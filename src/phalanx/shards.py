@@ -30,6 +30,8 @@ Opener = Callable[[str], BinaryIO]
 class ShardError(Exception):
     """A shard is missing, was cut short, or was changed."""
 
+    code = "bad-shards"
+
 
 @dataclass(frozen=True)
 class File:

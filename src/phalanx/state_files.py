@@ -27,6 +27,7 @@ def cluster_directory(name: str) -> Path:
         raise ClusterError(
             f"'{name}' can't be the name of a cluster",
             "Use letters, digits and dashes; begin with a letter.",
+            code="bad-name",
         )
     return state_directory() / "clusters" / name
 

@@ -13,12 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+from error_codes import raises_code
 from fleet_fakes import until
 from processes import identified, wait_until_gone
 
 from phalanx.errors import ClusterError
 from phalanx.ssh import remote as module
-from phalanx.ssh.remote import ConnectionLost, HostRefused, NotListening, Remote, Silent, classify
+from phalanx.ssh.remote import ConnectionLost, HostRefused, LoginRefused, NotListening, Remote, Silent, classify
 
 # Behaves like OpenSSH: -f -N makes a master that listens on ControlPath; a shell runs the command.
 FAKE_SSH = f"""#!{sys.executable} -IS
@@ -108,7 +109,7 @@ def test_run_gives_status_and_output_over_one_connection(head, bin_directory):
 
 
 def test_a_failing_command_is_reported_with_its_output(head):
-    with pytest.raises(ClusterError, match=r"`echo no >&2; exit 2` on deeplearning-master ended with status 2: no"):
+    with raises_code("command-failed", "`echo no >&2; exit 2`", "deeplearning-master", "2: no"):
         head.run("echo no >&2; exit 2", timeout_s=120)
 
 
@@ -124,7 +125,7 @@ def test_status_255_is_the_command_s_own_while_the_connection_lives(head):
 def test_status_255_without_a_connection_is_a_broken_one(head, bin_directory):
     head.connect()
     master = master_pid(head, bin_directory)
-    with pytest.raises(ConnectionLost, match="the connection to deeplearning-master broke\n"):
+    with raises_code("connection-lost", "deeplearning-master"):
         head.run(f"kill -9 {master}; {gone(master)}; exit 255", timeout_s=120, check=False)
 
 
@@ -132,7 +133,7 @@ def test_a_login_that_breaks_says_so(head, bin_directory):
     """A session of a shared connection ends with 255 and no message when that connection breaks."""
     assert head.interactive("exit 255") == 255
     master = master_pid(head, bin_directory)
-    with pytest.raises(ConnectionLost, match="the connection to deeplearning-master broke"):
+    with raises_code("connection-lost", "deeplearning-master"):
         head.interactive(f"kill -9 {master}; {gone(master)}; exit 255")
 
 
@@ -208,7 +209,7 @@ def test_a_control_directory_of_another_user_is_refused_and_does_not_prevent_clo
     foreign.mkdir(mode=0o777)
     foreign.chmod(0o777)
     monkeypatch.setattr(module, "_control_directories", lambda: [foreign])
-    with pytest.raises(ClusterError, match="not a directory that only this user may access"):
+    with raises_code("unsafe-directory"):
         module.control_directory()
     module.close_all(tmp_path / "ssh_config")
 
@@ -307,7 +308,7 @@ def test_ctrl_c_while_ssh_starts_ends_that_ssh(head, bin_directory, monkeypatch,
     ("shown", "kind", "message"),
     [
         ("Host key verification failed.", HostRefused, "not certified"),
-        ("phalanx@x: Permission denied (publickey).", ClusterError, "does not accept this machine's key"),
+        ("phalanx@x: Permission denied (publickey).", LoginRefused, "does not accept this machine's key"),
         ("ssh: connect to host x port 22: Connection timed out", ConnectionLost, "does not answer"),
         ("ssh: Could not resolve hostname x: Name or service not known", ConnectionLost, "name is unknown"),
         ("phalanx: [Errno 111] Connection refused\nmm_receive_fd: recvmsg", NotListening, "nothing listens there"),

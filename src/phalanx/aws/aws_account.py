@@ -48,8 +48,8 @@ class Account:
     def require_bucket(self, bucket: str, make: bool = False) -> None:  # noqa: ARG002 - the protocol's signature
         from phalanx.aws import buckets
 
-        for reason in buckets.refusals(self.aws, bucket):
-            raise CloudError(reason, "`aws s3 ls` lists your buckets.")
+        for code, reason in buckets.refusals(self.aws, bucket):
+            raise CloudError(reason, "`aws s3 ls` lists your buckets.", code=code)
 
     def require_private_bucket(self, bucket: str) -> PrivateBucket:
         from phalanx.aws import private_buckets

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from phalanx.errors import CloudError, SpecError
+from phalanx.errors import CloudError, Mistakes, SpecError
 from phalanx.plan.mounted_data import MOST_COUNTED, Contents
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_data import mounted, places
@@ -22,20 +22,22 @@ _REGION = "x-amz-bucket-region"
 
 def require_buckets(api: Aws, spec: ClusterSpec) -> None:
     """Raise SpecError with every bucket of `data` that is missing, forbidden to this user, or in another region."""
-    wrong = [reason for place in places(spec.data) for reason in refusals(api, place.bucket, f" ({place.name})")]
-    if wrong:
-        raise SpecError(f"data: {'; '.join(wrong)}", "`aws s3 ls` lists your buckets.")
+    mistakes = Mistakes()
+    for place in places(spec.data):
+        for code, reason in refusals(api, place.bucket, f" ({place.name})"):
+            mistakes.add(SpecError(f"data: {reason}", "`aws s3 ls` lists your buckets.", code=code))
+    mistakes.report()
 
 
-def refusals(api: Aws, bucket: str, entry: str = "") -> Iterator[str]:
-    """Yield what is wrong."""
+def refusals(api: Aws, bucket: str, entry: str = "") -> Iterator[tuple[str, str]]:
+    """Yield what is wrong: an error's code and its message."""
     status, region = look(api, bucket)
     if status == 404:
-        yield f"there is no bucket {bucket}{entry}"
+        yield "no-bucket", f"there is no bucket {bucket}{entry}"
     elif status == 403 and region == api.region:
-        yield f"these AWS credentials may not list the bucket {bucket}{entry}"
+        yield "bucket-denied", f"these AWS credentials may not list the bucket {bucket}{entry}"
     if region != api.region:
-        yield f"the bucket {bucket}{entry} is in {region}, and the cluster in {api.region}"
+        yield "bucket-elsewhere", f"the bucket {bucket}{entry} is in {region}, and the cluster in {api.region}"
 
 
 def look(api: Aws, bucket: str, **more: str) -> tuple[int, str]:

@@ -99,6 +99,7 @@ def _is_complete(api: Aws, change_set_id: str) -> bool:
                 raise CloudError(
                     f"CloudFormation can't compare the stack with the file: {found['Status']} {reason}".rstrip(),
                     "Nothing was changed.",
+                    code="not-compared",
                 )
             time.sleep(api.poll_interval_s)
 

@@ -36,6 +36,7 @@ def mount_targets(api: Aws, file_system: str, cluster: str) -> tuple[MountTarget
         raise SpecError(
             f"file_system: {file_system} does not exist in {api.region}",
             "Remove the line, and `up` creates one.",
+            code="no-file-system",
         )
     found = api.call("efs", "describe_mount_targets", FileSystemId=file_system)["MountTargets"]
     targets = [MountTarget(one["AvailabilityZoneName"], one["VpcId"], _groups(api, one)) for one in found]

@@ -125,6 +125,7 @@ def _image_of(api: Aws, spec: ClusterSpec, described: dict[str, Any] | None) -> 
         raise SpecError(
             f"image: the SSM parameter {parameter} does not exist in {spec.region}",
             "Write another `image`: an alias, or a parameter's path, such as one below /aws/service/deeplearning/ami/.",
+            code="no-image",
         )
     return _require_image(api, image_id)
 
@@ -132,7 +133,9 @@ def _image_of(api: Aws, spec: ClusterSpec, described: dict[str, Any] | None) -> 
 def _require_key_pair(api: Aws, spec: ClusterSpec) -> None:
     if spec.key_pair and not api.exists("ec2", "describe_key_pairs", KeyNames=[spec.key_pair]):
         raise SpecError(
-            f"key_pair: {api.region} has no key pair '{spec.key_pair}'", "`aws ec2 describe-key-pairs` lists them."
+            f"key_pair: {api.region} has no key pair '{spec.key_pair}'",
+            "`aws ec2 describe-key-pairs` lists them.",
+            code="no-key-pair",
         )
 
 
@@ -158,6 +161,7 @@ def _require_placement_group(api: Aws, spec: ClusterSpec) -> None:
         raise SpecError(
             f"placement: {api.region} has no placement group '{spec.placement}'",
             "`aws ec2 describe-placement-groups` lists them; `cluster` makes one.",
+            code="no-placement-group",
         )
 
 
@@ -205,6 +209,7 @@ def _describe_type(api: Aws, instance_type: str, key: str = "type") -> dict[str,
             raise SpecError(
                 f"{key}: {api.region} has no instance type '{instance_type}'",
                 unknown_type_hint(instance_type, api.name),
+                code="no-instance-type",
             ) from error
         raise
 
@@ -262,7 +267,9 @@ def _without_image(api: Aws, name: str, versions: list[str]) -> SpecError:
 
     recipe = name.partition("@")[0]
     if recipe not in recipe_names() and not versions:
-        return SpecError(f"image: there is no recipe '{recipe}'", f"The recipes are: {', '.join(recipe_names())}.")
+        return SpecError(
+            f"image: there is no recipe '{recipe}'", f"The recipes are: {', '.join(recipe_names())}.", code="no-recipe"
+        )
     command = f"phalanx image build {recipe} --cloud {api.name} --region {api.region}"
     if is_local(api.name):
         command = f"phalanx local image build {recipe}"
@@ -271,6 +278,7 @@ def _without_image(api: Aws, name: str, versions: list[str]) -> SpecError:
     return SpecError(
         f"image: {where} has no image of the recipe {name}",
         f"There are: {there}." if there else f"`{command}` makes one.",
+        code="no-image",
     )
 
 
@@ -289,6 +297,7 @@ def _require_image(api: Aws, image_id: str) -> Image:
             f"image: {image_id} is no image that this account can use in {api.region}",
             "Write the id of an AMI of this region that you own, that is public, or that is shared with you, or an SSM "
             "parameter that holds one.",
+            code="no-image",
         )
     return found
 

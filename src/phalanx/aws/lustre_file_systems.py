@@ -38,6 +38,7 @@ def find(api: Aws, file_system: str) -> LustreFileSystem:
         raise SpecError(
             f"file_system: FSx has no Lustre file system {file_system} in {api.region}",
             "Remove the line, and `up` creates one.",
+            code="no-file-system",
         )
     wanted = [{"Name": "network-interface-id", "Values": found.get("NetworkInterfaceIds", [])}]
     interfaces = api.pages("ec2", "describe_network_interfaces", "NetworkInterfaces", Filters=wanted)

@@ -40,4 +40,5 @@ def find() -> str:
         raise SpecError(
             f"ssh_from: {URL} does not say this machine's address: {error}",
             "Write your network in place of auto, such as 203.0.113.7/32.",
+            code="address-unknown",
         ) from error

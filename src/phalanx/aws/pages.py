@@ -28,5 +28,7 @@ def token(service: str, page: Mapping[str, Any], before: Mapping[str, Any]) -> d
     """
     found = {sent: page[name] for name, sent in _TOKENS.items() if page.get(name) and (service, name) != _REPEATED}
     if found and found == before:
-        raise CloudError(f"{service} lists the same page again and again", "Try again; AWS may have a fault.")
+        raise CloudError(
+            f"{service} lists the same page again and again", "Try again; AWS may have a fault.", code="endless-list"
+        )
     return found

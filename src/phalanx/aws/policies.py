@@ -17,7 +17,7 @@ def require_policies(api: Aws, spec: ClusterSpec) -> None:
     boundary = [("permissions_boundary", spec.permissions_boundary)] if spec.permissions_boundary else []
     for key, arn in [*(("policies", arn) for arn in spec.policies or ()), *boundary]:
         if not _may_exist(api, arn):
-            raise SpecError(f"{key}: there is no policy {arn}", "`aws iam list-policies` lists them.")
+            raise SpecError(f"{key}: there is no policy {arn}", "`aws iam list-policies` lists them.", code="no-policy")
 
 
 def _may_exist(api: Aws, arn: str) -> bool:

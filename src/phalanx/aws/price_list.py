@@ -66,7 +66,9 @@ def _on_demand(api: Aws, attributes: Mapping[str, str]) -> float | None:
     try:
         amounts = {amount for product in answer["PriceList"] for amount in _hourly(json.loads(product))}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CloudError(f"its answer has another form ({type(error).__name__}: {error})") from error
+        raise CloudError(
+            f"its answer has another form ({type(error).__name__}: {error})", code="price-list-format"
+        ) from error
     return float(amounts.pop()) if len(amounts) == 1 else None
 
 

@@ -38,16 +38,19 @@ def _require_own(api: Aws, bucket: str, account: str) -> None:
         raise SpecError(
             f"bucket: there is no bucket {bucket}",
             f"Name another bucket, or make it: `{_shell(api)}aws s3 mb s3://{bucket} --region {api.region}`.",
+            code="no-bucket",
         )
     if region != api.region:
         raise SpecError(
             f"bucket: {bucket} is in {region}, and the cluster in {api.region}",
             f"Name another bucket, or make one: `{_shell(api)}aws s3 mb s3://NAME --region {api.region}`.",
+            code="bucket-elsewhere",
         )
     if status == 403:
         raise SpecError(
             f"bucket: these AWS credentials may not list {bucket}, or another account owns it",
             "Name another bucket, or request a policy that allows s3:ListBucket on this bucket.",
+            code="bucket-denied",
         )
 
 
@@ -66,6 +69,7 @@ def _require_block(api: Aws, bucket: str, account: str) -> None:
             f"bucket: {bucket} does not block all public access ({', '.join(missing)})",
             f"Name another bucket, or have this one do so, unless somebody reads it publicly: `{_shell(api)}aws s3api "
             f"put-public-access-block --bucket {bucket} --public-access-block-configuration {settings}`.",
+            code="bucket-public",
         )
 
 
@@ -81,6 +85,7 @@ def _require_no_public_policy(api: Aws, bucket: str) -> None:
             f"bucket: {bucket} has a policy that lets everybody in",
             f"Name another bucket, or have its owner change the policy: `{_shell(api)}aws s3api "
             f"get-bucket-policy --bucket {bucket}` shows it.",
+            code="bucket-public",
         )
 
 
@@ -98,6 +103,7 @@ def _require_encryption(api: Aws, bucket: str) -> dict[str, str]:
             f"bucket: {bucket} does not encrypt what it gets",
             f"Name another bucket, or have this one do so: `{_shell(api)}aws s3api put-bucket-encryption --bucket "
             f"{bucket} --server-side-encryption-configuration {_AES}`.",
+            code="bucket-unencrypted",
         )
     named = {"ServerSideEncryption": default.get("SSEAlgorithm"), "SSEKMSKeyId": default.get("KMSMasterKeyID")}
     return {key: value for key, value in named.items() if value}
@@ -115,6 +121,8 @@ def _ask(api: Aws, service: str, operation: str, asked: str, needed: str, **argu
     except CloudError as error:
         if is_denied(error.__cause__):
             raise SpecError(
-                f"bucket: these AWS credentials may not {asked}", f"Request a policy that allows {needed}."
+                f"bucket: these AWS credentials may not {asked}",
+                f"Request a policy that allows {needed}.",
+                code="bucket-denied",
             ) from error
         raise

@@ -56,31 +56,47 @@ def translate(error: Exception, action: str, where: str) -> CloudError:
         return refused
     if isinstance(error, (boto.NoCredentialsError, boto.PartialCredentialsError)):
         return CloudUnreachable(
-            "no AWS credentials were found", f"{_LOG_IN} Or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+            "no AWS credentials were found",
+            f"{_LOG_IN} Or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+            code="no-credentials",
         )
     if isinstance(error, (boto.ProfileNotFound, boto.NoRegionError)):
-        return CloudUnreachable(str(error), "`aws configure list-profiles` lists the profiles.")
+        return CloudUnreachable(str(error), "`aws configure list-profiles` lists the profiles.", code="aws-profile")
     if isinstance(error, (boto.SSOTokenLoadError, boto.UnauthorizedSSOTokenError, boto.TokenRetrievalError)):
-        return CloudUnreachable("the AWS single sign-on session has ended", "Run `aws sso login`.")
+        return CloudUnreachable(
+            "the AWS single sign-on session has ended", "Run `aws sso login`.", code="login-expired"
+        )
     if isinstance(error, (boto.HTTPClientError, boto.ConnectionError)):
         return CloudUnreachable(
-            f"{where} does not answer ({action}): {error}", "Check the network connection and the region's name."
+            f"{where} does not answer ({action}): {error}",
+            "Check the network connection and the region's name.",
+            code="cloud-unreachable",
         )
-    return CloudError(f"{action} failed: {error}")
+    return CloudError(f"{action} failed: {error}", code="call-failed")
 
 
 def _refused(error: Exception, action: str) -> CloudError:
     kind, text = code(error), message(error)
     if kind in _EXPIRED:
-        return CloudError(f"the AWS credentials have expired ({action})", "Run `aws sso login`, or fetch new ones.")
+        return CloudError(
+            f"the AWS credentials have expired ({action})",
+            "Run `aws sso login`, or fetch new ones.",
+            code="login-expired",
+        )
     if kind in _BAD_KEY:
-        return CloudError(f"AWS does not know these credentials ({action}: {kind})", _LOG_IN)
+        return CloudError(
+            f"AWS does not know these credentials ({action}: {kind})", _LOG_IN, code="unknown-credentials"
+        )
     if kind in _DENIED:
         named = _ACTION.search(text)
         allowed = named["action"] if named else action
         return CloudError(
-            f"these AWS credentials may not call {allowed}: {text}", f"Request a policy that allows {allowed}."
+            f"these AWS credentials may not call {allowed}: {text}",
+            f"Request a policy that allows {allowed}.",
+            code="not-authorized",
         )
     if kind in _THROTTLED:
-        return CloudError(f"AWS throttled {action}, even after retries: {text}", "Try again in a minute.")
-    return CloudError(f"{action} was refused ({kind}): {text}")
+        return CloudError(
+            f"AWS throttled {action}, even after retries: {text}", "Try again in a minute.", code="throttled"
+        )
+    return CloudError(f"{action} was refused ({kind}): {text}", code="cloud-refused")

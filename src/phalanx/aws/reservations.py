@@ -22,6 +22,7 @@ def find(api: Aws, spec: ClusterSpec) -> Reservation | None:
         raise SpecError(
             f"capacity: {spec.reservation} does not exist in {api.region}",
             "`aws ec2 describe-capacity-reservations` lists them.",
+            code="no-reservation",
         )
     return _reservation(answer["CapacityReservations"][0])
 

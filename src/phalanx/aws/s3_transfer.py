@@ -24,6 +24,8 @@ _URL = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<key
 class S3TransferError(PhalanxError):
     """A copy from or to S3 was refused, or ended early. What is complete stays."""
 
+    code = "not-copied"
+
 
 @dataclass(frozen=True)
 class Copied:
@@ -44,7 +46,9 @@ class Store:
     def __init__(self, cloud: Aws, url: str, make: bool = False) -> None:
         found = _URL.fullmatch(url)
         if found is None:
-            raise S3TransferError(f"'{url}' is not an S3 URL", "Write one such as s3://my-bucket/prefix.")
+            raise S3TransferError(
+                f"'{url}' is not an S3 URL", "Write one such as s3://my-bucket/prefix.", code="not-s3-url"
+            )
         self.url, self.key = url, found["key"] or ""
         self._keys: Callable[[], Credentials] = cloud.user_keys
         cloud.site.require_bucket(found["bucket"], make)

@@ -20,7 +20,7 @@ _OTHER_BUCKET = "Name another bucket, or find out who may write to this one: `aw
 def require_change_set(api: Aws, named: dict[str, str], template: str | InBucket) -> None:
     """Raise StackFailed if the change set has another template than the document."""
     if isinstance(template, InBucket) and not _is_read(api, named, template.document):
-        raise StackFailed(f"{_replaced(template)}. Nothing was changed", _hint(template))
+        raise StackFailed(f"{_replaced(template)}. Nothing was changed", _hint(template), code="document-replaced")
 
 
 def required_stack(api: Aws, stack_id: str, template: str | InBucket) -> str:
@@ -36,7 +36,7 @@ def required_stack(api: Aws, stack_id: str, template: str | InBucket) -> str:
     except BaseException:
         _deleted(api, stack_id)
         raise
-    raise StackFailed(f"{reason}. {_deleted(api, stack_id)}", hint)
+    raise StackFailed(f"{reason}. {_deleted(api, stack_id)}", hint, code="document-replaced")
 
 
 def _is_read(api: Aws, named: dict[str, str], document: str) -> bool:

@@ -28,7 +28,9 @@ class _Recorder:
             # Never closed: clients live as long as the process. O_APPEND keeps lines of several processes whole.
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise CloudError(f"{VARIABLE}: can't write {path}: {error.strerror}", "Name a file, or unset it.") from None
+            raise CloudError(
+                f"{VARIABLE}: can't write {path}: {error.strerror}", "Name a file, or unset it.", code="cannot-write"
+            ) from None
 
     def listen(self, events: Any) -> None:
         events.register("before-parameter-build", self._note_parameters)

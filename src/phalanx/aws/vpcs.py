@@ -61,6 +61,7 @@ def with_endpoints(
         raise SpecError(
             f"network: access can't be private in {wanted[0]}, which has no endpoint for {services}",
             f"These zones have all: {', '.join(able)}." if able else "Choose another `region`, or public access.",
+            code="no-endpoint-service",
         )
     return able
 
@@ -81,6 +82,7 @@ def _described(api: Aws, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         raise SpecError(
             "\n".join(f"network: {api.region} has no subnet {name}" for name in missing),
             "`aws ec2 describe-subnets` lists them.",
+            code="no-subnet",
         )
     return found
 

@@ -14,6 +14,7 @@ if _python_handles_it := signal.getsignal(signal.SIGINT) is signal.default_int_h
 
 import functools
 import gc
+import itertools
 import os
 import sys
 from contextlib import AbstractContextManager
@@ -122,7 +123,7 @@ def execute(arguments: list[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        return _report_misuse(error)
+        return _report_misuse(error, _wants_json(context) or "--json" in itertools.takewhile("--".__ne__, arguments))
     except click.Abort:
         # No, or Ctrl-C, at a question: all commands ask before they do anything.
         click.echo("cancelled; nothing was changed", err=True)
@@ -135,11 +136,11 @@ def execute(arguments: list[str]) -> int:
         _drop_output()
         return 141
     except PhalanxError as error:
-        return _report(error, _debugging(context))
+        return _report(error, context)
     except OSError as error:
-        return _report_os_error(error, _debugging(context))
+        return _report_os_error(error, context)
     except Exception as error:
-        return _report_unexpected(error, _debugging(context))
+        return _report_unexpected(error, context)
 
 
 @functools.cache
@@ -153,19 +154,19 @@ def _show_wait(what: str) -> AbstractContextManager[object]:
     return _waits()(what)
 
 
-def _report_os_error(error: OSError, debug: bool) -> int:
+def _report_os_error(error: OSError, context: click.Context | None) -> int:
     """Report an error of the system, such as a full disk, an unwritable directory or a missing program."""
     if error.filename:
         hint = "Set PHALANX_STATE_DIR to use another directory." if _is_state(error.filename) else ""
-        return _report(PhalanxError(f"{error.filename}: {error.strerror}", hint), debug)
+        return _report(PhalanxError(f"{error.filename}: {error.strerror}", hint, code="os-error"), context)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return _report_unexpected(error, debug)
+        return _report_unexpected(error, context)
     try:
         sys.stdout.flush()
     except OSError:
         _drop_output()
     hint = "The disk of the output or of the state directory is full."
-    return _report(PhalanxError(f"can't write: {error.strerror}", hint), debug)
+    return _report(PhalanxError(f"can't write: {error.strerror}", hint, code="cannot-write"), context)
 
 
 def _drop_output() -> None:
@@ -184,11 +185,17 @@ def _debugging(context: click.Context | None) -> bool:
     return bool(context and context.obj and context.obj.get("debug"))
 
 
-def _report_misuse(error: click.ClickException) -> int:
+def _wants_json(context: click.Context | None) -> bool:
+    return bool(context and context.obj and context.obj.get("json"))
+
+
+def _report_misuse(error: click.ClickException, as_json: bool) -> int:
     context = getattr(error, "ctx", None)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return error.exit_code
+    if as_json:
+        _print_as_json(PhalanxError(error.format_message(), code="usage"))
     _print_error(error.format_message())
     if context is not None:
         click.echo(
@@ -227,19 +234,38 @@ def _print_traceback(error: Exception) -> None:
     traceback.print_exception(error)
 
 
-def _report(error: PhalanxError, debug: bool) -> int:
-    if debug:
+def _report(error: PhalanxError, context: click.Context | None) -> int:
+    if _debugging(context):
         _print_traceback(error)
+    if _wants_json(context):
+        _print_as_json(error)
     _print_error(error.message, error.hint)
     return error.exit_code
 
 
-def _report_unexpected(error: Exception, debug: bool) -> int:
-    if debug:
-        _print_traceback(error)
-    else:
-        _print_error(f"{type(error).__name__}: {error}", _UNEXPECTED)
+def _report_unexpected(error: Exception, context: click.Context | None) -> int:
+    unexpected = PhalanxError(f"{type(error).__name__}: {error}", _UNEXPECTED, code="unexpected")
+    if not _debugging(context):
+        return _report(unexpected, context)
+    _print_traceback(error)
+    if _wants_json(context):
+        _print_as_json(unexpected)
     return 1
+
+
+def _print_as_json(error: PhalanxError) -> None:
+    """Print the error where a command with --json prints its result, with every mistake among its `problems`."""
+    from phalanx.cli.console import print_json  # here, because few commands fail
+
+    problems = [_described(one) for one in getattr(error, "mistakes", ()) or (error,)]
+    try:
+        print_json({"error": {**_described(error), "problems": problems}})
+    except OSError:  # standard error still has it
+        _drop_output()
+
+
+def _described(error: PhalanxError) -> dict[str, str]:
+    return {"code": error.code, "message": error.message, "hint": error.hint}
 
 
 def _print_error(text: str, hint: str = "") -> None:

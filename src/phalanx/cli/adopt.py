@@ -87,14 +87,18 @@ def command(
     elif name:
         cluster, roster = adopt(connection.connect(cloud or "aws", region), name, identity)
     else:
-        raise SpecError("which cluster?", "Write its name, or --emr with the id of an EMR cluster.")
+        raise SpecError(
+            "which cluster?", "Write its name, or --emr with the id of an EMR cluster.", code="which-cluster"
+        )
     say(f"Cluster {cluster.name} is known here now: {len(roster.nodes)} of {counted(roster.requested, 'node')}.")
     say("Next: `phalanx status`, `phalanx run -- python train.py`, `phalanx ssh`, `phalanx down`.")
 
 
 def _adopt_emr(cluster_id: str, cloud: str, region: str, wanted: Wanted, yes: bool) -> tuple[Cluster, Roster]:
     if cloud not in EMR_CLOUDS:
-        raise SpecError(f"--cloud {cloud} has no EMR clusters", "Write --cloud emr, or --cloud local-emr.")
+        raise SpecError(
+            f"--cloud {cloud} has no EMR clusters", "Write --cloud emr, or --cloud local-emr.", code="not-emr"
+        )
     if not yes:
         require_terminal()
     started_s = time.monotonic()

@@ -45,6 +45,7 @@ def _refuse_the_internet(source: str, before: list[str]) -> None:
         raise SpecError(
             f"NETWORK: {source} beside {', '.join(before)}, which may already, opens ssh to the whole internet",
             "Run `phalanx allow anywhere` if that is what you want.",
+            code="open-to-all",
         )
 
 
@@ -53,7 +54,7 @@ def _source(network: str, cloud: str) -> str:
     try:
         checked = checks.network(network)
     except checks.WrongError as error:
-        raise SpecError(f"NETWORK: {error.what}", error.hint) from None
+        raise SpecError(f"NETWORK: {error.what}", error.hint, code=error.code) from None
     if checked == checks.AUTO:
         return f"{own_address.of(cloud)}/32"
     return checks.EVERYWHERE if checked == checks.ANYWHERE else checked

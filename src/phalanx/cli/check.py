@@ -93,7 +93,11 @@ def _result(cluster: Cluster, spec: JobSpec) -> bytes:
         raise
     if status is None or status.exit_code != 0 or not parts:
         reason = status.message if status else "it ended without a status"
-        raise JobError(f"the network can't be measured: {reason}", f"`phalanx logs {job.id}` shows its output.")
+        raise JobError(
+            f"the network can't be measured: {reason}",
+            f"`phalanx logs {job.id}` shows its output.",
+            code="not-measured",
+        )
     return b"".join(parts)
 
 

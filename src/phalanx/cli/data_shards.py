@@ -112,6 +112,8 @@ def _explained(directory: Path, hint: str = "") -> Iterator[None]:
     try:
         yield
     except (PackError, ShardError) as error:
-        raise PhalanxError(*error.args) from error
+        raise PhalanxError(*error.args, code=error.code) from error
     except OSError as error:
-        raise PhalanxError(f"{error.filename or directory}: {error.strerror or error}", hint) from error
+        raise PhalanxError(
+            f"{error.filename or directory}: {error.strerror or error}", hint, code="os-error"
+        ) from error

@@ -10,7 +10,15 @@ import click
 
 from phalanx import connection
 from phalanx.cli.console import confirm, duration, note, print_json, require_terminal, say
-from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debug_option, load_cluster, verbose_option
+from phalanx.cli.options import (
+    DEFAULT_FILE,
+    cluster_name,
+    cluster_option,
+    debug_option,
+    json_option_of,
+    load_cluster,
+    verbose_option,
+)
 from phalanx.cli.progress import Watch
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.take_down import TakeDown, forget
@@ -33,7 +41,7 @@ if TYPE_CHECKING:
     help="Whether to keep the shared directory; default: as phalanx.yaml specifies.",
 )
 @verbose_option
-@click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON.")
+@json_option_of("Print the final state as JSON.")
 @debug_option
 def command(name: str | None, file: Path | None, yes: bool, keep: str | None, verbose: bool, as_json: bool) -> int:
     """Delete the cluster, wait, and prove that nothing is left.
@@ -112,7 +120,9 @@ def where(name: str | None, file: Path | None) -> tuple[str, str, str] | None:
             raise
     spec = load(path)
     if spec.name != wanted:
-        raise ClusterError(f"no cluster '{wanted}' is known on this machine", f"{path} describes '{spec.name}'.")
+        raise ClusterError(
+            f"no cluster '{wanted}' is known on this machine", f"{path} describes '{spec.name}'.", code="no-cluster"
+        )
     return spec.name, spec.cloud, spec.region
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from phalanx.cli.console import note, print_json, say
-from phalanx.cli.options import debug_option
+from phalanx.cli.options import debug_option, json_option_of
 from phalanx.errors import SpecError
 from phalanx.template.emr.scripts import texts
 
@@ -21,7 +21,7 @@ from phalanx.template.emr.scripts import texts
     show_default=True,
     help="Write them to this directory.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the paths as JSON.")
+@json_option_of("Print the paths as JSON.")
 @debug_option
 def command(output: Path, as_json: bool) -> None:
     """Write two scripts for an EMR cluster of your own: emr_efs_bootstrap.sh and metadata_setup.sh.
@@ -43,7 +43,7 @@ def command(output: Path, as_json: bool) -> None:
             path.write_text(text)
             path.chmod(0o755)
     except OSError as error:
-        raise SpecError(f"can't write to {output}: {error.strerror}") from error
+        raise SpecError(f"can't write to {output}: {error.strerror}", code="cannot-write") from error
     if as_json:
         print_json([str(path) for path in written])
         return

@@ -59,7 +59,9 @@ def command(by: int, name: str | None, file: Path | None, as_json: bool) -> None
     if running is None or running.stopped:
         due_s = forgotten.due_s(state, running)
         if due_s is None:
-            raise ClusterError(f"cluster {cluster.name} has no nodes", "`phalanx up` starts them, with a new lease.")
+            raise ClusterError(
+                f"cluster {cluster.name} has no nodes", "`phalanx up` starts them, with a new lease.", code="no-nodes"
+            )
         cloud.machines.keep_until(cluster.name, due_s := max(now, due_s) + by)
         _report(cluster.name, "removal", f"The stack of stopped cluster {cluster.name} is deleted", due_s, as_json)
         return

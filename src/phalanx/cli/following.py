@@ -119,6 +119,7 @@ def _print_or_refuse(job: Job, line: OutputLine, printer: _Printer) -> None:
         raise JobError(
             f"can't write the output of job {job.id}: {error.strerror}",
             f"The job continues: `phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it.",
+            code="cannot-write",
         ) from error
 
 

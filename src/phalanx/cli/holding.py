@@ -33,7 +33,11 @@ def until_interrupted(connection: subprocess.Popen[bytes], service: Service | No
     except KeyboardInterrupt:
         note("")
         return
-    raise ClusterError("the connection broke, and the port is no longer forwarded", "`phalanx status` shows more.")
+    raise ClusterError(
+        "the connection broke, and the port is no longer forwarded",
+        "`phalanx status` shows more.",
+        code="connection-lost",
+    )
 
 
 def job_or_newest(cluster: Cluster, reference: str | None) -> Job | None:

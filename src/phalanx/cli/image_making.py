@@ -137,4 +137,5 @@ def require_unused(name: str, field: str, value: str) -> None:
         raise LocalCloudError(
             f"{name} is in use by {' and '.join(users)}",
             f"Delete them first: `phalanx down` in the directory of {names}" if names else "Terminate them first.",
+            code="image-in-use",
         )

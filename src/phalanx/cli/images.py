@@ -84,6 +84,7 @@ def _build_recipe(name: str, base: str | None, again: bool, verbose: bool, as_js
         raise LocalCloudError(
             f"there is no system or recipe '{name}'",
             f"Systems: {', '.join(images.buildable())}. Recipes: {', '.join(recipe_names())}.",
+            code="no-recipe",
         )
     chosen = recipe(name)
     below = image_making.local_base(chosen, base)

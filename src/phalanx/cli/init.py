@@ -35,11 +35,11 @@ def command(cloud: str, name: str | None, file: Path, force: bool) -> None:
       phalanx init --cloud aws --name vision
     """
     if file.exists() and not force:
-        raise SpecError(f"{file} exists already", "Edit it, or overwrite it with --force.")
+        raise SpecError(f"{file} exists already", "Edit it, or overwrite it with --force.", code="file-exists")
     try:
         file.write_text(init_text(_checked(name or _directory_name()), cloud))
     except OSError as error:
-        raise SpecError(f"can't write {file}: {error.strerror}") from error
+        raise SpecError(f"can't write {file}: {error.strerror}", code="cannot-write") from error
     say(f"Wrote {file}. Next: `phalanx plan` shows what `up` would create, `phalanx up` creates it.")
 
 
@@ -48,7 +48,9 @@ def _checked(name: str) -> str:
     try:
         return KEYS["name"].accept(name, {})
     except WrongError as wrong:
-        raise SpecError(f"--name: {wrong.what}", f"{wrong.hint[:1].upper()}{wrong.hint[1:]}.") from None
+        raise SpecError(
+            f"--name: {wrong.what}", f"{wrong.hint[:1].upper()}{wrong.hint[1:]}.", code=wrong.code
+        ) from None
 
 
 def _directory_name() -> str:

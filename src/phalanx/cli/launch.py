@@ -11,7 +11,7 @@ import click
 
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.job_options import pairs
-from phalanx.cli.options import complete_clusters, debug_option, load_cluster, via_option
+from phalanx.cli.options import complete_clusters, debug_option, json_option_of, load_cluster, via_option
 from phalanx.cli.starting import print_processes, start
 from phalanx.errors import SpecError
 from phalanx.jobs import hosts_file
@@ -123,7 +123,7 @@ def _here(name: str) -> str:
 @click.option("--name", "--jobname", "job_name", help="A name for the job, by which other commands find it.")
 @click.option("--detach", is_flag=True, help="Start the job and return; `logs -f` follows it later.")
 @click.option("--dry-run", is_flag=True, help="Print the processes that would be started; start nothing.")
-@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
+@json_option_of("With --dry-run: print JSON.")
 @debug_option
 @click.argument("argv", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, detach: bool, **chosen: Any) -> int:
@@ -169,7 +169,11 @@ def _hosts(cluster: Cluster, kind: str, hostfile: Path | None) -> tuple[str, ...
     """Return the nodes to use; () means all. The roster is read only if it is needed."""
     if kind == "local":
         if hostfile:
-            raise SpecError(f"--launcher local takes no hosts file ({hostfile})", "It runs everything on the head.")
+            raise SpecError(
+                f"--launcher local takes no hosts file ({hostfile})",
+                "It runs everything on the head.",
+                code="conflicting-options",
+            )
         return (cluster.roster().head.name,)
     if not hostfile or hosts_file.is_nodes_own(hostfile):
         return ()

@@ -79,7 +79,7 @@ def env(region: str) -> None:
       aws emr ssh --cluster-id j-0123456789ABC --key-pair-file my-key.pem
     """
     if endpoint.find() is None:
-        raise LocalCloudError("the local cloud is not running", "Start it: phalanx local start")
+        raise LocalCloudError("the local cloud is not running", "Start it: phalanx local start", code="local-cloud-off")
     say(endpoint.shell_lines(region).rstrip())
 
 

@@ -34,6 +34,8 @@ def members_by_name(name: str | None, file: Path | None, nodes: tuple[str, ...])
     """Return the chosen nodes' instances by name."""
     cluster = load_cluster(name, file)
     if not is_local(cluster.cloud):
-        raise LocalCloudError(f"{cluster.name} is not on the local cloud", "AWS's nodes can't be changed like this.")
+        raise LocalCloudError(
+            f"{cluster.name} is not on the local cloud", "AWS's nodes can't be changed like this.", code="not-local"
+        )
     cluster.require_ready()
     return {node.name: node.instance_id for node in cluster.members(nodes)}

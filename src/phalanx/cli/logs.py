@@ -66,7 +66,7 @@ def _require(rank: str, cluster: Cluster, job: Job) -> None:
     lines = cluster.remote().run(command, timeout_s=20, check=False).stdout.splitlines()
     labels = {label for label in map(_label, lines) if label is not None}
     if rank not in labels:
-        raise JobError(f"job {job.id} has no process '{rank}'", _listed(labels))
+        raise JobError(f"job {job.id} has no process '{rank}'", _listed(labels), code="no-process")
 
 
 def _label(line: bytes) -> str | None:

@@ -21,7 +21,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 def _debug(context: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
-        context.find_root().obj = {"debug": True}
+        context.find_root().ensure_object(dict)["debug"] = True
 
 
 debug_option = click.option(
@@ -55,7 +55,20 @@ via_option = click.option(
     help="Pass this to the batch system unchanged: a queue, a time limit. Repeatable.",
 )
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show each resource and node, on a terminal too.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+def _json(context: click.Context, _: click.Parameter, value: bool) -> bool:
+    """Have errors reported as JSON, too."""
+    context.find_root().ensure_object(dict)["json"] = value
+    return value
+
+
+def json_option_of(what: str) -> Callable[[Decorated], Decorated]:
+    """Return the option --json, as the parameter `as_json`. `what` it prints goes into the help."""
+    return click.option("--json", "as_json", is_flag=True, is_eager=True, callback=_json, help=what)
+
+
+json_option = json_option_of("Print JSON instead of a table.")
 
 
 def cluster_option(function: Decorated) -> Decorated:

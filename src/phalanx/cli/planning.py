@@ -77,5 +77,5 @@ def _from_tables(spec: ClusterSpec, why: str) -> Facts:
     facts = offline_facts(spec, not_asked=why)
     if facts is None:
         hint = f"{unknown_type_hint(spec.type, spec.cloud)} The cloud, which may know it, was not asked: {why}."
-        raise SpecError(f"type: the sizes of {spec.type} are not known here", hint)
+        raise SpecError(f"type: the sizes of {spec.type} are not known here", hint, code="unknown-sizes")
     return facts

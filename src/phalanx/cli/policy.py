@@ -52,7 +52,7 @@ def _print(whole: dict[str, Any], part: int | None) -> None:
     """Print a policy or a part of it; tell of parts if IAM takes it in no other way."""
     pieces = parts(whole)
     if part is not None and part > len(pieces):
-        raise SpecError(f"--part {part}: there are {len(pieces)} parts", "Use a smaller number.")
+        raise SpecError(f"--part {part}: there are {len(pieces)} parts", "Use a smaller number.", code="out-of-range")
     print_json(whole if part is None else pieces[part - 1])
     if part is None and len(pieces) > 1:
         words = ", ".join(f"`--part {number}`" for number in range(1, len(pieces) + 1))

@@ -12,7 +12,7 @@ import click
 from phalanx.cli.console import note
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.job_options import chosen_fields, job_options
-from phalanx.cli.options import cluster_option, debug_option, load_cluster, via_option
+from phalanx.cli.options import cluster_option, debug_option, json_option_of, load_cluster, via_option
 from phalanx.cli.starting import print_processes, start
 from phalanx.jobs.job import JobSpec
 from phalanx.jobs.launcher_choice import DEFAULT, choose
@@ -131,7 +131,7 @@ def _launcher_options(command: Any) -> Any:
 )
 @click.option("--detach", is_flag=True, help="Start the job and return; `logs -f` follows it later.")
 @click.option("--dry-run", is_flag=True, help="Print the processes that would be started; start nothing.")
-@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
+@json_option_of("With --dry-run: print JSON.")
 @debug_option
 @click.argument("argv", metavar="[--] COMMAND...", nargs=-1, type=click.UNPROCESSED)
 def command(

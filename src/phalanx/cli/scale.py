@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from phalanx.cli.console import confirm, duration, note, print_json, require_terminal, say
-from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.cli.options import cluster_option, debug_option, json_option_of, load_cluster
 from phalanx.cli.status import absent, describe
 from phalanx.cluster.scaling import Scaling
 from phalanx.counts import counted
@@ -20,7 +20,7 @@ from phalanx.counts import counted
 @cluster_option
 @click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 @click.option("--force", is_flag=True, help="Also remove nodes that running jobs use; those jobs end.")
-@click.option("--json", "as_json", is_flag=True, help="Print the final state as JSON.")
+@json_option_of("Print the final state as JSON.")
 @debug_option
 def command(nodes: int, name: str | None, file: Path | None, yes: bool, force: bool, as_json: bool) -> int:
     """Grow or shrink the cluster to NODES machines, the head included, and wait until they are members.

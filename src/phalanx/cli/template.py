@@ -41,5 +41,5 @@ def command(file: Path, output: Path | None, bootstrap_action: bool, offline: bo
     try:
         output.write_text(text)
     except OSError as error:
-        raise SpecError(f"can't write {output}: {error.strerror}") from error
+        raise SpecError(f"can't write {output}: {error.strerror}", code="cannot-write") from error
     note(f"Wrote {len(text):,} bytes to {output}.")

@@ -100,7 +100,11 @@ def _environment(cluster: Cluster, name: str) -> str:
     for made in made_environments(cluster):
         if made.complete and made.digest == digest:
             return made.path
-    raise SpecError(f"cluster {cluster.name} has no environment of the recipe {name}", f"phalanx recipes --make {name}")
+    raise SpecError(
+        f"cluster {cluster.name} has no environment of the recipe {name}",
+        f"phalanx recipes --make {name}",
+        code="no-environment",
+    )
 
 
 def _names(path: str | None) -> list[str] | None:
@@ -110,9 +114,13 @@ def _names(path: str | None) -> list[str] | None:
     try:
         names = guest_file.read(Path(path), _LARGEST_BYTES).decode().split()
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"can't read the workers file {path}: {error}") from None
+        raise SpecError(f"can't read the workers file {path}: {error}", code="cannot-read") from None
     if not names:
-        raise SpecError(f"the workers file {path} names no host", "Without --workers_file_path, all nodes are used.")
+        raise SpecError(
+            f"the workers file {path} names no host",
+            "Without --workers_file_path, all nodes are used.",
+            code="hosts-file",
+        )
     return names
 
 
@@ -126,7 +134,7 @@ def _write_here(_: Cluster, directory: str, files: dict[str, str]) -> None:
         for name, text in files.items():
             (Path(directory) / name).write_text(text)
     except OSError as error:
-        raise SpecError(f"can't write the scripts to {directory}: {error}") from None
+        raise SpecError(f"can't write the scripts to {directory}: {error}", code="cannot-write") from None
 
 
 def _write_there(cluster: Cluster, directory: str, files: dict[str, str]) -> None:

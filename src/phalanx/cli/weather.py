@@ -47,8 +47,10 @@ def weather(seed: str | None, only: tuple[str, ...], speed: float, as_json: bool
         answer = endpoint.weather(*settings)
     except LocalCloudError as error:
         if not settings:
-            raise LocalCloudError(error.message, "`phalanx local weather off` removes it.") from error
-        raise SpecError(f"there is no such weather: {error.message}", "See `phalanx local weather --help`.") from error
+            raise LocalCloudError(error.message, "`phalanx local weather off` removes it.", code=error.code) from error
+        raise SpecError(
+            f"there is no such weather: {error.message}", "See `phalanx local weather --help`.", code="no-weather"
+        ) from error
     known = answer.pop("known")
     print_json(answer) if as_json else _print(answer, known)
 

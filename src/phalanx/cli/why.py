@@ -44,7 +44,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     """
     found = where(name, file)
     if found is None:
-        raise ClusterError("this machine knows no cluster", "Run `phalanx init`, then `phalanx up`.")
+        raise ClusterError("this machine knows no cluster", "Run `phalanx init`, then `phalanx up`.", code="no-cluster")
     wanted, cloud, region = found
     diagnosis = _with_quota(diagnose(_evidence(wanted, cloud, region)), *found, file)
     if as_json:
@@ -60,7 +60,9 @@ def _evidence(name: str, cloud: str, region: str) -> Any:
     found = evidence.kept(name) if state is None else evidence.collect(at, state)
     if found is None:
         raise ClusterError(
-            f"there is no cluster {name}, and no failed creation of it is known", "`phalanx up` makes it."
+            f"there is no cluster {name}, and no failed creation of it is known",
+            "`phalanx up` makes it.",
+            code="no-cluster",
         )
     return found
 

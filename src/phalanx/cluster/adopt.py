@@ -29,10 +29,14 @@ def adopt(cloud: Aws, name: str, identity: Path | None = None) -> tuple[Cluster,
     """
     state = stacks.describe(cloud, name)
     if state is None:
-        raise CloudError(f"there is no stack {name} in {cloud.region}", "Choose another --region or --cloud.")
+        raise CloudError(
+            f"there is no stack {name} in {cloud.region}", "Choose another --region or --cloud.", code="no-stack"
+        )
     require_ours(state)
     if not state.ready:
-        raise CloudError(f"stack {name} is {state.status}", "Only a cluster that is ready can be adopted.")
+        raise CloudError(
+            f"stack {name} is {state.status}", "Only a cluster that is ready can be adopted.", code="cluster-not-ready"
+        )
     _refuse_another(name, state)
     _take_key(name, state.parameters.get("SshPublicKey", ""), identity)
     return record_ready(cloud, state, settings(cloud, state))
@@ -48,6 +52,7 @@ def _refuse_another(name: str, state: StackState) -> None:
         raise ClusterError(
             f"this machine already knows another cluster {name}: {known.stack_id}",
             f"`phalanx down -c {name}` deletes that one; or adopt this one with another XDG_STATE_HOME.",
+            code="cluster-exists",
         )
 
 
@@ -56,6 +61,7 @@ def _take_key(name: str, accepted: str, identity: Path | None) -> None:
         raise ClusterError(
             f"cluster {name} accepts no key as its job user: its parameter SshPublicKey is empty",
             "Create the stack again with your public key there.",
+            code="no-public-key",
         )
     if keys.public(name).split()[:2] == accepted.split()[:2]:
         return
@@ -66,6 +72,7 @@ def _take_key(name: str, accepted: str, identity: Path | None) -> None:
     raise ClusterError(
         f"cluster {name} accepts the key {accepted[:40]}…, and {looked} has no private key to it without a passphrase",
         "Choose the file of the private key with -i.",
+        code="no-private-key",
     )
 
 

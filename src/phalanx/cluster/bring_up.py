@@ -87,6 +87,7 @@ def _refuse_adopted(found: StackState) -> None:
         raise ClusterError(
             f"cluster {found.name} is the adopted EMR cluster {found.emr_cluster}, which no file describes",
             "`phalanx run` uses it, and `phalanx down` gives it back. Choose another `name` for a new cluster.",
+            code="adopted-cluster",
         )
 
 

@@ -63,6 +63,8 @@ class ControlPlane(Protocol):
 class UnknownNodeError(ClusterError):
     """No member of the cluster has this name."""
 
+    code = "no-node"
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -105,6 +107,7 @@ class Cluster:
             raise ClusterError(
                 f"{path} is damaged: {error}",
                 "Run `phalanx down` in the directory of its phalanx.yaml; it needs no record.",
+                code="damaged-record",
             ) from None
 
     @property
@@ -200,7 +203,11 @@ class Cluster:
     def require_ready(self) -> None:
         """Raise ClusterError unless the cluster is ready."""
         if not self.ready:
-            raise ClusterError(f"cluster {self.name} is not ready", "Run `phalanx up` to follow its creation.")
+            raise ClusterError(
+                f"cluster {self.name} is not ready",
+                "Run `phalanx up` to follow its creation.",
+                code="cluster-not-ready",
+            )
 
     def _connected(self) -> ControlPlane:
         assert self.control is not None, "a cluster needs `control` before it is used"
@@ -234,8 +241,10 @@ def _only_known() -> str:
     if len(names) == 1:
         return names[0]
     if not names:
-        raise ClusterError("this machine knows no cluster", "Run `phalanx init`, then `phalanx up`.")
-    raise ClusterError(f"which cluster? This machine knows {', '.join(names)}", "Choose one with -c NAME.")
+        raise ClusterError("this machine knows no cluster", "Run `phalanx init`, then `phalanx up`.", code="no-cluster")
+    raise ClusterError(
+        f"which cluster? This machine knows {', '.join(names)}", "Choose one with -c NAME.", code="which-cluster"
+    )
 
 
 def _unknown(name: str) -> ClusterError:
@@ -244,6 +253,10 @@ def _unknown(name: str) -> ClusterError:
 
     near = difflib.get_close_matches(name, names, 1)
     if near:
-        return ClusterError(f"no cluster '{name}' is known here; did you mean '{near[0]}'?", "`phalanx up` makes one.")
+        return ClusterError(
+            f"no cluster '{name}' is known here; did you mean '{near[0]}'?",
+            "`phalanx up` makes one.",
+            code="no-cluster",
+        )
     listed = f"Known: {', '.join(names)}." if names else "`phalanx up` makes one."
-    return ClusterError(f"no cluster '{name}' is known on this machine", listed)
+    return ClusterError(f"no cluster '{name}' is known on this machine", listed, code="no-cluster")

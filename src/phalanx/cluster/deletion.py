@@ -52,7 +52,7 @@ class Deletion:
             # A network interface in use by Lambda or EFS is often free at the second try (docs/aws-behaviour.md 1.22).
             follower = yield from self._delete()
         if self._stuck(follower):
-            raise CloudError(*self._why_stuck(follower, resources))
+            raise CloudError(*self._why_stuck(follower, resources), code="not-deleted")
         self.delete_evidence(resources)
         yield from self._prove_gone(resources)
 

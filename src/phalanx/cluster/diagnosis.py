@@ -63,6 +63,7 @@ def require_living(name: str, running: Running | None) -> Running | None:
             f"cluster {name} has no nodes: {running.ended}",
             "`phalanx down --keep yes` keeps data in EFS, and `phalanx up` makes the cluster again with them. "
             "A shared directory on the head's own disk (`storage: head`) is lost.",
+            code="no-nodes",
         )
     return running
 
@@ -75,6 +76,7 @@ def require_running(cluster: Cluster) -> None:
         raise ClusterError(
             f"cluster {cluster.name} has no nodes: its lease ended, its budget was spent, or nobody used it",
             "`phalanx up` starts them again. The shared directory is as it was.",
+            code="no-nodes",
         )
 
 
@@ -96,6 +98,7 @@ def require_stack(cluster: Cluster) -> StackState:
         raise ClusterError(
             f"cluster {cluster.name} was never created: `up` ended before there was a stack",
             "`phalanx up` makes it; `phalanx down` forgets it.",
+            code="never-created",
         )
     require_local_cloud(cluster)
     raise ClusterGone(f"cluster {cluster.name} is gone: its stack no longer exists", _MAKE_OR_FORGET)

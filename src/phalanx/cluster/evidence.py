@@ -115,4 +115,6 @@ def kept(name: str) -> Evidence | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise PhalanxError(f"{path} is damaged: {error}", "Delete it, and run `phalanx up` again.") from error
+        raise PhalanxError(
+            f"{path} is damaged: {error}", "Delete it, and run `phalanx up` again.", code="damaged-record"
+        ) from error

@@ -110,4 +110,5 @@ def _wait_until_idle(found: StackState, stack: Stack) -> Iterator[Progress | Not
         raise CloudError(
             f"stack {found.name} is {found.status}, and `up` can't continue from that state",
             _UNDO.format(found.name) if found.status == "UPDATE_ROLLBACK_FAILED" else _WAIT,
+            code="stack-stuck",
         )

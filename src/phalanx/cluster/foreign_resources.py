@@ -40,7 +40,9 @@ def delete_guard_duty(cloud: Aws, resources: Sequence[Resource], deadline_s: flo
                 shown = left
             if time.monotonic() > end_s:
                 raise CloudError(
-                    f"{vpc} can't be deleted: {'; '.join(left)}", "Delete it, then run `phalanx down` again."
+                    f"{vpc} can't be deleted: {'; '.join(left)}",
+                    "Delete it, then run `phalanx down` again.",
+                    code="not-deleted",
                 )
             time.sleep(cloud.poll_interval_s)
 

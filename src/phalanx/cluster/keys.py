@@ -30,6 +30,7 @@ def make(name: str) -> str:
             raise ClusterError(
                 f"ssh-keygen can't read {private}: it has a passphrase, or is damaged",
                 f"Write its public half to {private}.pub, or delete a key without use, and run `phalanx up` again.",
+                code="unreadable-key",
             )
         write_private(private.with_suffix(".pub"), found)
     return public(name)
@@ -67,6 +68,7 @@ def _require_readable_by_ssh(path: Path) -> None:
         raise ClusterError(
             f"ssh can't use keys below {path}: its path contains {wrong[0]!r}",
             "Set PHALANX_STATE_DIR to another directory.",
+            code="unusable-path",
         )
 
 
@@ -81,7 +83,9 @@ def _generate(private: Path, comment: str) -> None:
         subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
     except FileNotFoundError as error:
         raise ClusterError(
-            "the command `ssh-keygen` is not installed", "Debian, Ubuntu: apt-get install openssh-client"
+            "the command `ssh-keygen` is not installed",
+            "Debian, Ubuntu: apt-get install openssh-client",
+            code="no-program",
         ) from error
     try:
         files.sync(str(beside))

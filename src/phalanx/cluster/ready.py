@@ -32,7 +32,9 @@ def record_ready(cloud: Aws, state: StackState, settings: Mapping[str, Any]) -> 
     table = state.outputs["RosterTable"]
     roster = read_roster(cloud, table)
     if roster is None:
-        raise CloudError(f"the roster of cluster {state.name} is empty", "Run `phalanx down`, then `phalanx up`.")
+        raise CloudError(
+            f"the roster of cluster {state.name} is empty", "Run `phalanx down`, then `phalanx up`.", code="no-roster"
+        )
     address = state.outputs.get("HeadAddress", "")
     route = cloud.site.ssh_route(by_session=not address)
     cluster = Cluster(
@@ -68,6 +70,7 @@ def _require_sound(state: StackState, settings: Mapping[str, Any]) -> None:
         raise CloudError(
             f"stack {state.name} has values that no stack of phalanx has: {error}",
             "Use it only if you know who made it. CloudFormation's console deletes it.",
+            code="not-a-phalanx-stack",
         ) from None
 
 

@@ -74,7 +74,9 @@ class Resumption:
         roster = read_roster(self._cloud, self._table)
         if roster is None:
             raise CloudError(
-                f"the roster of cluster {self._state.name} is empty", "Run `phalanx down`, then `phalanx up`."
+                f"the roster of cluster {self._state.name} is empty",
+                "Run `phalanx down`, then `phalanx up`.",
+                code="no-roster",
             )
         return roster
 

@@ -37,13 +37,17 @@ def require_undisturbed(cloud: Aws, name: str, was_there: bool) -> None:
         found = stacks.describe(cloud, name)
     except NotRunning:
         stopped = f"another command has stopped the local cloud, {_SUCH_AS}, and cluster {name} with it"
-        raise ClusterError(stopped, _AGAIN) from None
+        raise ClusterError(stopped, _AGAIN, code="rival-command") from None
     except PhalanxError:
         return
     if found is None and was_there:
         raise deleted(name)
     if found is not None and found.status == "DELETE_IN_PROGRESS":
-        raise ClusterError(f"another command is deleting cluster {name}, {_SUCH_AS}", f"When it has ended, {_AGAIN}")
+        raise ClusterError(
+            f"another command is deleting cluster {name}, {_SUCH_AS}",
+            f"When it has ended, {_AGAIN}",
+            code="rival-command",
+        )
 
 
 def require_no_successor(cloud: Aws, name: str, stack_id: str) -> None:
@@ -53,8 +57,9 @@ def require_no_successor(cloud: Aws, name: str, stack_id: str) -> None:
         raise ClusterError(
             f"cluster {name} was deleted, and another command is creating it again, such as `phalanx up`",
             "`phalanx down` deletes the new one, too.",
+            code="rival-command",
         )
 
 
 def deleted(name: str) -> ClusterError:
-    return ClusterError(f"another command has deleted cluster {name}, {_SUCH_AS}", _AGAIN)
+    return ClusterError(f"another command has deleted cluster {name}, {_SUCH_AS}", _AGAIN, code="rival-command")

@@ -58,6 +58,7 @@ class Scaling:
             raise ClusterError(
                 f"{' and '.join(jobs)} would lose {names}",
                 "Wait until the job ends, stop it with `phalanx stop`, or run `phalanx scale` with --force.",
+                code="jobs-lose-nodes",
             )
 
     def steps(self) -> Iterator[str]:
@@ -125,6 +126,7 @@ class Scaling:
                 raise ClusterError(
                     f"cluster {self.cluster.name} did not reach {counted(self.nodes, 'node')} in time",
                     "`phalanx status` shows the progress; the head continues.",
+                    code="not-scaled",
                 )
             if self.roster.generation != known:
                 known = self.roster.generation
@@ -150,7 +152,9 @@ class Scaling:
     def _read(self) -> Roster:
         roster = read_roster(self.cloud, self.cluster.table)
         if roster is None:
-            raise ClusterError(f"cluster {self.cluster.name} has no roster", "`phalanx status` shows more.")
+            raise ClusterError(
+                f"cluster {self.cluster.name} has no roster", "`phalanx status` shows more.", code="no-roster"
+            )
         return roster
 
     def _roster_of(self, job: str) -> Sequence[Node]:

@@ -21,6 +21,8 @@ _SSH_PORT = 22
 class NotAllowed(ClusterError):  # noqa: N818 - reads as what happened
     """No rule of the head's security group contains this machine's address."""
 
+    code = "address-not-allowed"
+
 
 def head_group(cloud: Aws, cluster: Cluster) -> str:
     """Return the id of the head's security group. Raises ClusterError if there is none."""
@@ -28,13 +30,18 @@ def head_group(cloud: Aws, cluster: Cluster) -> str:
         raise ClusterError(
             f"the head of {cluster.name} has no public address: nobody reaches it from a network",
             "People whom IAM allows ssm:StartSession reach it; `phalanx policy` prints that policy.",
+            code="no-public-address",
         )
     found = [one.physical_id for one in stacks.resources(cloud, cluster.stack_id) if one.logical_id == _GROUP]
     state = None if found else stacks.describe(cloud, cluster.stack_id)
     if state is not None and state.outputs.get(_GROUP):
         return state.outputs[_GROUP]
     if not found:
-        raise ClusterError(f"cluster {cluster.name} has no security group for its head", "`phalanx status` shows it.")
+        raise ClusterError(
+            f"cluster {cluster.name} has no security group for its head",
+            "`phalanx status` shows it.",
+            code="no-security-group",
+        )
     return found[0]
 
 

@@ -61,7 +61,9 @@ def joined(lines: Iterable[str]) -> str:
     found = list(lines)
     for line in found:
         if not line.isprintable():
-            raise ClusterError(f"ssh's settings would have the line {line!r}", "Ask who made this cluster's stack.")
+            raise ClusterError(
+                f"ssh's settings would have the line {line!r}", "Ask who made this cluster's stack.", code="forged"
+            )
     return "".join(f"{line}\n" for line in found)
 
 

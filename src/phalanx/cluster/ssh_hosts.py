@@ -59,7 +59,9 @@ def install(cluster: Cluster) -> Installed:
         if added:
             _replace(config, f"{line}\n{present}")
     except OSError as error:
-        raise ClusterError(f"can't change {config}: {error.strerror}", f"Add this as its first line: {line}") from error
+        raise ClusterError(
+            f"can't change {config}: {error.strerror}", f"Add this as its first line: {line}", code="cannot-write"
+        ) from error
     return Installed(config, line, added)
 
 
@@ -68,7 +70,9 @@ def _options(cluster: Cluster) -> list[str]:
     try:
         lines = cluster.ssh_config.read_text().partition("Host *\n")[2].splitlines()
     except OSError as error:
-        raise ClusterError(f"{cluster.ssh_config} can't be read", "Run `phalanx up` to write it again.") from error
+        raise ClusterError(
+            f"{cluster.ssh_config} can't be read", "Run `phalanx up` to write it again.", code="cannot-read"
+        ) from error
     return [line.strip() for line in lines if line.split()[:1] and line.split()[0] not in _LEFT_OUT]
 
 

@@ -100,6 +100,7 @@ class Deadline:
             raise CloudError(
                 f"gave up waiting for {self.waiting_for}; the last thing seen: {seen}",
                 "The cloud continues by itself. Run the same command again to continue waiting.",
+                code="cloud-timeout",
             )
 
 
@@ -307,18 +308,24 @@ def roster_of(content: str | bytes) -> Roster:
     except validate.Newer as error:
         raise NewerFormat(str(error)) from None
     except validate.Invalid as error:
-        raise CloudError(f"the roster table contains an invalid roster: {error}", _FORGED) from error
+        raise CloudError(f"the roster table contains an invalid roster: {error}", _FORGED, code="forged") from error
 
 
 def read_authority(cloud: Aws, table: str) -> str:
     """Return the public key that certifies the cluster's nodes, from the table that only the head's role may write."""
     item = tables.item(cloud, table, "authority")
     if not item:
-        raise CloudError(f"table {table} contains no ssh authority", "`phalanx status` shows whether the head is up.")
+        raise CloudError(
+            f"table {table} contains no ssh authority",
+            "`phalanx status` shows whether the head is up.",
+            code="no-ssh-authority",
+        )
     try:
         return validate.key_line(item["public_key"])
     except validate.Invalid as error:
-        raise CloudError(f"the roster table contains an invalid ssh authority: {error}", _FORGED) from error
+        raise CloudError(
+            f"the roster table contains an invalid ssh authority: {error}", _FORGED, code="forged"
+        ) from error
 
 
 def require_ours(found: StackState) -> None:
@@ -327,4 +334,5 @@ def require_ours(found: StackState) -> None:
         raise CloudError(
             f"the name {found.name} is in use by a stack that phalanx did not make ({found.status})",
             "Choose another `name` in phalanx.yaml.",
+            code="name-taken",
         )

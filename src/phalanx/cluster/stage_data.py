@@ -32,18 +32,20 @@ def named(cluster: Cluster, names: Sequence[str], scratch: bool = False) -> list
         raise JobError(
             f"cluster {cluster.name} was created without `data`",
             "Name its S3 prefixes in phalanx.yaml before `phalanx up`.",
+            code="no-data-entry",
         )
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             meant = f"; did you mean '{near[0]}'?" if near else ""
-            raise JobError(f"`data` has no entry '{name}'{meant}", f"It has {', '.join(known)}.")
+            raise JobError(f"`data` has no entry '{name}'{meant}", f"It has {', '.join(known)}.", code="no-data-entry")
     links = [] if scratch else spec_lustre.linked(cluster.spec.get("lustre"), cluster.spec.get("data"))
     linked = [place.name for place in links]
     if there := [name for name in names or known if name in linked and (names or len(linked) == len(known))]:
         raise JobError(
             f"{', '.join(there)}: linked to the file system, which imports the objects itself",
             f"The files are in {posixpath.join(cluster.shared, DIRECTORY)}.",
+            code="data-linked",
         )
     return [known[name] for name in names or known if name not in linked]
 
@@ -77,6 +79,7 @@ def within(known: Iterable[Place], url: str) -> Place:
     raise JobError(
         f"jobs of this cluster may not read {url}",
         "Name it in `data` of phalanx.yaml, then `phalanx up`; or `phalanx data get` it, and `phalanx put` the files.",
+        code="data-denied",
     )
 
 

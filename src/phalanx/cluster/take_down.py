@@ -135,6 +135,7 @@ class TakeDown:
                 "network that would be deleted with the cluster",
                 "Copy what you need (`phalanx get`, or jobs that write to a prefix linked to S3), then run `phalanx "
                 "down --keep no`.",
+                code="data-would-be-lost",
             )
         self.kept = Kept(file_system, *self.cloud.site.file_system_place(file_system, is_lustre))
         return ()
@@ -148,6 +149,7 @@ class TakeDown:
             raise ClusterError(
                 f"nothing was deleted: {use} the network or the shared directory of {state.name}",
                 f"Take that down first: {' and '.join(f'`phalanx down -c {name}`' for name in others)}.",
+                code="used-by-others",
             )
 
     def _may_exist(self, name: str) -> bool:
@@ -166,6 +168,7 @@ class TakeDown:
                 f"nothing was deleted: {file_system} has mount targets that are not {state.name}'s, so it can't be "
                 "deleted with the cluster",
                 "Keep it: `phalanx down --keep yes`.",
+                code="used-by-others",
             )
 
     def _let_go_of_the_head(self, state: StackState) -> None:
@@ -183,6 +186,7 @@ class TakeDown:
             raise ClusterError(
                 f"nothing was deleted: the head's own disk has {self.lost}",
                 "Fetch what you need with `phalanx get`; `phalanx down --keep no` deletes them with the head.",
+                code="data-would-be-lost",
             )
 
     def _must_delete_data(self) -> bool:

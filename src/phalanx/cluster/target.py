@@ -74,7 +74,9 @@ class Target:
             hint = "`phalanx up` shows what would change, and asks."
             if changes.keys() == {"nodes"}:
                 hint = f"Run `phalanx scale {self.spec.nodes}` to change the number of nodes."
-            raise ClusterError(f"cluster {found.name} exists with other settings: {described(changes)}", hint)
+            raise ClusterError(
+                f"cluster {found.name} exists with other settings: {described(changes)}", hint, code="settings-differ"
+            )
 
     def _requested_nodes(self, name: str) -> int | None:
         """Return the number of nodes that `phalanx scale` last requested; the file may have been changed to it."""
@@ -99,4 +101,5 @@ def require_key(found: StackState) -> None:
         raise ClusterError(
             f"cluster {found.name} exists, but was created with another machine's key",
             "Use the machine that ran `phalanx up`, or run `phalanx down` and `phalanx up` here.",
+            code="other-key",
         )

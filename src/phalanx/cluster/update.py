@@ -67,7 +67,9 @@ def refuse_fixed(found: StackState, settings: Settings) -> None:
     if "lustre" in settings and not fixed:
         _refuse_other_lustre(found, settings)
     if fixed:
-        raise ClusterError(f"cluster {found.name} exists with other settings: {described(fixed)}", _AGAIN)
+        raise ClusterError(
+            f"cluster {found.name} exists with other settings: {described(fixed)}", _AGAIN, code="settings-differ"
+        )
 
 
 def _refuse_other_lustre(found: StackState, settings: Settings) -> None:
@@ -79,6 +81,7 @@ def _refuse_other_lustre(found: StackState, settings: Settings) -> None:
         raise ClusterError(
             f"cluster {found.name} exists with other settings: {described({'lustre': settings['lustre']})}; {wrong}",
             _AGAIN,
+            code="settings-differ",
         )
 
 
@@ -130,7 +133,9 @@ class Update:
         plan = self._with_its_image(plan)
         zone = self._found.parameters.get("Zone", plan.zone)
         if facts.zones and zone not in facts.zones:
-            raise SpecError(f"type: {zone}, where the cluster is, does not offer {self._spec.type}", _AGAIN)
+            raise SpecError(
+                f"type: {zone}, where the cluster is, does not offer {self._spec.type}", _AGAIN, code="type-not-offered"
+            )
         return replace(plan, zone=zone)
 
     def _with_its_image(self, plan: Plan) -> Plan:
@@ -163,6 +168,7 @@ class Update:
             raise ClusterError(
                 f"cluster {self._found.name} has the agent of phalanx {theirs}, and this is {version}",
                 f"Update it with that version, or while its nodes are stopped. {_AGAIN}",
+                code="other-version",
             )
 
     def _refuse_replacements(self, changes: Sequence[StackChange]) -> None:
@@ -175,6 +181,7 @@ class Update:
                     f"AWS can't change cluster {self._found.name} in place: {described(self._settings)} would {what} "
                     f"{', '.join(names)}, which its nodes use",
                     _AGAIN,
+                    code="change-replaces",
                 )
 
     def _execute(self, changes: ChangeSet) -> Iterator[StackEvent]:
@@ -207,7 +214,7 @@ def _follow(cloud: Aws, found: StackState, after: str | None) -> Iterator[StackE
     for events in follower.polls():
         yield from events
     if follower.state is None or follower.state.status != "UPDATE_COMPLETE":
-        raise StackFailed(*_failure(found.name, follower))
+        raise StackFailed(*_failure(found.name, follower), code="update-failed")
 
 
 def _failure(name: str, follower: Follower) -> tuple[str, str]:

@@ -90,7 +90,11 @@ def scan(directory: Path) -> CodeTree:
 
 def unreadable(error: OSError) -> JobError:
     """The error for a file that can't be sent."""
-    return JobError(f"can't read {error.filename!r}: {error.strerror}", "Every file of the code must be readable.")
+    return JobError(
+        f"can't read {error.filename!r}: {error.strerror}",
+        "Every file of the code must be readable.",
+        code="cannot-read",
+    )
 
 
 def largest(entries: tuple[Entry, ...] | list[Entry]) -> str:
@@ -147,12 +151,14 @@ class _Scanner:
 
 def _require_code(directory: Path) -> None:
     if not directory.is_dir():
-        raise JobError(f"{directory} is not a directory", "It is the code that is sent with the job.")
+        raise JobError(
+            f"{directory} is not a directory", "It is the code that is sent with the job.", code="no-directory"
+        )
     here = directory.resolve()
     if here == Path(here.anchor):
-        raise JobError(f"{here} is the whole machine, not a directory of code", f"{_CODE_ONLY}.")
+        raise JobError(f"{here} is the whole machine, not a directory of code", f"{_CODE_ONLY}.", code="not-code")
     if here == Path(os.environ.get("HOME") or "/").resolve():
-        raise JobError(f"{here} is your home directory, not a directory of code", f"{_CODE_ONLY}.")
+        raise JobError(f"{here} is your home directory, not a directory of code", f"{_CODE_ONLY}.", code="not-code")
 
 
 def _too_large(directory: Path, entries: list[Entry], total: int) -> JobError:
@@ -161,4 +167,5 @@ def _too_large(directory: Path, entries: list[Entry], total: int) -> JobError:
         f"{directory} contains {excess}, the limit for a job's code. The largest files: {largest(entries)}",
         f"{_CODE_ONLY}; copy data to the shared directory once with `phalanx put`, and exclude it by a line in "
         ".gitignore or .phalanxignore.",
+        code="code-too-large",
     )

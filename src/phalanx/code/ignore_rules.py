@@ -102,12 +102,16 @@ def _patterns(directory: str) -> Iterator[Pattern]:
         path = Path(directory, name)
         try:
             if path.is_symlink():
-                raise JobError(f"{path} is a link, and git reads no rules through one", "Make it a file.")
+                raise JobError(
+                    f"{path} is a link, and git reads no rules through one", "Make it a file.", code="ignore-rules"
+                )
             content = guest_file.read(path, _LARGEST_BYTES)
         except (FileNotFoundError, IsADirectoryError):
             continue
         except OSError as error:
-            raise JobError(f"can't read {path}: {error.strerror}", "It says which files are not sent.") from None
+            raise JobError(
+                f"can't read {path}: {error.strerror}", "It says which files are not sent.", code="cannot-read"
+            ) from None
         for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
             pattern = parse(line.removesuffix(b"\r").decode("latin-1"))
             if pattern:

@@ -92,12 +92,14 @@ class Nodes:
                 f"the master of EMR cluster {found.cluster_id} can't be reached by ssh as {USER}:"
                 f" it has only the private address {found.master_address}: {error.message}",
                 "Adopt it from a machine that reaches that address, such as one in its VPC or on a VPN.",
+                code="no-login",
             )
         return ClusterError(
             f"the master of EMR cluster {found.cluster_id} can't be reached by ssh as {USER}"
             f" ({found.master_address}): {error.message}",
             f"Let this machine in: `aws ec2 authorize-security-group-ingress --group-id {found.group} --protocol tcp"
             f" --port 22 --cidr YOUR-ADDRESS/32`. Choose the file with the private key of {found.key_pair} by -i.",
+            code="no-login",
         )
 
 

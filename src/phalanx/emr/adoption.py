@@ -131,6 +131,7 @@ class EmrAdoption:
         raise StackFailed(
             f"EMR cluster {self.found.cluster_id} could not be adopted:\n{failure}",
             "Everything that was added is removed again; the EMR cluster goes on as it was.",
+            code="adoption-failed",
         )
 
     def undo(self) -> Iterator[Progress]:
@@ -149,6 +150,7 @@ class EmrAdoption:
             raise ClusterError(
                 f"a cluster or stack {self.name} exists already",
                 "Choose another name: `phalanx adopt --emr J-ID NAME`.",
+                code="name-taken",
             )
 
     def _judge(self, has: Mapping[Instance, set[str]], shared: str) -> bool:
@@ -164,7 +166,7 @@ class EmrAdoption:
             wrong.append(f"{shared} is mounted on the other nodes, and not on {', '.join(without)}")
         if wrong:
             hint = f"Mount one file system at {shared} on all nodes, or choose another --shared." if without else ""
-            raise ClusterError("\n".join(wrong), hint)
+            raise ClusterError("\n".join(wrong), hint, code="unsuited-emr-cluster")
         return bool(without)
 
     def _exists(self, name: str) -> bool:

@@ -36,8 +36,8 @@ def require(api: Aws, spec: ClusterSpec) -> tuple[str, str]:
 
 
 def _require_logs(api: Aws, wanted: Mapping[str, Any]) -> None:
-    for refusal in refusals(api, logs_bucket(wanted), " (logs)"):
-        raise SpecError(f"emr: {refusal}", "`aws s3 ls` lists your buckets, and `aws s3 mb` makes one.")
+    for situation, refusal in refusals(api, logs_bucket(wanted), " (logs)"):
+        raise SpecError(f"emr: {refusal}", "`aws s3 ls` lists your buckets, and `aws s3 mb` makes one.", code=situation)
 
 
 def _role(api: Aws, wanted: Mapping[str, Any], key: str, service: str) -> tuple[str, str]:
@@ -47,12 +47,13 @@ def _role(api: Aws, wanted: Mapping[str, Any], key: str, service: str) -> tuple[
         return "", ""
     found = api.exists("iam", "get_role", RoleName=name)
     if not found:
-        raise SpecError(f"emr: {key}: there is no role '{name}'", "Remove it: the stack makes one.")
+        raise SpecError(f"emr: {key}: there is no role '{name}'", "Remove it: the stack makes one.", code="no-role")
     role = found["Role"]
     if service not in json.dumps(role["AssumeRolePolicyDocument"]):
         raise SpecError(
             f"emr: {key}: the role '{name}' does not trust {service}",
             "Name another, or remove it: the stack makes one.",
+            code="untrusting-role",
         )
     return role["Arn"], role["RoleId"]
 
@@ -80,7 +81,7 @@ def _require_network(api: Aws, spec: ClusterSpec, wanted: Mapping[str, Any]) -> 
         hint = (
             f"AmazonEMRServicePolicy_v2 demands it: `aws ec2 create-tags --tags Key={_TAG},Value=true --resources …`."
         )
-        raise SpecError("\n".join(wrong), hint if any(_TAG in one for one in wrong) else "")
+        raise SpecError("\n".join(wrong), hint if any(_TAG in one for one in wrong) else "", code="unsuited-network")
 
 
 def _is_marked(described: Mapping[str, Any]) -> bool:
@@ -100,7 +101,9 @@ def _require_release(api: Aws, instance_type: str, wanted: Mapping[str, Any]) ->
         said = code(error.__cause__)
         if said not in ("ValidationException", "InvalidRequestException"):
             raise
-        raise SpecError(f"emr: release: EMR has no {release} in {api.region}", _newest(api)) from error
+        raise SpecError(
+            f"emr: release: EMR has no {release} in {api.region}", _newest(api), code="no-release"
+        ) from error
     mistakes = Mistakes()
     mistakes.check(_require_applications, known, release, wanted)
     mistakes.check(_require_type, api, instance_type, release)
@@ -112,7 +115,9 @@ def _require_applications(known: Mapping[str, Any], release: str, wanted: Mappin
     missing = [name for name in wanted.get("applications", DEFAULT_APPLICATIONS) if there and name not in there]
     if missing:
         raise SpecError(
-            f"emr: applications: {release} has no {' and no '.join(missing)}", f"It has {', '.join(sorted(there))}."
+            f"emr: applications: {release} has no {' and no '.join(missing)}",
+            f"It has {', '.join(sorted(there))}.",
+            code="no-application",
         )
 
 
@@ -137,4 +142,4 @@ def _require_type(api: Aws, instance_type: str, release: str) -> None:
             if same
             else "`aws emr list-supported-instance-types` lists them."
         )
-        raise SpecError(f"type: EMR has no {instance_type} for {release}", hint)
+        raise SpecError(f"type: EMR has no {instance_type} for {release}", hint, code="type-not-offered")

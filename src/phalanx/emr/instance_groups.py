@@ -70,13 +70,23 @@ class InstanceGroups:
     def end_at(self, cluster: str, at_s: float | None) -> None:
         """Raise ClusterError for a time: EMR can end a cluster, and not stop it."""
         if at_s is not None:
-            raise ClusterError(f"cluster {cluster} can have no lease: EMR ends a cluster together with its nodes")
+            raise ClusterError(
+                f"cluster {cluster} can have no lease: EMR ends a cluster together with its nodes",
+                code="emr-ends-with-nodes",
+            )
 
     def keep_until(self, cluster: str, at_s: float) -> None:  # noqa: ARG002 - of the protocol
-        raise ClusterError(f"cluster {cluster} is never stopped: EMR ends a cluster together with its nodes")
+        raise ClusterError(
+            f"cluster {cluster} is never stopped: EMR ends a cluster together with its nodes",
+            code="emr-ends-with-nodes",
+        )
 
     def start_nodes(self, cluster: str, workers: int) -> None:  # noqa: ARG002 - of the protocol
-        raise ClusterError(f"EMR can't start nodes of cluster {cluster} again", "`phalanx down`, then `phalanx up`.")
+        raise ClusterError(
+            f"EMR can't start nodes of cluster {cluster} again",
+            "`phalanx down`, then `phalanx up`.",
+            code="emr-ends-with-nodes",
+        )
 
     def allow_workers(self, cluster: str, most: int) -> None:
         """Do nothing: EMR's groups have no maximum."""

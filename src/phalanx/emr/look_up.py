@@ -26,7 +26,11 @@ def find(api: Aws, cluster_id: str) -> EmrCluster:
     groups = [] if wrong else list(_groups(api, cluster_id))
     wrong += _of_groups(groups)
     if wrong:
-        raise ClusterError("\n".join(f"EMR cluster {cluster_id} {one}" for one in wrong), "It is left as it is.")
+        raise ClusterError(
+            "\n".join(f"EMR cluster {cluster_id} {one}" for one in wrong),
+            "It is left as it is.",
+            code="unsuited-emr-cluster",
+        )
     return _found(api, described, groups)
 
 
@@ -38,17 +42,25 @@ def _described(api: Aws, cluster_id: str) -> dict[str, Any]:
         if said not in ("InvalidRequestException", "ValidationException"):
             raise
         raise ClusterError(
-            f"there is no EMR cluster {cluster_id} in {api.region}", "`aws emr list-clusters --active` lists them."
+            f"there is no EMR cluster {cluster_id} in {api.region}",
+            "`aws emr list-clusters --active` lists them.",
+            code="no-emr-cluster",
         ) from error
 
 
 def _require_ready(cluster_id: str, status: dict[str, Any]) -> None:
     state, why = status["State"], status.get("StateChangeReason", {}).get("Message", "")
     if state in _STARTS:
-        raise ClusterError(f"EMR cluster {cluster_id} is {state}", "Adopt it once it is WAITING or RUNNING.")
+        raise ClusterError(
+            f"EMR cluster {cluster_id} is {state}", "Adopt it once it is WAITING or RUNNING.", code="cluster-not-ready"
+        )
     if state not in _READY:
         reason = f": {why}" if why else ""
-        raise ClusterError(f"EMR cluster {cluster_id} is {state}{reason}", "EMR starts no ended cluster again.")
+        raise ClusterError(
+            f"EMR cluster {cluster_id} is {state}{reason}",
+            "EMR starts no ended cluster again.",
+            code="emr-cluster-ended",
+        )
 
 
 def _unsuited(described: dict[str, Any]) -> Iterator[str]:
@@ -79,7 +91,9 @@ def _found(api: Aws, described: dict[str, Any], groups: list[dict[str, Any]]) ->
     masters, cores = (_running(api, cluster_id, kind) for kind in ("MASTER", "CORE"))
     if not masters:
         raise ClusterError(
-            f"EMR cluster {cluster_id} has no master node that runs", "`aws emr list-instances` shows it."
+            f"EMR cluster {cluster_id} has no master node that runs",
+            "`aws emr list-instances` shows it.",
+            code="no-emr-master",
         )
     types = {one["InstanceGroupType"]: one["InstanceType"] for one in groups}
     role = _role(api, of_ec2["IamInstanceProfile"])

@@ -63,6 +63,7 @@ class CoreGroup:
                     raise ClusterError(
                         f"EMR has {running} of {count} core nodes of {self._id}: {why}",
                         "The same `phalanx scale` goes on when they run.",
+                        code="not-scaled",
                     )
                 if running != shown:
                     yield f"EMR runs {running} of {count} core nodes"
@@ -76,6 +77,7 @@ class CoreGroup:
             raise ClusterError(
                 f"EMR cluster {self._id} has no core nodes, whose number could change",
                 "`aws emr add-instance-groups` adds a core group.",
+                code="no-core-group",
             )
         return found
 
@@ -88,7 +90,9 @@ def start_agents(cloud: Aws, domain: str, cluster: Cluster, found: EmrCluster, n
     """Start the agent on these nodes, as on the others. Raises ClusterError with what keeps a node from it."""
     state = stacks.describe(cloud, cluster.stack_id)
     if state is None:
-        raise ClusterError(f"the stack of cluster {cluster.name} is gone", "`phalanx status` shows more.")
+        raise ClusterError(
+            f"the stack of cluster {cluster.name} is gone", "`phalanx status` shows more.", code="cluster-gone"
+        )
     _require_same_agent(cluster, state)
     identity = cluster.spec.get("identity")
     nodes = Nodes(found, cluster.name, cloud.site.ssh_route(), Path(identity) if identity else None)
@@ -109,7 +113,9 @@ def _boot(cloud: Aws, domain: str, state: StackState, nodes: Nodes, new: Sequenc
         if not served and "shared" not in has[one]
     ]
     if wrong:
-        raise ClusterError("\n".join(wrong), "They are nodes of the EMR cluster, and no members.")
+        raise ClusterError(
+            "\n".join(wrong), "They are nodes of the EMR cluster, and no members.", code="unsuited-emr-cluster"
+        )
     for one in new:
         if any(mark.startswith("stack/") for mark in has[one]):  # of an attempt before
             give_back.release_node(nodes.remote(one), one.instance_id)
@@ -127,7 +133,7 @@ def _boot(cloud: Aws, domain: str, state: StackState, nodes: Nodes, new: Sequenc
     scripts = {one: adopted.boot(terms, one, state.stack_id, domain, made, role) for one in new}
     if failed := nodes.boot(scripts):
         lines = [f"the agent could not be started on {one.instance_id}: {text}" for one, text in failed.items()]
-        raise ClusterError("\n".join(lines), "The same `phalanx scale` tries it again.")
+        raise ClusterError("\n".join(lines), "The same `phalanx scale` tries it again.", code="agent-not-started")
 
 
 def _require_same_agent(cluster: Cluster, state: StackState) -> None:
@@ -135,4 +141,5 @@ def _require_same_agent(cluster: Cluster, state: StackState) -> None:
         raise ClusterError(
             f"another version of phalanx has adopted cluster {cluster.name}: its nodes run another agent",
             "Use that version; or `phalanx down`, and adopt it again.",
+            code="other-version",
         )

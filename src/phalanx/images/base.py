@@ -57,6 +57,7 @@ class Base:
         raise JobError(
             f"{recipe.name} needs Python {wanted}, and {self.alias} has {there}",
             f"Name another base with --base: {able}." if able else "No known image has such a Python.",
+            code="no-python",
         )
 
     def architecture_for(self, instance_type: str) -> str:
@@ -68,6 +69,7 @@ class Base:
             raise JobError(
                 f"{self.alias} is for {' and '.join(made_for)}, and {instance_type} is {architecture}",
                 "Name another type with --type, or another base with --base.",
+                code="other-architecture",
             )
         return architecture
 
@@ -86,7 +88,7 @@ def base(alias: str) -> Base:
     """Return the base image with this alias. Raises JobError."""
     rows = table("images")["images"]
     if alias not in rows:
-        raise JobError(f"there is no base image '{alias}'", f"The images are: {', '.join(rows)}.")
+        raise JobError(f"there is no base image '{alias}'", f"The images are: {', '.join(rows)}.", code="no-image")
     return Base(alias, rows[alias])
 
 
@@ -105,12 +107,17 @@ def local_bases(recipe: Recipe, named: str | None = None) -> list[Base]:
         raise JobError(
             f"{recipe.name} needs GPUs, which nodes of the local cloud lack",
             f"Make it on AWS: phalanx image build {recipe.name} --cloud aws",
+            code="no-gpu",
         )
     there = {one.row["local"]: one for _, one in bases() if "local" in one.row}
     if named:
         chosen = there.get(named.removesuffix(_FULL))
         if chosen is None:
-            raise JobError(f"the local cloud has no {named}", f"Name another base with --base: {', '.join(there)}.")
+            raise JobError(
+                f"the local cloud has no {named}",
+                f"Name another base with --base: {', '.join(there)}.",
+                code="no-image",
+            )
         chosen.python_for(recipe)
         return [chosen]
     suits = runs_on(recipe.environment.python)
@@ -118,5 +125,9 @@ def local_bases(recipe: Recipe, named: str | None = None) -> list[Base]:
     if not able:
         wanted = recipe.environment.python
         pythons = ", ".join(f"{name} has {' and '.join(one.pythons)}" for name, one in there.items())
-        raise JobError(f"{recipe.name} needs Python {wanted}, and no image of the local cloud has one", f"{pythons}.")
+        raise JobError(
+            f"{recipe.name} needs Python {wanted}, and no image of the local cloud has one",
+            f"{pythons}.",
+            code="no-python",
+        )
     return sorted(able, key=lambda one: one.row["local"] != recipe.image["base"])

@@ -41,7 +41,11 @@ def clean(cluster: Cluster) -> None:
     for verdict in gather(cluster, f"user={JOB_USER}\n{_CLEAN}", nodes=[name], sudo=True, timeout_s=_TIMEOUT_S):
         if not verdict.ok:
             said = verdict.error or verdict.stderr.decode(errors="replace").strip()
-            raise ClusterError(f"{name} is not clean: {said}", "Make no image of it. Delete the cluster: phalanx down")
+            raise ClusterError(
+                f"{name} is not clean: {said}",
+                "Make no image of it. Delete the cluster: phalanx down",
+                code="node-not-clean",
+            )
 
 
 def only_node(cluster: Cluster) -> Node:
@@ -51,5 +55,6 @@ def only_node(cluster: Cluster) -> Node:
         raise ClusterError(
             f"cluster {cluster.name} has {len(members)} nodes, and an image is made of a cluster with one",
             "Write `nodes: 1` into a phalanx.yaml of its own, or run: phalanx scale 1",
+            code="one-node-needed",
         )
     return members[0]

@@ -74,7 +74,8 @@ class Making:
             causes = [describe_cause(event) for event in follower.seen if event.is_cause]
             yield from (step for step in Deletion(self._stack).steps() if isinstance(step, Leftovers))
             raise StackFailed(
-                "\n".join([f"the image was not made: {next(iter(causes), 'see its log')}", *self._log.tail])
+                "\n".join([f"the image was not made: {next(iter(causes), 'see its log')}", *self._log.tail]),
+                code="image-failed",
             )
 
 
@@ -137,10 +138,13 @@ def read_manifest(api: Aws, image: Shelved) -> dict[str, Any]:
         raise CloudError(
             f"the manifest of {image.name} is not in its log {log_group_of(image.stack)}",
             "It is also in the image itself: /usr/local/lib/phalanx/manifest.json.",
+            code="no-manifest",
         )
     digest = hashlib.sha256(text.encode()).hexdigest()
     if image.manifest not in ("", digest):
-        raise CloudError(f"the manifest of {image.name} has been changed: its hash is not that of the AMI's tag")
+        raise CloudError(
+            f"the manifest of {image.name} has been changed: its hash is not that of the AMI's tag", code="forged"
+        )
     if not image.manifest:
         api.call("ec2", "create_tags", Resources=[image.image_id], Tags=[{"Key": MANIFEST_TAG, "Value": digest}])
     place.parent.mkdir(parents=True, exist_ok=True)

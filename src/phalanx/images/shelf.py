@@ -69,6 +69,7 @@ def find(api: Aws, name: str) -> Shelved:
         raise CloudError(
             f"there is no image {name} in {api.region}",
             f"There are: {known}." if known else f"`phalanx image build {recipe}` makes one.",
+            code="no-image",
         )
     return suitable[0]
 

@@ -55,7 +55,7 @@ def recipe(name: str) -> Recipe:
     if name not in names:
         near = difflib.get_close_matches(name, names, 1)
         meant = f"; did you mean '{near[0]}'?" if near else ""
-        raise JobError(f"there is no recipe '{name}'{meant}", f"The recipes are: {', '.join(names)}.")
+        raise JobError(f"there is no recipe '{name}'{meant}", f"The recipes are: {', '.join(names)}.", code="no-recipe")
     return _recipe(name, _read_toml(_RECIPES / f"{name}.toml"))
 
 
@@ -94,7 +94,11 @@ def choose(
     if not build_env:
         return chosen
     if chosen is None:
-        raise JobError("--build-env has no effect: no environment is made", "Name a recipe or a requirements file.")
+        raise JobError(
+            "--build-env has no effect: no environment is made",
+            "Name a recipe or a requirements file.",
+            code="conflicting-options",
+        )
     return replace(chosen, variables={**chosen.variables, **build_env})
 
 

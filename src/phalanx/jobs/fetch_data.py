@@ -36,7 +36,11 @@ def fetch_job(names: Sequence[str], directory: Path, shared: str, source: str | 
     entries = {name: _entry(name) for name in names}
     if source is not None:
         if not source.startswith(_SCHEMES) or not source.endswith("/"):
-            raise JobError(f"--from {source} is not the URL of a directory", "Give one as in https://mirror/mnist/.")
+            raise JobError(
+                f"--from {source} is not the URL of a directory",
+                "Give one as in https://mirror/mnist/.",
+                code="bad-url",
+            )
         entries = {name: {**entry, "sources": [source]} for name, entry in entries.items()}
     write_package("datasets", directory)
     (directory / CATALOG).write_text(json.dumps(entries), encoding="utf-8")
@@ -49,4 +53,8 @@ def _entry(name: str) -> Mapping[str, Any]:
         return catalog()[name]
     near = difflib.get_close_matches(name, catalog(), 1)
     meant = f"; did you mean '{near[0]}'?" if near else ""
-    raise JobError(f"no data set '{name}'{meant}", f"There are {', '.join(catalog())}; `phalanx put` uploads your own.")
+    raise JobError(
+        f"no data set '{name}'{meant}",
+        f"There are {', '.join(catalog())}; `phalanx put` uploads your own.",
+        code="no-data-set",
+    )

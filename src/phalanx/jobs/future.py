@@ -51,6 +51,8 @@ class Result:
 class JobFailed(JobError):  # noqa: N818 - reads as what happened
     """The job ran and did not succeed: see `result`. `message` ends with the last lines of the first failure."""
 
+    code = "job-failed"
+
     def __init__(self, result: Result) -> None:
         self.result = result
         tail = "".join(f"\n  | {line}" for line in result.status.tail)

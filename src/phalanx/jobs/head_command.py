@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from phalanx.waits import waiting
 
 _ANSWER_WITHIN_S = 60.0
 _MAX_STDERR_BYTES = 1 << 20
+_CODE = re.compile("[a-z0-9-]{1,40}")
 _ANSWERS: dict[str, head_answers.Check] = {
     "here": truth,
     "send": head_answers.list_of(head_answers.whole),
@@ -120,6 +122,7 @@ class HeadCommand:
         return _refused(stderr) or JobError(
             f"{what}: {error_tail(stderr) or reason}",
             "Check with `phalanx jobs` whether it was accepted after all, and the cluster with `phalanx status`.",
+            code="job-not-accepted",
         )
 
     def error_tail(self) -> str:
@@ -144,8 +147,11 @@ class HeadCommand:
 
 
 def _refused(stderr: str) -> JobError | None:
-    _, refused, reason = stderr.partition(REFUSED_PREFIX)
-    return JobError(*reason.strip().split("\n", 1)) if refused else None
+    _, refused, answer = stderr.partition(REFUSED_PREFIX)
+    code, _, reason = answer.partition("): ")
+    if not refused:
+        return None
+    return JobError(*reason.strip().split("\n", 1), code=code if _CODE.fullmatch(code) else "")
 
 
 def error_tail(stderr: str) -> str:

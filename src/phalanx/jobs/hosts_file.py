@@ -26,7 +26,7 @@ def load(path: Path, roster: Roster) -> tuple[str, ...]:
     try:
         text = guest_file.read(path, _LARGEST_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"can't read the hosts file {path}: {error}") from None
+        raise SpecError(f"can't read the hosts file {path}: {error}", code="cannot-read") from None
     return parse(text, roster, str(path))
 
 
@@ -51,7 +51,9 @@ def parse(text: str, roster: Roster, place: str) -> tuple[str, ...]:
     if not found and not mistakes:
         mistakes.append(f"{place}: no line names a host")
     if mistakes:
-        raise SpecError("\n".join(mistakes), "`phalanx nodes` lists the cluster's names and addresses.")
+        raise SpecError(
+            "\n".join(mistakes), "`phalanx nodes` lists the cluster's names and addresses.", code="hosts-file"
+        )
     return tuple(found)
 
 

@@ -150,7 +150,7 @@ def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Pro
     try:
         return planned(launcher, PreparedJob.of(replace(spec, id="JOB"), f"{JOBS}/JOB"), roster)
     except RefusedError as error:
-        raise JobError(*str(error).split("\n", 1)) from error
+        raise JobError(*str(error).split("\n", 1), code=error.code) from error
 
 
 def list_jobs(cluster: ClusterAccess) -> list[JobStatus]:
@@ -179,22 +179,29 @@ def open_job(cluster: ClusterAccess, reference: str | None = None) -> Job:
     """
     jobs = list_jobs(cluster)
     if not jobs:
-        raise JobError(f"cluster {cluster.name} has no jobs", "`phalanx run -- COMMAND` starts one.")
+        raise JobError(f"cluster {cluster.name} has no jobs", "`phalanx run -- COMMAND` starts one.", code="no-job")
     if reference is None:
         return Job(cluster, jobs[0].id)
     if not reference:
-        raise JobError("the job's name is empty", "Give its id or name, or leave the argument out for the newest job.")
+        raise JobError(
+            "the job's name is empty",
+            "Give its id or name, or leave the argument out for the newest job.",
+            code="no-job",
+        )
     exact = [job.id for job in jobs if reference in (job.id, job.name)]
     near = [job.id for job in jobs if job.id.startswith(reference) or job.id.endswith(reference)]
     if exact or len(near) == 1:
         return Job(cluster, (exact or near)[0])
     if near:
         raise JobError(
-            f"'{reference}' matches the ids of {len(near)} jobs", f"Give more of the id: {', '.join(near[:5])}"
+            f"'{reference}' matches the ids of {len(near)} jobs",
+            f"Give more of the id: {', '.join(near[:5])}",
+            code="ambiguous-job",
         )
     raise JobError(
         f"there is no job '{reference}' on cluster {cluster.name}",
         f"The newest is {jobs[0].id}; `phalanx jobs` lists them.",
+        code="no-job",
     )
 
 
@@ -253,7 +260,7 @@ class Job:
         for status in list_jobs(self._cluster):
             if status.id == self.id:
                 return status
-        raise JobError(f"job {self.id} is not on cluster {self._cluster.name}")
+        raise JobError(f"job {self.id} is not on cluster {self._cluster.name}", code="no-job")
 
     def wait(self, timeout_s: float | None = None) -> JobStatus:
         """Wait for the final status. Raises JobError when the job has not ended within timeout_s."""
@@ -261,7 +268,7 @@ class Job:
         for event in self._follow(FollowDecoder(), "end", [], deadline=deadline):
             if isinstance(event, JobStatus) and event.state.final:
                 return event
-        raise JobError(f"job {self.id} did not end within {timeout_s:g} s")
+        raise JobError(f"job {self.id} did not end within {timeout_s:g} s", code="job-timeout")
 
     def stop(self, timeout_s: float = _STOP_WITHIN_S) -> JobStatus:
         """End the job on all nodes, with proof; return the final status, also when it had already ended."""
@@ -270,7 +277,7 @@ class Job:
         except SharedSilent as silence:
             return halt(self._cluster.remote(), self._cluster.shared, self.id, silence)
         if done.stopped is None:
-            raise JobError(f"job {self.id} can't be stopped: {error_tail(done.stderr)}")
+            raise JobError(f"job {self.id} can't be stopped: {error_tail(done.stderr)}", code="job-not-stopped")
         return done.stopped
 
     def _request_stop(self, timeout_s: float) -> _StopAnswer:
@@ -345,6 +352,7 @@ class Job:
             raise JobError(
                 f"job {self.id} is lost: its directory {self.directory} was removed, and with it its state and output",
                 "Its runner and all its processes end without it. `phalanx jobs` lists the other jobs.",
+                code="job-lost",
             )
 
     def _first_connection(self, start: str, options: Sequence[str]) -> HeadCommand:
@@ -371,12 +379,13 @@ class Job:
                 decoder.restart()
                 return connection
             except ClusterGone as gone:
-                raise JobError(f"job {self.id} is lost: {gone.message}", gone.hint) from gone
+                raise JobError(f"job {self.id} is lost: {gone.message}", gone.hint, code="job-lost") from gone
             except ClusterError as error:
                 failure = error.message
         raise JobError(
             f"the connection to job {self.id} broke for {_RECONNECT_WITHIN_S:g} s: {failure or 'no message'}",
             f"It may still run: see `phalanx status` for the head, then follow it with `phalanx logs -f {self.id}`.",
+            code="connection-lost",
         )
 
 

@@ -31,14 +31,16 @@ class JobSpec(JobRecord):
 
     def __post_init__(self) -> None:
         if not self.command and not self.resume:
-            raise JobError("there is no command to run", "Name one: `phalanx run -- python train.py`.")
+            raise JobError(
+                "there is no command to run", "Name one: `phalanx run -- python train.py`.", code="no-command"
+            )
         for flag, value in (("-n", self.processes), ("-N", self.per_node)):
             if value is not None and value < 1:
-                raise JobError(f"{flag} is {value}", "It counts processes: 1 or more.")
+                raise JobError(f"{flag} is {value}", "It counts processes: 1 or more.", code="out-of-range")
         if self.restarts < 0:
-            raise JobError(f"--restarts is {self.restarts}", "It counts restarts: 0 or more.")
+            raise JobError(f"--restarts is {self.restarts}", "It counts restarts: 0 or more.", code="out-of-range")
         if not 0 <= self.grace_s <= LONGEST_GRACE_S:
-            raise JobError(f"--grace is {self.grace_s} s", f"Give 0 to {LONGEST_GRACE_S} s.")
+            raise JobError(f"--grace is {self.grace_s} s", f"Give 0 to {LONGEST_GRACE_S} s.", code="out-of-range")
         self._check_nodes()
         self._check_via()
         self._check_resume()
@@ -46,33 +48,52 @@ class JobSpec(JobRecord):
             raise JobError(
                 f"--checkpoint '{self.checkpoint}' is neither a directory of the cluster nor a prefix in S3",
                 "Give a path on the shared directory, such as checkpoints/mnist, or s3://bucket/prefix.",
+                code="bad-checkpoint",
             )
         for path in self.links:
             if path.startswith("/") or not set(path.split("/")).isdisjoint({"", ".", ".."}):
-                raise JobError(f"--link {path}=… is no path in the code", "Give a relative one without '..'.")
+                raise JobError(
+                    f"--link {path}=… is no path in the code", "Give a relative one without '..'.", code="bad-link"
+                )
         for name in (*self.env, *self.secrets, *(name for env in self.role_env.values() for name in env)):
             if not _VARIABLE.fullmatch(name):
                 raise JobError(
-                    f"'{name}' can't be a variable's name", "Use letters, digits and '_', and no digit first."
+                    f"'{name}' can't be a variable's name",
+                    "Use letters, digits and '_', and no digit first.",
+                    code="bad-variable",
                 )
             if name.startswith("PHALANX_"):
-                raise JobError(f"{name} can't be set", "Names that begin with PHALANX_ are phalanx's own.")
+                raise JobError(
+                    f"{name} can't be set", "Names that begin with PHALANX_ are phalanx's own.", code="bad-variable"
+                )
         for name, value in self.tags.items():
             if not (_NAME.fullmatch(name) and _TAG.fullmatch(value)):
                 raise JobError(
-                    f"'{name}={value}' can't be a tag", "Use letters, digits and . _ - / @ : + in both; no '=' first."
+                    f"'{name}={value}' can't be a tag",
+                    "Use letters, digits and . _ - / @ : + in both; no '=' first.",
+                    code="bad-tag",
                 )
         if self.name is not None and not _NAME.fullmatch(self.name):
             raise JobError(
-                f"'{self.name}' can't be a job's name", "Use letters, digits, '_', '-' and '.': at most 63 of them."
+                f"'{self.name}' can't be a job's name",
+                "Use letters, digits, '_', '-' and '.': at most 63 of them.",
+                code="bad-name",
             )
 
     def _check_via(self) -> None:
         if self.via_options and not self.via:
-            raise JobError("--via-option needs --via", "Add --via slurm, sge or yarn: it hands the job to a scheduler.")
+            raise JobError(
+                "--via-option needs --via",
+                "Add --via slurm, sge or yarn: it hands the job to a scheduler.",
+                code="conflicting-options",
+            )
         if self.via and (self.nodes_min is not None or self.hosts):
             what = "the nodes (--nodes, a hosts file)" if self.hosts else "how many nodes there are (--nodes)"
-            raise JobError(f"with --via {self.via}, {self.via} decides {what}", "Request processes with -n and -N.")
+            raise JobError(
+                f"with --via {self.via}, {self.via} decides {what}",
+                "Request processes with -n and -N.",
+                code="conflicting-options",
+            )
 
     def _check_resume(self) -> None:
         options = [one for one in fields(self) if one.metadata.get("flag") and one.name not in _WITH_RESUME]
@@ -81,18 +102,22 @@ class JobSpec(JobRecord):
                 raise JobError(
                     f"{option.metadata['flag']} can't be changed with --resume, which takes it from job {self.resume}",
                     "To change it, start a new job with the same --checkpoint.",
+                    code="conflicting-options",
                 )
 
     def _check_nodes(self) -> None:
         fewest, most = self.nodes_min, self.nodes_max
         if (fewest is None) != (most is None) or (fewest and most and not 1 <= fewest <= most) or fewest == 0:
             raise JobError(
-                f"--nodes is {fewest}:{most}", "Give the smallest and the largest number of nodes, such as 2:4."
+                f"--nodes is {fewest}:{most}",
+                "Give the smallest and the largest number of nodes, such as 2:4.",
+                code="node-range",
             )
         if fewest is not None and self.processes is not None:
             raise JobError(
                 "-n sets a fixed number of processes, which --nodes lets change",
                 "Set the processes of each node with -N.",
+                code="conflicting-options",
             )
 
 
@@ -131,7 +156,7 @@ def status_of(record: Any) -> JobStatus:
     try:
         return JobStatus.from_record(record)
     except Invalid as error:
-        raise JobError(f"the head sent an invalid job state: {error}") from error
+        raise JobError(f"the head sent an invalid job state: {error}", code="invalid-answer") from error
 
 
 def status_in(line: bytes) -> JobStatus:
@@ -139,4 +164,4 @@ def status_in(line: bytes) -> JobStatus:
     try:
         return status_of(parse(line))
     except Invalid as error:
-        raise JobError(f"the head sent an invalid job state, which {error}") from error
+        raise JobError(f"the head sent an invalid job state, which {error}", code="invalid-answer") from error

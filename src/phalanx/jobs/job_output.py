@@ -99,7 +99,7 @@ class FollowDecoder:
         try:
             yield from self._feed(data)
         except Invalid as error:
-            raise JobError(f"the head sent invalid output: a frame that {error}") from error
+            raise JobError(f"the head sent invalid output: a frame that {error}", code="invalid-answer") from error
 
     def _feed(self, data: bytes) -> Iterator[OutputLine | dict[str, Any]]:
         self._data += data
@@ -124,7 +124,9 @@ class FollowDecoder:
         before, magic, after = self._data.partition(wire.MAGIC)
         if not magic and len(before) > _LONGEST_PREAMBLE:
             raise JobError(
-                f"the head sent invalid output: {before[:200]!r}", "Check whether a login script prints there."
+                f"the head sent invalid output: {before[:200]!r}",
+                "Check whether a login script prints there.",
+                code="invalid-answer",
             )
         self._began = bool(magic)
         if magic:

@@ -35,7 +35,7 @@ def network(text: bytes, names: Mapping[str, str]) -> Network:
             return Network(nodes, links, no_engine="; ".join(sorted(set(failed))))
         found = [validate.fields(_SUM, one) for one in sums]
     except Invalid as error:
-        raise JobError(f"the nodes' result can't be read: {error}") from error
+        raise JobError(f"the nodes' result can't be read: {error}", code="invalid-answer") from error
     return Network(
         nodes,
         links,

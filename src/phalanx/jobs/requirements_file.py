@@ -46,7 +46,7 @@ def collect(path: Path) -> dict[str, str]:
     files = _Files(path.parent)
     files.add(path, "")
     if files.mistakes:
-        raise JobError("\n".join(files.mistakes[:_MAX_MISTAKES]), files.hint)
+        raise JobError("\n".join(files.mistakes[:_MAX_MISTAKES]), files.hint, code="requirements-file")
     return files.texts
 
 

@@ -43,7 +43,7 @@ def run(remote: Remote, shared: str, command: str, *, timeout_s: float, check: b
         raise _silent(shared)
     if check and done.status != 0:
         reason = error_tail(done.stderr.decode(errors="replace")) or f"exit code {done.status}"
-        raise JobError(f"the head gave no answer: {reason}")
+        raise JobError(f"the head gave no answer: {reason}", code="no-answer")
     return done
 
 
@@ -90,6 +90,7 @@ def put(remote: Remote, shared: str) -> None:
         raise JobError(
             f"phalanx's runner could not be copied to {path}: {stderr or f'exit code {done.status}'}",
             f"Check with `phalanx ssh -- df {shared}` that it is mounted and has room; the job user writes there.",
+            code="runner-not-sent",
         )
 
 

@@ -60,12 +60,18 @@ def hosts(
     """
     called = list(names) if names is not None else [node.name for node in roster.nodes]
     if count is not None and count > len(called):
-        raise SpecError(f"--worker_count is {count}; there are {len(called)} hosts", "`phalanx nodes` lists them.")
+        raise SpecError(
+            f"--worker_count is {count}; there are {len(called)} hosts",
+            "`phalanx nodes` lists them.",
+            code="out-of-range",
+        )
     chosen = called[:count]
     twice = next((name for name in chosen if chosen.count(name) > 1), None)
     if twice:
         raise SpecError(
-            f"the workers file names {twice} twice", "Keep one line for each host: its workers have fixed ports."
+            f"the workers file names {twice} twice",
+            "Keep one line for each host: its workers have fixed ports.",
+            code="hosts-file",
         )
     return [_host(roster, name, workers) for name in chosen]
 
@@ -73,9 +79,15 @@ def hosts(
 def _host(roster: Roster, name: str, workers: int | None) -> Host:
     node = roster.find(name)
     if node is None:
-        raise SpecError(f"there is no host {name} in cluster {roster.cluster}", "`phalanx nodes` lists them.")
+        raise SpecError(
+            f"there is no host {name} in cluster {roster.cluster}", "`phalanx nodes` lists them.", code="no-node"
+        )
     if workers and node.gpus and workers > node.gpus:
-        raise SpecError(f"--worker_gpu_count is {workers}; {name} has {node.gpus} GPUs", "Each worker needs one.")
+        raise SpecError(
+            f"--worker_gpu_count is {workers}; {name} has {node.gpus} GPUs",
+            "Each worker needs one.",
+            code="too-few-gpus",
+        )
     return Host(name, workers or node.gpus or node.slots, node.gpus > 0)
 
 
@@ -89,7 +101,9 @@ def scripts(
     """
     if not program[0].startswith("/"):
         raise SpecError(
-            f"--training_script {program[0]} is relative", "Name its path on all nodes, such as /efs/train.py."
+            f"--training_script {program[0]} is relative",
+            "Name its path on all nodes, such as /efs/train.py.",
+            code="relative-path",
         )
     servers = [f"{host.name}:{_SERVER_PORT}" for host in hosts]
     workers = [f"{host.name}:{_FIRST_WORKER_PORT + number}" for host in hosts for number in range(host.workers)]

@@ -24,6 +24,8 @@ from phalanx.waits import waiting
 class TransferError(PhalanxError):
     """A file can't be found, read or written; no partial copy is left anywhere."""
 
+    code = "not-copied"
+
 
 @dataclass(frozen=True)
 class Moved:
@@ -91,7 +93,7 @@ def put(cluster: ClusterAccess, source: Path, destination: str = "", progress: P
     Raises TransferError and ClusterError.
     """
     if not source.exists():
-        raise TransferError(f"there is no {source} here", _siblings(source))
+        raise TransferError(f"there is no {source} here", _siblings(source), code="no-file")
     target = shared_path(cluster, destination)
     try:
         with waiting(f"the list of the files in {source}"):
@@ -110,7 +112,9 @@ def source_path(cluster: ClusterAccess, path: str, job: Job | None) -> str:
     if path.startswith("/"):
         return _inside(path, cluster.shared, "the shared directory")
     if job is None:
-        raise TransferError(f"'{path}' is relative: relative to which job?", "`phalanx jobs` lists the jobs.")
+        raise TransferError(
+            f"'{path}' is relative: relative to which job?", "`phalanx jobs` lists the jobs.", code="relative-path"
+        )
     return _inside(f"{job.directory}/{WORK}/{path}", job.directory, f"the directory of job {job.id}")
 
 
@@ -123,7 +127,9 @@ def shared_path(cluster: ClusterAccess, path: str) -> str:
 def _inside(path: str, root: str, name: str) -> str:
     normal = posixpath.normpath(path)
     if not (normal + "/").startswith(posixpath.normpath(root) + "/"):
-        raise TransferError(f"{normal} is outside of {name}, {root}", "Only files below it can be copied.")
+        raise TransferError(
+            f"{normal} is outside of {name}, {root}", "Only files below it can be copied.", code="outside-shared"
+        )
     return normal
 
 
@@ -134,7 +140,7 @@ def _target(destination: str | Path | None, name: str) -> Path:
         chosen.mkdir(parents=True, exist_ok=True)
     target = Path(os.path.abspath(chosen / name if chosen.is_dir() else chosen))  # noqa: PTH100 - links stay links
     if not target.parent.is_dir():
-        raise TransferError(f"there is no directory {target.parent} here", "Create it with mkdir.")
+        raise TransferError(f"there is no directory {target.parent} here", "Create it with mkdir.", code="no-directory")
     return target
 
 
@@ -148,7 +154,9 @@ def _header(stdout: IO[bytes], said: IO[bytes], job: Job | None) -> dict[str, An
         missing = head_answers.required(header, _MISSING)
         where = f" (job {job.id})" if job else ""
         found = ", ".join(missing["holds"]) or "nothing"
-        raise TransferError(f"there is no {missing['missing']}{where}", f"{missing['parent']} contains {found}.")
+        raise TransferError(
+            f"there is no {missing['missing']}{where}", f"{missing['parent']} contains {found}.", code="no-file"
+        )
     if "error" in header:
         raise TransferError(head_answers.fields(header, _ANSWER)["error"])
     return head_answers.required(header, _LOAD)
@@ -160,7 +168,9 @@ def _receive(
     try:
         return carry.receive(stdout, header, str(target), count)
     except carry.CarryError as error:
-        raise TransferError(f"{target} was not copied completely: {_text(said) or error}") from error
+        raise TransferError(
+            f"{target} was not copied completely: {_text(said) or error}", code="incomplete-copy"
+        ) from error
 
 
 def _send(

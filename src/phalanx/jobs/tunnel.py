@@ -52,6 +52,8 @@ _ANSWER: dict[str, head_answers.Check] = {
 class PortTakenError(PhalanxError):
     """Another program on this machine listens on the port."""
 
+    code = "port-taken"
+
 
 @dataclass(frozen=True)
 class Program:
@@ -107,7 +109,9 @@ def forward(remote: Remote, local_port: int, port: int) -> Iterator[subprocess.P
     with tempfile.TemporaryFile() as said, remote.forward(local_port, port, said) as process:
         try:
             if b"ready" not in (Reader(process.stdout).line(_READY_TIMEOUT_S) or b""):
-                raise ClusterError(f"port {local_port} can't be forwarded to {remote.host}: {_text(said)}")
+                raise ClusterError(
+                    f"port {local_port} can't be forwarded to {remote.host}: {_text(said)}", code="port-not-forwarded"
+                )
             yield process
         finally:
             process.kill()
@@ -151,9 +155,13 @@ class Service:
             return answer["port"]
         needs = self._program.needs
         if "missing" in answer:
-            raise ClusterError(f"'{needs}' is not on the head (PATH {answer.get('path', '?')})", _install(needs))
+            raise ClusterError(
+                f"'{needs}' is not on the head (PATH {answer.get('path', '?')})", _install(needs), code="no-program"
+            )
         tail = "\n".join(answer.get("tail", ())) or _text(self._said)
-        raise ClusterError(f"{self._program.name} did not start on the head: {tail or 'it does not answer'}")
+        raise ClusterError(
+            f"{self._program.name} did not start on the head: {tail or 'it does not answer'}", code="not-started"
+        )
 
     def ended(self) -> bool:
         """Whether the program has ended by itself."""
@@ -167,7 +175,9 @@ class Service:
         answer = self._answer(_END_TIMEOUT_S)
         if not _ENDED.keys() <= answer.keys():
             name = self._program.name
-            raise ClusterError(f"the head did not report that {name} has ended: {_text(self._said) or 'no answer'}")
+            raise ClusterError(
+                f"the head did not report that {name} has ended: {_text(self._said) or 'no answer'}", code="not-ended"
+            )
         return Ended(answer["ended"], answer["tail"], len(answer["report"]["killed"]), answer["report"]["left"])
 
     def close(self) -> None:

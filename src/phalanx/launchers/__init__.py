@@ -25,7 +25,9 @@ def load(name: str) -> Launcher:
         # Imported here, because the command line imports this package for its help and dataclasses take 15 ms.
         from phalanx.runner.process import RefusedError
 
-        raise RefusedError(f"there is no launcher '{name}'\nThe launchers are: {', '.join(LAUNCHERS)}.")
+        raise RefusedError(
+            f"there is no launcher '{name}'\nThe launchers are: {', '.join(LAUNCHERS)}.", code="no-launcher"
+        )
     import importlib  # here, because the command line imports this package for its help
 
     return importlib.import_module(LAUNCHERS[name])  # pyright: ignore[reportReturnType]

@@ -70,7 +70,9 @@ def _own_flags(job: PreparedJob) -> List[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise RefusedError(f"--deepspeed-flags '{text}' can't be split into words as a shell does: {error}") from None
+        raise RefusedError(
+            f"--deepspeed-flags '{text}' can't be split into words as a shell does: {error}", code="bad-words"
+        ) from None
 
 
 def _hostfile(ranks: Dict[str, int]) -> str:

@@ -23,7 +23,8 @@ def per_process(job: PreparedJob, roster: Roster, placed: Mapping[str, int]) -> 
         has = f"{gpus[crowded]} GPU" + ("" if gpus[crowded] == 1 else "s")
         raise RefusedError(
             f"{crowded} would run {placed[crowded]} processes but has {has}\n"
-            + (_REQUEST_MORE if job.devices else _REQUEST_FEWER)
+            + (_REQUEST_MORE if job.devices else _REQUEST_FEWER),
+            code="too-few-gpus",
         )
     return min(gpus.values()) // max(placed.values())
 
@@ -35,7 +36,8 @@ def require_alike(job: PreparedJob, roster: Roster, placed: Mapping[str, int]) -
     if gpus[fewest] != gpus[most] and job.per_node is None:
         raise RefusedError(
             f"the nodes differ in their GPUs: {most} has {gpus[most]}, {fewest} has {gpus[fewest]}\n"
-            f"Set the number of processes per node with -N ({gpus[fewest] or 1} at most)."
+            f"Set the number of processes per node with -N ({gpus[fewest] or 1} at most).",
+            code="unequal-gpus",
         )
 
 

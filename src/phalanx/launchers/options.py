@@ -32,5 +32,5 @@ def count(job: PreparedJob, name: str, default: int) -> int:
     if not text.isdecimal() or int(text) < 1:
         from phalanx.runner.process import RefusedError  # the command line needs only the names
 
-        raise RefusedError(f"--{name} is '{text}'\nIt is a number of processes, 1 or more.")
+        raise RefusedError(f"--{name} is '{text}'\nIt is a number of processes, 1 or more.", code="out-of-range")
     return int(text)

@@ -19,7 +19,8 @@ def place(
     if job.nodes_min is not None:
         raise RefusedError(
             f"the launcher {job.launcher} can't continue with fewer nodes than it started with.\n"
-            "--nodes MIN:MAX requires --launcher torchrun; --restarts restarts any job on the remaining nodes."
+            "--nodes MIN:MAX requires --launcher torchrun; --restarts restarts any job on the remaining nodes.",
+            code="fixed-size",
         )
     per_node = job.per_node or (default_per_node if job.processes is None else None)
     room = {node.name: _room(node, per_node) for node in roster.nodes}
@@ -41,14 +42,15 @@ def _room(node: Node, per_node: Optional[int]) -> int:
     if per_node > node.slots:
         raise RefusedError(
             f"{per_node} processes per node were requested; {node.name} has {_slots(node.slots)}.\n"
-            "Request fewer with -N, or set `slots:` in phalanx.yaml."
+            "Request fewer with -N, or set `slots:` in phalanx.yaml.",
+            code="too-few-slots",
         )
     return per_node
 
 
 def _require_room(job: PreparedJob, room: Dict[str, int]) -> None:
     if (job.processes or 0) > sum(room.values()):
-        raise RefusedError(_too_many(job, list(room.values())))
+        raise RefusedError(_too_many(job, list(room.values())), code="too-few-slots")
 
 
 def _deal(left: int, room: Dict[str, int]) -> Dict[str, int]:

@@ -84,7 +84,7 @@ class _Task:
 def _style(job: PreparedJob) -> str:
     style = job.options.get("tf-style", _STYLES[0])
     if style not in _STYLES:
-        raise RefusedError(f"--tf-style is '{style}'\nIt is one of: {', '.join(_STYLES)}.")
+        raise RefusedError(f"--tf-style is '{style}'\nIt is one of: {', '.join(_STYLES)}.", code="unknown-choice")
     return style
 
 

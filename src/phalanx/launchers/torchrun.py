@@ -54,7 +54,8 @@ def _elastic(job: PreparedJob, roster: Roster) -> List[Process]:
     if len(roster.nodes) < fewest:
         raise RefusedError(
             f"at least {fewest} nodes were requested (--nodes {fewest}:{most}); there are {len(roster.nodes)}.\n"
-            "`phalanx nodes` shows which are missing and why."
+            "`phalanx nodes` shows which are missing and why.",
+            code="too-few-nodes",
         )
     # The usual placement, on at most `most` nodes.
     ranks = place(replace(job, nodes_min=None, nodes_max=None), roster._replace(nodes=roster.nodes[:most]))

@@ -38,6 +38,8 @@ _FORMAT = 1
 class StacksLeft(LocalCloudError):  # noqa: N818 - a state, not a fault
     """The local cloud can't stop because it still runs clusters."""
 
+    code = "clusters-left"
+
     def __init__(self, stacks: list[str]) -> None:
         super().__init__(
             f"the local cloud still runs {', '.join(stacks) or 'clusters'}",
@@ -91,6 +93,7 @@ def find() -> Endpoint | None:
         raise LocalCloudError(
             f"the local cloud (process {endpoint.pid}) does not answer at {endpoint.url}: {error}",
             "`phalanx local stop --force` ends it, and its clusters with it.",
+            code="local-cloud-silent",
         ) from error
     return endpoint
 
@@ -115,6 +118,7 @@ def _recorded(directory: Path) -> Endpoint | None:
             raise LocalCloudError(
                 "the local cloud that runs is newer than this phalanx",
                 "Install the newer phalanx, or end the local cloud with its clusters: phalanx local stop --force.",
+                code="newer-local-cloud",
             )
         lists = {key: tuple(value) for key, value in record.items() if isinstance(value, list)}
         return Endpoint(**{key: {**record, **lists}[key] for key in Endpoint.__dataclass_fields__})
@@ -134,6 +138,7 @@ def _starting_or_ending() -> Endpoint | None:
             raise LocalCloudError(
                 f"a local cloud runs (it holds {state() / 'lock'}), but its record endpoint.json is lost or damaged",
                 "`phalanx local stop --force` ends it, and its clusters with it.",
+                code="damaged-record",
             )
         time.sleep(0.02)
     return None
@@ -244,6 +249,7 @@ def interrupt(instance_id: str, notice_s: float | None) -> None:
         raise LocalCloudError(
             f"the node can't be interrupted: {answer['message']}",
             "The workers are spot instances with `capacity: spot` in phalanx.yaml.",
+            code="fault-impossible",
         )
 
 
@@ -252,7 +258,7 @@ def shape(instance_id: str, rate_bit_s: int, delay_s: float) -> None:
     link = {"instance_id": instance_id, "rate_bit_s": rate_bit_s, "delay_s": delay_s}
     code, answer = _request(running(), "POST", "/faults", {"link": link})
     if code != 200:
-        raise LocalCloudError(f"the link can't be shaped: {answer['message']}")
+        raise LocalCloudError(f"the link can't be shaped: {answer['message']}", code="fault-impossible")
 
 
 def inject(there: Endpoint, faults: dict[str, Any]) -> None:
@@ -260,9 +266,9 @@ def inject(there: Endpoint, faults: dict[str, Any]) -> None:
     try:
         code, answer = _request(there, "POST", "/faults", faults)
     except OSError as error:
-        raise LocalCloudError(f"the local cloud does not answer: {error}") from error
+        raise LocalCloudError(f"the local cloud does not answer: {error}", code="local-cloud-silent") from error
     if code != 200:
-        raise LocalCloudError(f"the fault is not possible: {answer['message']}")
+        raise LocalCloudError(f"the fault is not possible: {answer['message']}", code="fault-impossible")
 
 
 def shortages(nodes: int, is_full: bool) -> list[dict[str, Any]]:
@@ -287,12 +293,13 @@ def kept_file_system(file_system: str) -> dict[str, Any]:
     kept = {one["id"]: one for one in kept_file_systems()}
     if file_system not in kept:
         names = f"Kept file systems: {', '.join(sorted(kept))}." if kept else "There are none."
-        raise LocalCloudError(f"there is no kept file system '{file_system}'", names)
+        raise LocalCloudError(f"there is no kept file system '{file_system}'", names, code="no-file-system")
     found = kept[file_system]
     if not found["region"]:
         raise LocalCloudError(
             f"the record of {file_system} is damaged: {found['record']}",
             f"Its files are in {found['path']}. To delete them, delete both.",
+            code="damaged-record",
         )
     return found
 
@@ -346,9 +353,13 @@ def _run(*arguments: str, timeout_s: float = _COMMAND_TIMEOUT_S) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise LocalCloudError(f"`localcloud {arguments[0]}` did not end within {timeout_s:g} s", _log_hint()) from None
+        raise LocalCloudError(
+            f"`localcloud {arguments[0]}` did not end within {timeout_s:g} s", _log_hint(), code="local-cloud-silent"
+        ) from None
     if done.returncode and not done.stdout:
-        raise _not_installed() or LocalCloudError(done.stderr.strip() or f"`localcloud {arguments[0]}` failed")
+        raise _not_installed() or LocalCloudError(
+            done.stderr.strip() or f"`localcloud {arguments[0]}` failed", code="local-cloud-failed"
+        )
     return done.stdout
 
 
@@ -359,7 +370,9 @@ def _log_hint() -> str:
 def _not_installed() -> LocalCloudError | None:
     if find_spec("localcloud") is not None:
         return None
-    return LocalCloudError("the local cloud is not installed", "pip install 'phalanx[local]'")
+    return LocalCloudError(
+        "the local cloud is not installed", "pip install 'phalanx[local]'", code="local-cloud-missing"
+    )
 
 
 def _request(
@@ -388,7 +401,9 @@ def _mode() -> list[str]:
     """Return the option for PHALANX_LOCAL_MODE=range|single|root, which overrides the local cloud's choice."""
     chosen = os.environ.get("PHALANX_LOCAL_MODE")
     if chosen and chosen not in _MODES:
-        raise LocalCloudError(f"PHALANX_LOCAL_MODE is '{chosen}'", f"Set it to {', '.join(_MODES)}, or unset it.")
+        raise LocalCloudError(
+            f"PHALANX_LOCAL_MODE is '{chosen}'", f"Set it to {', '.join(_MODES)}, or unset it.", code="bad-mode"
+        )
     return ["--mode", chosen] if chosen else []
 
 
@@ -408,12 +423,14 @@ def _not_started(process: subprocess.Popen[bytes], errors: Path, timeout_s: floa
         return missing
     if shutil.disk_usage(state()).free < _LEAST_FREE_BYTES:
         hint = "Free some space, or set PHALANX_STATE_DIR to a directory on another disk."
-        return LocalCloudError(f"the local cloud can't start: the disk of {state()} is full", hint)
+        return LocalCloudError(f"the local cloud can't start: the disk of {state()} is full", hint, code="disk-full")
     reason = errors.read_text(errors="replace").strip()
     errors.unlink()
     if process.poll() is None:
         process.terminate()
-        return LocalCloudError(f"the local cloud did not answer within {timeout_s:g} s\n{reason}", _log_hint())
+        return LocalCloudError(
+            f"the local cloud did not answer within {timeout_s:g} s\n{reason}", _log_hint(), code="local-cloud-silent"
+        )
     hint = "unset PHALANX_LOCAL_MODE" if os.environ.get("PHALANX_LOCAL_MODE") else ""
     reason = reason or "it ended without a message"
-    return LocalCloudError(f"the local cloud can't run on this machine:\n{reason}", hint)
+    return LocalCloudError(f"the local cloud can't run on this machine:\n{reason}", hint, code="local-cloud-impossible")

@@ -87,7 +87,7 @@ def find(name: str) -> Built:
     if not suitable:
         known = ", ".join(one.name for one in there)
         hint = f"There are: {known}." if known else f"`phalanx local image build {name.partition('@')[0]}` builds one."
-        raise LocalCloudError(f"there is no image {name} on this machine", hint)
+        raise LocalCloudError(f"there is no image {name} on this machine", hint, code="no-image")
     return suitable[0]
 
 
@@ -106,6 +106,7 @@ def require(alias: str, name: str) -> None:
         raise LocalCloudError(
             f"image: {alias} is not built on this machine",
             f"`phalanx local image build {name}` builds it, once, in about four minutes.",
+            code="no-image",
         )
 
 
@@ -122,5 +123,5 @@ def run(*arguments: str) -> Any:
     answer = json.loads(printed or "{}")
     if process.returncode:
         message, _, hint = answer.get("message", f"it ended with status {process.returncode}").partition("\n")
-        raise LocalCloudError(message, hint)
+        raise LocalCloudError(message, hint, code="image-failed")
     return answer

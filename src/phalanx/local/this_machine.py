@@ -74,6 +74,7 @@ class ThisMachine(Account):
             raise LocalCloudError(
                 f"the local cloud stands in for AWS's commercial regions, and {spec.region} is in another partition",
                 "Choose another `region:`. With `cloud: aws`, `phalanx plan` and `template` serve it.",
+                code="other-partition",
             )
         name = images.local_name(spec.image)
         if name:
@@ -118,7 +119,7 @@ class ThisMachine(Account):
         running = endpoint.find_process()
         if running is not None and running.no_cgroup:
             reason, _, command = running.no_cgroup.partition("\n")
-            raise LocalCloudError(f"image: {image} runs systemd, and {reason}", command)
+            raise LocalCloudError(f"image: {image} runs systemd, and {reason}", command, code="no-cgroup")
 
     def image(self, parameter: str) -> Image | None:
         """Return an image that Image Builder has made here; the others are known by their parameters."""

@@ -49,7 +49,10 @@ class Container(ABC):
     def add(self, number: int, sample: Sample, content: bytes) -> None:
         """Write a sample, and its line as im2rec writes it: number, labels and path, separated by tabs."""
         if len(content) > self.LIMIT_BYTES:
-            raise PackError(f"{sample.name} has {len(content)} bytes, and a sample may have {self.LIMIT_BYTES}")
+            raise PackError(
+                f"{sample.name} has {len(content)} bytes, and a sample may have {self.LIMIT_BYTES}",
+                code="sample-too-large",
+            )
         self._write(number, sample, content)
         labels = "\t".join(f"{label:f}" for label in sample.labels)
         self._writers["lst"].write(f"{number}\t{labels}\t{sample.name}\n".encode(errors="surrogateescape"))

@@ -101,21 +101,26 @@ def _journal(directory: str, digest: str) -> Iterator[IO[str]]:
     others = sorted(set(os.listdir(directory)) - {JOURNAL})
     if MANIFEST in others:
         raise PackError(
-            f"{directory} has shards already", "Choose another directory; `phalanx data verify` reads them."
+            f"{directory} has shards already",
+            "Choose another directory; `phalanx data verify` reads them.",
+            code="directory-in-use",
         )
     if others and not os.path.exists(path):
-        raise PackError(f"{directory} is not empty: {others[0]}", "Choose another directory.")
+        raise PackError(f"{directory} is not empty: {others[0]}", "Choose another directory.", code="directory-in-use")
     with open(path, "a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise PackError(f"another command packs into {directory}", "Wait for its end.") from None
+            raise PackError(
+                f"another command packs into {directory}", "Wait for its end.", code="directory-in-use"
+            ) from None
         file.seek(0)
         known = file.readline()
         if known and known != f"{digest}\n":
             raise PackError(
                 f"{directory} has some shards of other samples, or of other options",
                 "Choose another directory, or delete this one.",
+                code="directory-in-use",
             )
         if not known:
             file.write(f"{digest}\n")
@@ -169,7 +174,9 @@ def _content(sample: Sample) -> bytes:
     with open(sample.path, "rb") as file:
         content = file.read()
     if len(content) != sample.bytes:
-        raise PackError(f"{sample.name} changed while it was packed", "Pack again into another directory.")
+        raise PackError(
+            f"{sample.name} changed while it was packed", "Pack again into another directory.", code="sample-changed"
+        )
     return content
 
 
@@ -187,4 +194,6 @@ def _require_space(directory: str, needed: int) -> None:
     status = os.statvfs(directory)
     free = status.f_bavail * status.f_frsize
     if needed > free:
-        raise PackError(f"{directory} has {free >> 20} MiB free, and at least {(needed >> 20) + 1} MiB are needed")
+        raise PackError(
+            f"{directory} has {free >> 20} MiB free, and at least {(needed >> 20) + 1} MiB are needed", code="disk-full"
+        )

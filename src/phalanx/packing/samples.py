@@ -22,6 +22,10 @@ _SHOWN = 3
 class PackError(Exception):
     """The shards can't be packed; the second argument, if there is one, says what to do."""
 
+    def __init__(self, *texts: str, code: str) -> None:
+        super().__init__(*texts)
+        self.code = code
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -50,7 +54,9 @@ def find(source: str) -> Samples:
     reader = {".csv": _of_csv, ".lst": _of_list}.get(os.path.splitext(source)[1].lower())
     if reader is None:
         raise PackError(
-            f"{source} is neither a folder nor a table", "Tables are .csv (path,label) and MXNet's .lst files."
+            f"{source} is neither a folder nor a table",
+            "Tables are .csv (path,label) and MXNet's .lst files.",
+            code="bad-samples",
         )
     return reader(source)
 
@@ -66,7 +72,9 @@ def _of_folder(source: str) -> Samples:
             else:
                 outside += 1
     if not found:
-        raise PackError(f"{source} has no sub-folders with files", "Make one for each class, or give a table.")
+        raise PackError(
+            f"{source} has no sub-folders with files", "Make one for each class, or give a table.", code="bad-samples"
+        )
     return _of_classes(source, found, outside)
 
 
@@ -78,13 +86,14 @@ def _of_csv(source: str) -> Samples:
                 raise PackError(
                     f"{source} has the columns {', '.join(rows.fieldnames or ()) or '(none)'}",
                     f"It needs {PATH} and {LABEL}; paths are relative to the table.",
+                    code="bad-samples",
                 )
             found = [(row[PATH] or "", row[LABEL] or "") for row in rows]
         except (csv.Error, UnicodeDecodeError) as error:
-            raise PackError(f"{source} can't be read as a table: {error}") from error
+            raise PackError(f"{source} can't be read as a table: {error}", code="bad-samples") from error
     without = [name for name, label in found if not label]
     if without:
-        raise PackError(f"{source}: {_some('path', without)}: no label")
+        raise PackError(f"{source}: {_some('path', without)}: no label", code="bad-samples")
     root = os.path.dirname(source)
     if all(_is_number(label) for _, label in found):
         return Samples(_samples(root, [name for name, _ in found], [(float(label),) for _, label in found]))
@@ -97,7 +106,9 @@ def _of_list(source: str) -> Samples:
         rows = [line.rstrip("\n").split("\t") for line in file if line.strip()]
     wrong = [str(number) for number, row in enumerate(rows, 1) if len(row) < 3 or not all(map(_is_number, row[:-1]))]
     if wrong:
-        raise PackError(f"{source}: {_some('line', wrong)}: not an index, labels and a path, separated by tabs")
+        raise PackError(
+            f"{source}: {_some('line', wrong)}: not an index, labels and a path, separated by tabs", code="bad-samples"
+        )
     labels = [tuple(map(float, row[1:-1])) for row in rows]
     return Samples(_samples(os.path.dirname(source), [row[-1] for row in rows], labels))
 
@@ -113,7 +124,7 @@ def _of_classes(root: str, found: Sequence[tuple[str, str]], left_out: int = 0) 
 def _samples(root: str, names: Sequence[str], labels: Iterable[tuple[float, ...]]) -> list[Sample]:
     """Return the samples. Raises PackError that names the files that are missing, or whose names can't be kept."""
     if not names:
-        raise PackError("the table has no rows")
+        raise PackError("the table has no rows", code="bad-samples")
     found, wrong, inside = [], [], _Inside(root)
     for name, own in zip(names, labels):
         path = os.path.join(root, name)
@@ -129,7 +140,7 @@ def _samples(root: str, names: Sequence[str], labels: Iterable[tuple[float, ...]
         found.append(Sample(name, path, own, status.st_size, status.st_mtime_ns))
     if wrong:
         more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        raise PackError(f"{'; '.join(wrong[:_SHOWN])}{more}")
+        raise PackError(f"{'; '.join(wrong[:_SHOWN])}{more}", code="bad-samples")
     return found
 
 

@@ -43,7 +43,9 @@ def refuse_impossible(spec: ClusterSpec, reservation: Reservation | None) -> Non
     if not spec.reservation:
         return
     if reservation is None:
-        raise SpecError("capacity: only EC2 knows a reservation", "Plan with credentials and a connection.")
+        raise SpecError(
+            "capacity: only EC2 knows a reservation", "Plan with credentials and a connection.", code="cloud-not-asked"
+        )
     _refuse_other(spec, reservation)
     _refuse_group(spec, reservation)
     least = spec.min - 1 if spec.head else spec.min
@@ -52,6 +54,7 @@ def refuse_impossible(spec: ClusterSpec, reservation: Reservation | None) -> Non
             f"capacity: {spec.reservation} has {counted(reservation.free, 'instance')} free, and at least {least} are "
             "needed",
             _nearest(spec, reservation.free),
+            code="reservation-unsuited",
         )
 
 
@@ -66,16 +69,22 @@ def _nearest(spec: ClusterSpec, free: int) -> str:
 def _refuse_other(spec: ClusterSpec, reservation: Reservation) -> None:
     if reservation.state != "active":
         begins = f"; it begins {reservation.begins}" if reservation.begins else ""
-        raise SpecError(f"capacity: {spec.reservation} is {reservation.state}{begins}", "Run `up` while it is active.")
+        raise SpecError(
+            f"capacity: {spec.reservation} is {reservation.state}{begins}",
+            "Run `up` while it is active.",
+            code="reservation-unsuited",
+        )
     if reservation.instance_type != spec.type:
         raise SpecError(
             f"capacity: {spec.reservation} holds {reservation.instance_type}, and type is {spec.type}",
             f"Write `type: {reservation.instance_type}`.",
+            code="reservation-unsuited",
         )
     if spec.zones and reservation.zone not in spec.zones:
         raise SpecError(
             f"capacity: {spec.reservation} is in {reservation.zone}, and zones has {' and '.join(spec.zones)}",
             f"Write `zones: [{reservation.zone}]`, or leave it out.",
+            code="reservation-unsuited",
         )
 
 
@@ -84,11 +93,13 @@ def _refuse_group(spec: ClusterSpec, reservation: Reservation) -> None:
         raise SpecError(
             f"placement: {spec.reservation} is a Capacity Block, which no placement group can be used with",
             "Remove the line: the instances of a block are close together anyway.",
+            code="placement-unsuited",
         )
     if spec.placement == OWN_GROUP:
         raise SpecError(
             f"placement: {spec.reservation} was not made in a placement group of this cluster",
             "Name the group that the reservation was made in, or remove the line.",
+            code="placement-unsuited",
         )
 
 

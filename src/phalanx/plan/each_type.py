@@ -68,6 +68,7 @@ def _refuse_two_processors(spec: ClusterSpec, known: _Known) -> None:
         raise SpecError(
             f"image: {spec.image} is for one processor, and {types}",
             "Write types for one processor, or an alias such as ubuntu-24.04, which has an image for each.",
+            code="other-architecture",
         )
 
 
@@ -96,4 +97,4 @@ class _MistakesOfTypes:
 
 
 def _named(mistake: SpecError, kind: str) -> SpecError:
-    return SpecError(f"{mistake.message}, for {kind}", mistake.hint)
+    return SpecError(f"{mistake.message}, for {kind}", mistake.hint, code=mistake.code)

@@ -107,7 +107,9 @@ def refuse_unsuited(
     wrong += [*_of_addresses(spec, found, addresses, endpoints), *of_endpoints]
     if wrong:
         hint = "Correct the VPC or name other subnets; without the key, `up` makes a VPC."
-        raise SpecError("\n".join(f"network: {one}" for one in wrong), hint + _about_proxies(wrong))
+        raise SpecError(
+            "\n".join(f"network: {one}" for one in wrong), hint + _about_proxies(wrong), code="unsuited-network"
+        )
 
 
 def _about_proxies(wrong: Iterable[str]) -> str:
@@ -120,7 +122,9 @@ def _about_proxies(wrong: Iterable[str]) -> str:
 def require(found: ExistingVpc | None) -> ExistingVpc:
     """Return what EC2 says of the spec's subnets. Raises SpecError if it was not asked."""
     if found is None:
-        raise SpecError("network: only EC2 knows a subnet", "Plan with credentials and a connection.")
+        raise SpecError(
+            "network: only EC2 knows a subnet", "Plan with credentials and a connection.", code="cloud-not-asked"
+        )
     return found
 
 

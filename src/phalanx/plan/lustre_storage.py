@@ -86,11 +86,17 @@ def refuse_unreachable(spec: ClusterSpec, found: LustreFileSystem | None, vpc: s
         raise SpecError(
             f"file_system: nobody was asked how {spec.file_system} is mounted: each has a mount name of its own",
             "Leave --offline out.",
+            code="cloud-not-asked",
         )
     if found.vpc != vpc:
         raise SpecError(
             f"file_system: {spec.file_system} is in {found.vpc}, and the nodes are in {vpc or 'a new VPC'}",
             f"Name subnets of {found.vpc} (`network`).",
+            code="file-system-elsewhere",
         )
     if found.state != "AVAILABLE":
-        raise SpecError(f"file_system: {spec.file_system} is {found.state}", "Wait until it is AVAILABLE.")
+        raise SpecError(
+            f"file_system: {spec.file_system} is {found.state}",
+            "Wait until it is AVAILABLE.",
+            code="file-system-not-ready",
+        )

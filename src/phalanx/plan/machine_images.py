@@ -151,15 +151,21 @@ class ImageChoice:
             raise SpecError(
                 f"image: {self.alias} is for local clusters only, and this one is in {self.spec.cloud}",
                 "Choose another `image`, or leave it out for the default.",
+                code="image-unsuited",
             )
         made_for = self._made_for()
         if made_for and self.architecture not in made_for:
             raise SpecError(
                 f"image: {self.alias} is for {' and '.join(made_for)}, and {self.spec.type} is {self.architecture}",
                 self._suggestion(),
+                code="other-architecture",
             )
         if self._lacks_driver():
-            raise SpecError(f"image: {self.alias} has no driver for the GPUs of {self.spec.type}", self._suggestion())
+            raise SpecError(
+                f"image: {self.alias} has no driver for the GPUs of {self.spec.type}",
+                self._suggestion(),
+                code="no-gpu-driver",
+            )
 
     def refuse_unknown_recipe(self) -> None:
         """Raise SpecError for an image that is named by its recipe if nobody has looked it up."""
@@ -167,6 +173,7 @@ class ImageChoice:
             raise SpecError(
                 f"image: {self.spec.image} is looked up in the cloud, which was not asked",
                 "Leave --offline out, or write the AMI's id, which `phalanx image list` shows.",
+                code="cloud-not-asked",
             )
 
     def refuse_for_emr(self) -> None:
@@ -182,11 +189,13 @@ class ImageChoice:
             raise SpecError(
                 f"image: {self.alias} is {known}, and EMR starts Amazon Linux only",
                 "Write amazon-linux-2023, dlami-base-amazon-linux-2023, or an image of yours that was made from one.",
+                code="image-unsuited",
             )
         if self.image and self.image.size_gib > ROOT_GIB[1]:
             raise SpecError(
                 f"image: {self.alias} has {self.image.size_gib} GiB, and EMR's root volume at most {ROOT_GIB[1]}",
                 "Choose a smaller image.",
+                code="disk-size",
             )
 
     def refuse_small_disk(self) -> None:
@@ -196,6 +205,7 @@ class ImageChoice:
             raise SpecError(
                 f"disk: size_gib is {wanted}, and the disk of {self.alias} has {self.image.size_gib} GiB",
                 f"Write at least {self.image.size_gib}, or leave it out.",
+                code="disk-size",
             )
 
     def refuse_without_lustre(self) -> None:
@@ -204,6 +214,7 @@ class ImageChoice:
             raise SpecError(
                 f"storage: FSx has no client of Lustre for {self.contents['distribution']} ({self.alias})",
                 "Choose an `image` with Amazon Linux 2023 or Ubuntu, or another `storage`.",
+                code="image-lacks",
             )
 
     def warnings_of_lustre(self) -> Iterator[str]:

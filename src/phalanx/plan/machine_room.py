@@ -31,4 +31,5 @@ def refuse_without_room(shortages: tuple[Shortage, ...], spec: ClusterSpec) -> N
         raise SpecError(
             f"nodes: at least {spec.min} are needed, and this machine has room for {too_low[0].nodes}: {said}",
             "\n".join(dict.fromkeys(one.fix for one in too_low)),
+            code="no-room",
         )

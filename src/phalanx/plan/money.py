@@ -199,6 +199,7 @@ def limits(
         raise SpecError(
             f"lease: {lease_s} s is no longer than node_timeout ({spec.node_timeout_s} s), in which the nodes start",
             "Write a longer one, such as 8h.",
+            code="lease-too-short",
         )
     paid_s = _paid_s(spec, spent_usd, prices, endpoints)
     if paid_s is not None and (not lease_s or paid_s < lease_s):
@@ -221,6 +222,7 @@ def _paid_s(spec: ClusterSpec, spent_usd: float, prices: Prices, endpoints: int 
         raise SpecError(
             f"budget: the price of {spec.type} is not known, so that nothing could be stopped in time",
             "Write a `lease` instead, or choose one of the types that `phalanx plan` knows a price of.",
+            code="price-unknown",
         )
     paid_s = max(0, int((spec.budget_usd - spent_usd) / rate * _HOUR_S))
     if paid_s <= spec.node_timeout_s:
@@ -229,5 +231,6 @@ def _paid_s(spec: ClusterSpec, spent_usd: float, prices: Prices, endpoints: int 
             f"budget: {spec.budget}{spent} pays this cluster for {paid_s // 60} min, and its nodes may take "
             f"{spec.node_timeout_s // 60} min to start (${rate:.2f} an hour)",
             "Write a larger budget, fewer `nodes` or a cheaper `type`.",
+            code="budget-too-small",
         )
     return paid_s

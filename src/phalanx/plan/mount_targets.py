@@ -33,14 +33,17 @@ def refuse_unreachable(spec: ClusterSpec, targets: Sequence[MountTarget], vpc: s
             f"file_system: {spec.file_system} has mount targets in {there}, and the nodes are in {vpc or 'a new VPC'}",
             f"EFS serves one VPC at a time. Name subnets of {there} (`network`), delete its mount targets, or run "
             "`phalanx down` for the other cluster.",
+            code="file-system-elsewhere",
         )
     if spec.keep == "no":
         raise SpecError(
             f"keep: {spec.file_system} has mount targets that are not the cluster's, so `down` can't delete it",
             "Remove the line.",
+            code="used-by-others",
         )
     if (target := in_zone(targets, zone)) and not target.groups:
         raise SpecError(
             f"file_system: the mount target of {spec.file_system} in {zone} has no security group",
             "Give it one with `aws efs modify-mount-target-security-groups`.",
+            code="no-security-group",
         )

@@ -73,16 +73,22 @@ def refuse_impossible(spec: ClusterSpec, found: tuple[Card, ...] | None) -> None
     if spec.efa != "yes":
         return
     if found is None:
-        raise SpecError("efa: only EC2 knows the network cards of a type", "Plan with credentials and a connection.")
+        raise SpecError(
+            "efa: only EC2 knows the network cards of a type",
+            "Plan with credentials and a connection.",
+            code="cloud-not-asked",
+        )
     if not found:
         raise SpecError(
             f"efa: {spec.type} has no Elastic Fabric Adapter",
             "Remove the line, or choose a type that has one: `aws ec2 describe-instance-types --filters "
             "Name=network-info.efa-supported,Values=true` lists them.",
+            code="no-efa",
         )
     if len(found) > 1 and not spec.head:
         raise SpecError(
             f"efa: a head of type {spec.type} would have {len(found)} network cards, and EC2 gives no public address "
             "to an instance with several",
             "Add a head that does not train, such as `head: {type: m5.xlarge}`; the workers have all cards.",
+            code="no-public-address",
         )

@@ -244,10 +244,14 @@ def _offline(spec: ClusterSpec, ssh_public_key: str, not_asked: str) -> Facts | 
 def _zone(spec: ClusterSpec, facts: Facts) -> str:
     """Return the zone that the spec prefers among those that offer the type. Raises SpecError if there is none."""
     if not facts.zones:
-        raise SpecError(f"type: no zone of {spec.region} offers {spec.type}", "Choose another `type` or `region`.")
+        raise SpecError(
+            f"type: no zone of {spec.region} offers {spec.type}",
+            "Choose another `type` or `region`.",
+            code="type-not-offered",
+        )
     if spec.zones and not set(spec.zones) & set(facts.zones):
         offered = f"These zones offer it: {', '.join(sorted(facts.zones))}."
-        raise SpecError(f"zones: {' and '.join(spec.zones)} do not offer {spec.type}", offered)
+        raise SpecError(f"zones: {' and '.join(spec.zones)} do not offer {spec.type}", offered, code="type-not-offered")
     if facts.vpc:
         return facts.vpc.workers.zone
     if facts.reservation:
@@ -290,7 +294,11 @@ def _refuse_image(spec: ClusterSpec, image: ImageChoice) -> None:
 
 def _refuse_unknown_address(spec: ClusterSpec, facts: Facts) -> None:
     if AUTO in spec.ssh_sources and not facts.own_address:
-        raise SpecError("ssh_from: nobody was asked for this machine's address", "Write your network in place of auto.")
+        raise SpecError(
+            "ssh_from: nobody was asked for this machine's address",
+            "Write your network in place of auto.",
+            code="cloud-not-asked",
+        )
 
 
 def _refuse_network(spec: ClusterSpec, facts: Facts) -> None:
@@ -314,6 +322,7 @@ def _refuse_head(spec: ClusterSpec, facts: Facts) -> None:
         raise SpecError(
             f"head: {spec.head['type']} is {facts.head.architecture}, and {spec.type} is {facts.architecture}",
             "All nodes have one image: choose a type for the same processor.",
+            code="other-architecture",
         )
 
 
@@ -322,4 +331,5 @@ def _refuse_placement(spec: ClusterSpec, facts: Facts) -> None:
         raise SpecError(
             f"placement: {spec.type} can't be in a cluster placement group",
             "Remove the line, or choose a type that can, such as c5.large.",
+            code="placement-unsuited",
         )

@@ -44,21 +44,28 @@ def refuse_unsuited(spec: ClusterSpec, image: ImageChoice, offline: bool) -> Non
     able = f"Choose an image that has all: {', '.join(image.complete)}, or one of yours (`phalanx image build`)."
     if image.packages:
         lacks = ", ".join(image.packages)
-        raise SpecError(f"image: {image.alias} lacks {lacks}, and no node can reach its distribution's mirrors", able)
+        raise SpecError(
+            f"image: {image.alias} lacks {lacks}, and no node can reach its distribution's mirrors",
+            able,
+            code="image-lacks",
+        )
     if spec.storage == LUSTRE and not image.has_lustre:
         raise SpecError(
             f"storage: {image.alias} lacks Lustre's client, and no node can reach a mirror that has it",
             "Choose `image: dlami-base`, which has it, or an image of yours.",
+            code="image-lacks",
         )
     if spec.storage == HEAD and image.has_apt:
         raise SpecError(
             "storage: the head would need nfs-kernel-server, and no node can reach its distribution's mirrors",
             "Leave the line out for EFS, or choose `image: amazon-linux-2023`, which has it.",
+            code="image-lacks",
         )
     if mounted(spec.data) and image.has_apt:
         raise SpecError(
             f"data: {image.alias} lacks Mountpoint for S3, and no node can reach AWS's server that has it",
             "Choose `image: amazon-linux-2023`, whose packages are in S3, or stage the data.",
+            code="image-lacks",
         )
 
 

@@ -110,6 +110,7 @@ def refuse_exceeded(quotas: tuple[Quota, ...], spec: ClusterSpec) -> None:
                 f"{f'{quota.key}: ' if quota.key else ''}at least {amount(quota.least, quota.unit)} needed, and your "
                 f"quota “{quota.name}” leaves {quota.free} of {quota.limit} in {region} ({quota.used} in use)",
                 f"{_nearest(quota, spec)}{_request(quota, region)}",
+                code="quota",
             )
 
 

@@ -66,4 +66,5 @@ def refuse_too_small(spec: ClusterSpec, cidr: str, each: int, endpoints: int = 0
     raise SpecError(
         f"network: {cidr} has {places} addresses for workers, and {spec.nodes - 1} workers need {needed}",
         f"Write a network of /{prefix} or larger." if prefix else f"At most {places // each} workers fit.",
+        code="network-too-small",
     )

@@ -22,11 +22,11 @@ def entry(load: Callable[[str], Launcher], scheduler: Callable[[str], Scheduler]
         sys.exit(_run(load, scheduler))
     except ValueError as error:
         from phalanx.node.validate import Newer
-        from phalanx.runner.names import REFUSED_PREFIX, REFUSED_STATUS
+        from phalanx.runner.names import REFUSED_STATUS, refusal
 
         if not isinstance(error, Newer):
             raise
-        print(f"{REFUSED_PREFIX}{error}", file=sys.stderr)
+        print(refusal("newer-format", error), file=sys.stderr)
         sys.exit(REFUSED_STATUS)
 
 

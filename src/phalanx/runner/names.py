@@ -27,6 +27,11 @@ STOP = int(signal.SIGUSR1)
 # Exit statuses of `halt` for a job that has not ended in time, and for one whose runner ended without a final state.
 STILL_RUNS, RUNNER_GONE = 2, 3
 
-# How the head refuses a submission: its exit status, and the beginning of its message.
+# How the head refuses a submission: its exit status, and its message.
 REFUSED_STATUS = 65
-REFUSED_PREFIX = "phalanx refuses: "
+REFUSED_PREFIX = "phalanx refuses ("
+
+
+def refusal(code: str, reason: object) -> str:
+    """Return the message: the error's code, and the reason."""
+    return f"{REFUSED_PREFIX}{code}): {reason}"

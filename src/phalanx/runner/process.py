@@ -15,7 +15,14 @@ PORTS = 12000
 
 
 class RefusedError(ValueError):
-    """The launcher can't start this job: the first line says what was requested and what is available."""
+    """The launcher can't start this job: the first line says what was requested and what is available.
+
+    `code` is that of the JobError that it becomes on the user's machine.
+    """
+
+    def __init__(self, message: str, *, code: str = "job") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,9 @@ def _chosen(job: PreparedJob, roster: Roster) -> Roster:
         return roster
     gone = [name for name in job.hosts if roster.find(name) is None]
     if gone:
-        raise RefusedError(f"{', '.join(gone)}: no longer in the cluster\n`phalanx nodes` lists its nodes.")
+        raise RefusedError(
+            f"{', '.join(gone)}: no longer in the cluster\n`phalanx nodes` lists its nodes.", code="no-node"
+        )
     return roster._replace(nodes=tuple(node for node in map(roster.find, job.hosts) if node))
 
 
@@ -135,7 +144,9 @@ def planned(launcher: Launcher, job: PreparedJob, roster: Roster) -> Sequence[Pr
     for name in job.options:
         if name not in launcher.OPTIONS:
             has = ", ".join(f"--{one}" for one in launcher.OPTIONS) or "no options of its own"
-            raise RefusedError(f"--{name} is not an option of the launcher {job.launcher}\nIt takes {has}.")
+            raise RefusedError(
+                f"--{name} is not an option of the launcher {job.launcher}\nIt takes {has}.", code="unknown-option"
+            )
     processes = launcher.processes(job, _chosen(job, _training(roster)))
     of_roles = {name for env in job.role_env.values() for name in env}
     refuse_variables(job, {name for process in processes for name in process.env} - of_roles)
@@ -145,7 +156,9 @@ def planned(launcher: Launcher, job: PreparedJob, roster: Roster) -> Sequence[Pr
 def _training(roster: Roster) -> Roster:
     """Return the roster with only the nodes on which jobs begin. Raises RefusedError if there are none."""
     if not roster.workers and roster.leaving:
-        raise RefusedError(f"all nodes leave the cluster: {roster.leaving[0].reason}\n`phalanx nodes` lists them.")
+        raise RefusedError(
+            f"all nodes leave the cluster: {roster.leaving[0].reason}\n`phalanx nodes` lists them.", code="no-nodes"
+        )
     return roster._replace(nodes=roster.workers)
 
 
@@ -154,7 +167,9 @@ def refuse_variables(job: PreparedJob, own: Collection[str]) -> None:
     wrong = [name for name in (*job.env, *job.secrets) if name in own]
     if wrong:
         reason = f"{', '.join(wrong)} can't be set: the launcher {job.launcher} sets it for each process itself"
-        raise RefusedError(f"{reason}.\nLeave it out of --env and --secret, or give it another name.")
+        raise RefusedError(
+            f"{reason}.\nLeave it out of --env and --secret, or give it another name.", code="bad-variable"
+        )
 
 
 def with_recipes(launcher: Launcher, message: str) -> str:

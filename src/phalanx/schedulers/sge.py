@@ -85,7 +85,8 @@ def choose(request: Request, found: Mapping[str, Mapping[str, str]]) -> str:
     listed = ", ".join(f"{name} ({one.get('allocation_rule')})" for name, one in found.items()) or "none"
     raise RefusedError(
         f"sge has no parallel environment with control_slaves TRUE and allocation_rule {' or '.join(wanted)}; "
-        f"it has: {listed}\nName one: --via-option '-pe NAME {request.processes}'."
+        f"it has: {listed}\nName one: --via-option '-pe NAME {request.processes}'.",
+        code="scheduler",
     )
 
 
@@ -106,7 +107,7 @@ def read_status(text: str, allocation: str) -> AllocationStatus:
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise RefusedError(f"qstat did not print XML ({error}): '{text[:80].strip()}'") from None
+        raise RefusedError(f"qstat did not print XML ({error}): '{text[:80].strip()}'", code="scheduler") from None
     for job in root.iter("job_list"):
         if job.findtext("JB_job_number") == allocation:
             return _listed(job.findtext("state") or "", allocation)

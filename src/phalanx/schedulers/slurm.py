@@ -77,7 +77,7 @@ def read_status(line: str) -> AllocationStatus:
     if state in _HELD:
         return AllocationStatus(HELD, text)
     if state not in (*_BY_ITSELF, *_AGAIN, *_KILLED):
-        raise RefusedError(f"slurm reports no state of the job: '{line[:80].strip()}'")
+        raise RefusedError(f"slurm reports no state of the job: '{line[:80].strip()}'", code="scheduler")
     return AllocationStatus(ENDED, text, killed=state not in _BY_ITSELF, retryable=state in _AGAIN)
 
 

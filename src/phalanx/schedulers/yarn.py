@@ -48,7 +48,9 @@ def options(request: Request) -> dict[str, str]:
     given = request.options
     chosen = dict(zip(given[::2], given[1::2]))  # noqa: B905 (Python 3.9 has no strict)
     if len(given) % 2 or set(chosen) - set(_DEFAULTS):
-        raise RefusedError(f"yarn takes {', '.join(_DEFAULTS)}, each with a value, not '{' '.join(given)}'")
+        raise RefusedError(
+            f"yarn takes {', '.join(_DEFAULTS)}, each with a value, not '{' '.join(given)}'", code="bad-words"
+        )
     return {**_DEFAULTS, "--vcores": str(request.per_node), **chosen}
 
 
@@ -97,7 +99,8 @@ def fitting(request: Request, chosen: dict[str, str], nodes: list[dict[str, int]
         count = "node" if len(nodes) == 1 else "nodes"
         raise RefusedError(
             f"the job needs {request.nodes} nodes, and YARN has {len(nodes)} {count} (EMR's master is none of them)\n"
-            f"Request no more: -n {max(len(nodes), 1)} -N 1."
+            f"Request no more: -n {max(len(nodes), 1)} -N 1.",
+            code="too-few-nodes",
         )
     if chosen["--memory"]:
         return chosen
@@ -180,7 +183,7 @@ def _ask(method: str, url: str, body: dict[str, Any] | None = None) -> dict[str,
             text = answer.read()
         return json.loads(text) if text.strip() else {}
     except urllib.error.HTTPError as error:
-        raise RefusedError(f"yarn refused: {_reason(error)}") from None
+        raise RefusedError(f"yarn refused: {_reason(error)}", code="scheduler") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise _no_answer(url, str(error)) from None
 
@@ -194,7 +197,7 @@ def _field(answer: dict[str, Any], name: str, url: str) -> Any:
 
 def _no_answer(url: str, reason: str) -> RefusedError:
     message = f"YARN's ResourceManager does not answer at {url.partition('/ws/')[0]}: {reason}"
-    return RefusedError(f"{message}\nSet its address with --via-option '--rm http://HOST:8088'.")
+    return RefusedError(f"{message}\nSet its address with --via-option '--rm http://HOST:8088'.", code="scheduler")
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

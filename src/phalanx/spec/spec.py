@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from phalanx.data import table
-from phalanx.errors import SpecError
+from phalanx.errors import SpecError, in_lines
 from phalanx.spec import spec_bucket, spec_data, spec_emr, spec_lustre
 from phalanx.spec import spec_checks as checks
 from phalanx.spec import spec_limits as limits
@@ -331,7 +331,7 @@ class ClusterSpec:
     def __post_init__(self) -> None:
         accepted, wrong = check({one.field: getattr(self, one.field) for one in KEYS.values()})
         if wrong:
-            raise SpecError("\n".join(f"{key}: {error}" for key, error in wrong.items()))
+            raise in_lines(*(SpecError(f"{key}: {one.what}", one.hint, code=one.code) for key, one in wrong.items()))
         if isinstance(accepted["type"], tuple):
             accepted["type"], *accepted["other_types"] = accepted["type"]
         accepted["other_types"] = tuple(accepted.get("other_types", self.other_types))

@@ -24,7 +24,11 @@ def _checked(value: str) -> str:
     """Return the bucket's name."""
     name = value.removeprefix(_SCHEME)
     if not re.fullmatch(_NAME, name):
-        raise WrongError(f"'{cut(value)}' can't be the name of an S3 bucket", "such as my-bucket, or s3://my-bucket")
+        raise WrongError(
+            f"'{cut(value)}' can't be the name of an S3 bucket",
+            "such as my-bucket, or s3://my-bucket",
+            code="not-a-bucket",
+        )
     return name
 
 
@@ -37,6 +41,7 @@ def _beside(value: str, above: Mapping[str, Any]) -> str:
             raise WrongError(
                 f"jobs may write to {one.url} (data: {one.name}), and so replace the document in {FOLDER}",
                 f"name another bucket, or a prefix outside of {FOLDER}",
+                code="data-covers-bucket",
             )
     return value
 

@@ -38,12 +38,16 @@ UNIT_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
 class WrongError(ValueError):
-    """An invalid value: `what` continues the sentence "<field>: …"; `hint` says what to do, or is empty."""
+    """An invalid value: `what` continues the sentence "<field>: …"; `hint` says what to do, or is empty.
 
-    def __init__(self, what: str, hint: str = "") -> None:
+    `code` is that of the SpecError that it becomes.
+    """
+
+    def __init__(self, what: str, hint: str = "", *, code: str) -> None:
         super().__init__(f"{what}; {hint}" if hint else what)
         self.what = what
         self.hint = hint
+        self.code = code
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
@@ -55,7 +59,7 @@ def nearest(word: str, valid: Iterable[str]) -> str:
 
 def at_most_nodes(value: int, above: Mapping[str, Any]) -> int:
     if value > above.get("nodes", value):
-        raise WrongError(f"must be at most nodes ({above['nodes']}), is {value}")
+        raise WrongError(f"must be at most nodes ({above['nodes']}), is {value}", code="out-of-range")
     return value
 
 
@@ -63,35 +67,51 @@ def zones_of_region(value: Sequence[Any], above: Mapping[str, Any]) -> Sequence[
     region = above.get("region")
     elsewhere = [zone for zone in value if re.fullmatch(ZONE, str(zone)) and region and zone[:-1] != region]
     if elsewhere:
-        raise WrongError(f"{elsewhere[0]} is not a zone of {region}", f"write zones such as {region}a")
+        raise WrongError(
+            f"{elsewhere[0]} is not a zone of {region}", f"write zones such as {region}a", code="zone-elsewhere"
+        )
     return value
 
 
 def instance_type(value: str) -> str:
     if not re.fullmatch(TYPE, value):
-        raise WrongError(f"'{cut(value)}' is not an instance type", nearest(value, table("instance_types")["types"]))
+        raise WrongError(
+            f"'{cut(value)}' is not an instance type",
+            nearest(value, table("instance_types")["types"]),
+            code="no-instance-type",
+        )
     return value
 
 
 def head_of_workers(value: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     if above.get("nodes") == 1:
-        raise WrongError("does not train, and there is no other node: nodes is 1", "write at least 2 nodes")
+        raise WrongError(
+            "does not train, and there is no other node: nodes is 1", "write at least 2 nodes", code="one-node"
+        )
     return value
 
 
 def spot_workers(value: str, above: Mapping[str, Any]) -> str:
     if value == "spot" and above.get("nodes") == 1:
-        raise WrongError("is for workers, and there are none: nodes is 1", "the head is on demand: remove the line")
+        raise WrongError(
+            "is for workers, and there are none: nodes is 1", "the head is on demand: remove the line", code="one-node"
+        )
     return value
 
 
 def down_after(value: int, above: Mapping[str, Any]) -> int:
     """Check that a cluster at AWS is not removed as soon as it is stopped, which it may be by mistake."""
     if value and above.get("storage") == "lustre":
-        raise WrongError("can't be with `storage: lustre`: the file system keeps the network", "remove the line")
+        raise WrongError(
+            "can't be with `storage: lustre`: the file system keeps the network",
+            "remove the line",
+            code="conflicting-keys",
+        )
     if 0 < value < 3600 and not is_local(above.get("cloud", "local")):
         raise WrongError(
-            f"is {value} s, and at AWS must be 1h or more: nodes are also stopped by mistake", "such as 7d"
+            f"is {value} s, and at AWS must be 1h or more: nodes are also stopped by mistake",
+            "such as 7d",
+            code="out-of-range",
         )
     return value
 
@@ -99,20 +119,27 @@ def down_after(value: int, above: Mapping[str, Any]) -> int:
 def image(value: str) -> str:
     aliases = table("images")["images"]
     if value not in aliases and not re.fullmatch(IMAGE, value):
-        raise WrongError(f"'{cut(value)}' is not a known image", nearest(value, [*aliases, "ami-…", "/aws/service/…"]))
+        raise WrongError(
+            f"'{cut(value)}' is not a known image",
+            nearest(value, [*aliases, "ami-…", "/aws/service/…"]),
+            code="no-image",
+        )
     return value
 
 
 def shared(value: str) -> str:
     if not re.fullmatch(PATH, value) or ".." in value.split("/"):
         raise WrongError(
-            f"must be an absolute path, is '{cut(value)}'", "letters, digits and . _ - / only, such as /efs"
+            f"must be an absolute path, is '{cut(value)}'",
+            "letters, digits and . _ - / only, such as /efs",
+            code="not-a-path",
         )
     path = str(PurePosixPath("/" + value.lstrip("/")))
     if re.search(OF_THE_SYSTEM, path):
         raise WrongError(
             f"'{path}' belongs to the system of every node",
             "name a new directory such as /efs, or one below /mnt",
+            code="system-path",
         )
     return path
 
@@ -129,7 +156,9 @@ def ssh_from_default(value: Any, above: Mapping[str, Any]) -> Any:
     """
     if is_private(above.get("network")):
         if value != "":
-            raise WrongError("is for a public head, and `network` has access: private", "remove the line")
+            raise WrongError(
+                "is for a public head, and `network` has access: private", "remove the line", code="conflicting-keys"
+            )
         return value
     if value != "":
         return value
@@ -137,6 +166,7 @@ def ssh_from_default(value: Any, above: Mapping[str, Any]) -> Any:
         raise WrongError(
             "is missing: who may reach the head by ssh?",
             "write your own network, such as 203.0.113.7/32 (auto finds it), or anywhere",
+            code="missing-key",
         )
     return "127.0.0.1/32"
 
@@ -149,21 +179,31 @@ def network(value: str) -> str:
         found = ipaddress.ip_network(value, strict=False)
     except ValueError:
         raise WrongError(
-            f"'{cut(value)}' is not a network", "write one such as 203.0.113.0/24, auto or anywhere"
+            f"'{cut(value)}' is not a network",
+            "write one such as 203.0.113.0/24, auto or anywhere",
+            code="not-a-network",
         ) from None
     return _checked_network(value, found)
 
 
 def _checked_network(value: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
     if network.version != 4:
-        raise WrongError(f"'{value}' is an IPv6 network, and the cluster's network is IPv4", "write your IPv4 address")
+        raise WrongError(
+            f"'{value}' is an IPv6 network, and the cluster's network is IPv4",
+            "write your IPv4 address",
+            code="not-a-network",
+        )
     if network.prefixlen == 0:
         raise WrongError(
-            f"'{value}' opens ssh to the whole internet", "write `ssh_from: anywhere` if that is what you want"
+            f"'{value}' opens ssh to the whole internet",
+            "write `ssh_from: anywhere` if that is what you want",
+            code="open-to-all",
         )
     if "/" in value and str(network.network_address) != value.split("/")[0]:
         raise WrongError(
-            f"'{value}' is an address inside a network", f"write {network} for the network, or {value.split('/')[0]}/32"
+            f"'{value}' is an address inside a network",
+            f"write {network} for the network, or {value.split('/')[0]}/32",
+            code="not-a-network",
         )
     return str(network)
 
@@ -174,19 +214,20 @@ def duration_s(value: str) -> int:
     if not value or not parts:
         is_number = value.isdecimal() and len(value) < 7
         hint = f"such as {value}s, {value}m or {value}h" if is_number else "such as 90s, 10m or 1h30m"
-        raise WrongError(f"must be a time with its unit, is '{cut(value)}'", hint)
+        raise WrongError(f"must be a time with its unit, is '{cut(value)}'", hint, code="not-a-time")
     return sum(int(number) * seconds for number, seconds in zip(parts.groups("0"), UNIT_SECONDS.values(), strict=True))
 
 
 def boot(value: str) -> str:
     """Check the size of a shell script, which travels in parameters of the stack, as the agent does."""
     if "\0" in value:
-        raise WrongError("contains a NUL character")
+        raise WrongError("contains a NUL character", code="not-text")
     size = len(packed_boot(value))
     if size > LARGEST_BOOT_BYTES:
         raise WrongError(
             f"is {size} bytes compressed, and at most {LARGEST_BOOT_BYTES} fit",
             "put the script on the shared directory or the web and call it from here",
+            code="too-long",
         )
     return value
 

@@ -83,12 +83,15 @@ def _beside(value: Mapping[str, str], above: Mapping[str, Any]) -> Mapping[str, 
     """Refuse mounts where nodes make none, or more than their settings can name."""
     if mounted(value) and not maker_of(above.get("cloud", "")).mounts:
         raise WrongError(
-            "has ` mount`, and phalanx mounts nothing on EMR", "stage the prefix, or read s3:// with EMRFS"
+            "has ` mount`, and phalanx mounts nothing on EMR",
+            "stage the prefix, or read s3:// with EMRFS",
+            code="mount-on-emr",
         )
     if (size := len(as_setting(value))) > MOUNTS_BYTES:
         raise WrongError(
             f"mounts prefixes whose names have {size} characters together, and {MOUNTS_BYTES} are possible",
             "mount one prefix above them",
+            code="too-long",
         )
     return value
 

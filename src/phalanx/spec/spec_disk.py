@@ -37,28 +37,33 @@ def _fits(given: dict[str, Any]) -> dict[str, Any]:
     if "size_gib" in given:
         _require_between("size_gib", given["size_gib"], kind.size_gib, name)
     if kind.needs_iops and iops is None:
-        raise WrongError(f"must have iops for the type {name}", f"such as {kind.iops[0] if kind.iops else 0}")
+        raise WrongError(
+            f"must have iops for the type {name}", f"such as {kind.iops[0] if kind.iops else 0}", code="disk-options"
+        )
     if iops is not None:
         _require_iops(name, kind, iops, given.get("size_gib"))
     if "throughput_mib_s" in given and name != "gp3":
-        raise WrongError(f"can't have throughput_mib_s for the type {name}", "gp3 alone takes it")
+        raise WrongError(f"can't have throughput_mib_s for the type {name}", "gp3 alone takes it", code="disk-options")
     return given
 
 
 def _require_iops(name: str, kind: _Type, iops: int, size_gib: int | None) -> None:
     if kind.iops is None:
-        raise WrongError(f"can't have iops for the type {name}", "choose the type gp3, io1 or io2")
+        raise WrongError(f"can't have iops for the type {name}", "choose the type gp3, io1 or io2", code="disk-options")
     _require_between("iops", iops, kind.iops, name)
     if size_gib is not None and iops > max(kind.iops[0], kind.iops_per_gib * size_gib):
         raise WrongError(
             f"can't have {iops} iops with {size_gib} GiB: {name} allows {kind.iops_per_gib} for each GiB",
             f"at least {-(-iops // kind.iops_per_gib)} GiB are needed",
+            code="disk-options",
         )
 
 
 def _require_between(key: str, value: int, bounds: tuple[int, int], name: str) -> None:
     if not bounds[0] <= value <= bounds[1]:
-        raise WrongError(f"{key} must be from {bounds[0]} to {bounds[1]} for the type {name}, is {value}")
+        raise WrongError(
+            f"{key} must be from {bounds[0]} to {bounds[1]} for the type {name}, is {value}", code="out-of-range"
+        )
 
 
 DISK = group(

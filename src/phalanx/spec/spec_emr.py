@@ -42,11 +42,14 @@ def release(value: str) -> str:
     """Check a release label: the agent needs the Python of Amazon Linux 2023."""
     found = re.fullmatch(_LABEL, value)
     if not found:
-        raise WrongError(f"'{checks.cut(value)}' is not a release label", f"such as {DEFAULT_RELEASE}")
+        raise WrongError(
+            f"'{checks.cut(value)}' is not a release label", f"such as {DEFAULT_RELEASE}", code="bad-release"
+        )
     if int(found[1]) < FIRST_RELEASE:
         raise WrongError(
             f"{value} is Amazon Linux 2 with Python 3.7, and a node needs 3.9",
             f"write emr-{FIRST_RELEASE}.0.0 or newer, such as {DEFAULT_RELEASE}",
+            code="bad-release",
         )
     return value
 
@@ -91,9 +94,13 @@ def fitting(field: str, value: Any, above: Mapping[str, Any]) -> Any:
     """Return a field's value if it suits the cloud. Raises WrongError."""
     wanted = makers.maker_of(above.get("cloud", "")) is makers.EMR
     if field == "emr" and wanted != (value is not None) and "cloud" in above:
-        raise _missing() if wanted else WrongError("is for EMR", "write `cloud: emr`, or `cloud: local-emr`")
+        raise (
+            _missing()
+            if wanted
+            else WrongError("is for EMR", "write `cloud: emr`, or `cloud: local-emr`", code="only-on-emr")
+        )
     if wanted and value is not None and field in REFUSED:
-        raise WrongError(*REFUSED[field])
+        raise WrongError(*REFUSED[field], code="not-on-emr")
     if wanted and value is not None and field in _CHECKS:
         _CHECKS[field](value)
     if wanted and field == "emr" and value:
@@ -103,7 +110,9 @@ def fitting(field: str, value: Any, above: Mapping[str, Any]) -> Any:
 
 def _missing() -> WrongError:
     return WrongError(
-        "is missing: where in S3 do the agent and the logs go?", "such as emr: {logs: s3://my-bucket/emr}"
+        "is missing: where in S3 do the agent and the logs go?",
+        "such as emr: {logs: s3://my-bucket/emr}",
+        code="missing-key",
     )
 
 
@@ -111,7 +120,11 @@ def _complete(value: Mapping[str, Any]) -> None:
     if "logs" not in value:
         raise _missing()
     if ("master_group" in value) != ("core_group" in value):
-        raise WrongError("needs master_group and core_group, or neither: EMR takes both", "write the other one, too")
+        raise WrongError(
+            "needs master_group and core_group, or neither: EMR takes both",
+            "write the other one, too",
+            code="conflicting-keys",
+        )
 
 
 def _in_a_vpc(value: Mapping[str, Any], network: Mapping[str, Any]) -> None:
@@ -119,33 +132,44 @@ def _in_a_vpc(value: Mapping[str, Any], network: Mapping[str, Any]) -> None:
         raise WrongError(
             "has security groups, which belong to a VPC, without a subnet of it",
             "write network: {head_subnet: subnet-…}",
+            code="conflicting-keys",
         )
 
 
 def _no_adapters(value: str) -> None:
     if value == "yes":
-        raise WrongError("can't be yes: EMR attaches no Elastic Fabric Adapters", "remove the line")
+        raise WrongError("can't be yes: EMR attaches no Elastic Fabric Adapters", "remove the line", code="not-on-emr")
 
 
 def _no_reservation(value: str) -> None:
     if value.startswith("cr-"):
-        raise WrongError("can't be a reservation: uniform instance groups take none", "write on-demand or spot")
+        raise WrongError(
+            "can't be a reservation: uniform instance groups take none", "write on-demand or spot", code="not-on-emr"
+        )
 
 
 def _root_volume(value: Mapping[str, Any]) -> None:
     """Check `disk` against what EMR lets its root volume be: gp3, of one size on all nodes."""
     if value.get("type", "gp3") != "gp3":
-        raise WrongError(f"type can't be {value['type']}: EMR's root volume is gp3", "remove the type")
+        raise WrongError(
+            f"type can't be {value['type']}: EMR's root volume is gp3", "remove the type", code="not-on-emr"
+        )
     least, most = ROOT_GIB
     if not least <= value.get("size_gib", least) <= most:
-        raise WrongError(f"size_gib must be from {least} to {most} for EMR, is {value['size_gib']}")
+        raise WrongError(
+            f"size_gib must be from {least} to {most} for EMR, is {value['size_gib']}", code="out-of-range"
+        )
 
 
 def _one_public_subnet(value: Mapping[str, Any]) -> None:
     if value.get("worker_subnet", value.get("head_subnet")) != value.get("head_subnet"):
-        raise WrongError("has a worker_subnet: uniform instance groups are in one subnet", "write head_subnet alone")
+        raise WrongError(
+            "has a worker_subnet: uniform instance groups are in one subnet",
+            "write head_subnet alone",
+            code="not-on-emr",
+        )
     if checks.is_private(value):
-        raise WrongError("access can't be private: EMR's nodes are in a public subnet", "remove it")
+        raise WrongError("access can't be private: EMR's nodes are in a public subnet", "remove it", code="not-on-emr")
 
 
 _CHECKS = {

@@ -15,13 +15,13 @@ def text(path: Path) -> str:
     """Return the text of the file. Raises SpecError if it can't be read or can't be a phalanx.yaml."""
     data = _bytes(path)
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise SpecError(f"{path}: is UTF-16 text", "Save it as UTF-8.")
+        raise SpecError(f"{path}: is UTF-16 text", "Save it as UTF-8.", code="not-utf8")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         what = f"{path}:{line}: is not UTF-8 text (byte 0x{data[error.start]:02x})"
-        raise SpecError(what, "Save it as UTF-8.") from None
+        raise SpecError(what, "Save it as UTF-8.", code="not-utf8") from None
 
 
 def _bytes(path: Path) -> bytes:
@@ -30,9 +30,11 @@ def _bytes(path: Path) -> bytes:
     except FileNotFoundError:
         other = path.with_suffix(".yml")
         hint = f"There is {other}: rename it, or name it with `-f`." if other.exists() else _WRITE
-        raise SpecError(f"{path}: there is no such file", hint) from None
+        raise SpecError(f"{path}: there is no such file", hint, code="no-file") from None
     except IsADirectoryError:
-        raise SpecError(f"{path}: is a directory", f"Name the file in it, such as {path / 'phalanx.yaml'}.") from None
+        raise SpecError(
+            f"{path}: is a directory", f"Name the file in it, such as {path / 'phalanx.yaml'}.", code="cannot-read"
+        ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise SpecError(f"{path}: can't be read: {reason}") from None
+        raise SpecError(f"{path}: can't be read: {reason}", code="cannot-read") from None

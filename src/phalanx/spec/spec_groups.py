@@ -27,7 +27,7 @@ def group(parts: Mapping[str, Rule], together: Callable[[Group], Group] = lambda
 
     def check(given: Group) -> Group:
         if not given:
-            raise WrongError("has no keys", f"write one of {', '.join(parts)}, or remove the line")
+            raise WrongError("has no keys", f"write one of {', '.join(parts)}, or remove the line", code="no-value")
         return together({name: _of_part(parts, name, one, _checked) for name, one in given.items()})
 
     properties = {name: part.schema() for name, part in parts.items()}
@@ -47,9 +47,9 @@ def texts(name: str, value: str, most: int, reserved: str, allowed: str) -> Rule
 
     def check(given: Group) -> Group:
         if not 1 <= len(given) <= most:
-            raise WrongError(f"must have 1 to {most} entries, has {len(given)}")
+            raise WrongError(f"must have 1 to {most} entries, has {len(given)}", code="out-of-range")
         if wrong := [refusal for entry in given.items() for refusal in refusals(*entry)]:
-            raise WrongError(", and ".join(wrong), allowed)
+            raise WrongError(", and ".join(wrong), allowed, code="bad-entry")
         return dict(given)
 
     def refusals(key: Any, text: Any) -> Iterator[str]:
@@ -76,15 +76,15 @@ def _is_text(text: Any, pattern: str) -> bool:
 
 def _keys_of(value: Value) -> dict[str, Value]:
     if value.plain is None:
-        raise WrongError("has no value", "write keys below it, or remove the line")
+        raise WrongError("has no value", "write keys below it, or remove the line", code="no-value")
     if not isinstance(value.plain, dict):
-        raise WrongError(f"must be a group of keys, is {value.described}")
+        raise WrongError(f"must be a group of keys, is {value.described}", code="wrong-type")
     return value.plain
 
 
 def _of_part(parts: Mapping[str, Rule], name: str, value: Any, do: Callable[[Rule, Any], Any]) -> Any:
     if name not in parts:
-        raise WrongError(f"has no key '{checks.cut(str(name))}'", checks.nearest(str(name), parts))
+        raise WrongError(f"has no key '{checks.cut(str(name))}'", checks.nearest(str(name), parts), code="unknown-key")
     return _within(name, lambda one: do(parts[name], one), value)
 
 
@@ -93,7 +93,7 @@ def _within(name: str, do: Callable[[Any], Any], value: Any) -> Any:
     try:
         return do(value)
     except WrongError as error:
-        raise WrongError(f"{name} {error.what}", error.hint) from None
+        raise WrongError(f"{name} {error.what}", error.hint, code=error.code) from None
 
 
 def _read(part: Rule, value: Value) -> Any:

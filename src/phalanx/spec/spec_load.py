@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.data import table
-from phalanx.errors import Mistakes, SpecError
+from phalanx.errors import Mistakes, SpecError, in_lines
 from phalanx.spec import spec_checks as checks
 from phalanx.spec import spec_yaml
 from phalanx.spec.spec import KEYS, ClusterSpec, check
@@ -25,7 +25,8 @@ def load(path: Path | str) -> ClusterSpec:
     _, wrong_values = check(values)
     mistakes += [_mistake(name, error, entries) for name, error in (wrong_values | wrong_kinds).items()]
     if mistakes:
-        raise SpecError("\n".join(m.text(str(path)) for m in sorted(mistakes, key=lambda m: (m.line, m.field))))
+        ordered = sorted(mistakes, key=lambda m: (m.line, m.field))
+        raise in_lines(*(one.error(str(path)) for one in ordered))
     return ClusterSpec(**values)
 
 
@@ -37,7 +38,7 @@ def load_value(path: Path | str, name: str) -> Any:
     try:
         return KEYS[name].accept(KEYS[name].rule.kind.read(entries[name]), {})
     except WrongError as error:
-        raise SpecError(_mistake(name, error, entries).text(str(path))) from None
+        raise in_lines(_mistake(name, error, entries).error(str(path))) from None
 
 
 @contextmanager
@@ -68,7 +69,7 @@ def _located(mistake: SpecError, path: Path | str, entries: dict[str, Value]) ->
     if key not in KEYS:
         return mistake
     line = f":{entries[key].line}" if key in entries else ""
-    return SpecError(f"{path}{line}: {mistake.message}", mistake.hint)
+    return SpecError(f"{path}{line}: {mistake.message}", mistake.hint, code=mistake.code)
 
 
 def _values(entries: dict[str, Value]) -> tuple[dict[str, Any], dict[str, WrongError]]:
@@ -86,13 +87,15 @@ def _values(entries: dict[str, Value]) -> tuple[dict[str, Any], dict[str, WrongE
 
 def _unknown(name: str, value: Value) -> Mistake:
     hint = table("other_tools")["keys"].get(name) or checks.nearest(name, KEYS)
-    return Mistake(value.line, name, "is not a key of phalanx.yaml", hint)
+    return Mistake(value.line, name, "is not a key of phalanx.yaml", hint, code="unknown-key")
 
 
 def _missing(name: str) -> Mistake:
-    return Mistake(1, name, "is missing", f"add a line such as `{KEYS[name].line(KEYS[name].example)}`")
+    hint = f"add a line such as `{KEYS[name].line(KEYS[name].example)}`"
+    return Mistake(1, name, "is missing", hint, code="missing-key")
 
 
 def _mistake(name: str, error: WrongError, entries: dict[str, Value]) -> Mistake:
     """Return the mistake at the line of its key, or at line 1 if the file does not have the key."""
-    return Mistake(entries[name].line if name in entries else 1, name, error.what, error.hint)
+    line = entries[name].line if name in entries else 1
+    return Mistake(line, name, error.what, error.hint, code=error.code)

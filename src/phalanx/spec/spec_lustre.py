@@ -23,7 +23,9 @@ def _size(given: int) -> None:
     if given != SMALLEST_GIB and given % STEP_GIB:
         above = SMALLEST_GIB if given < SMALLEST_GIB else -(-given // STEP_GIB) * STEP_GIB
         raise WrongError(
-            f"size_gib must be {SMALLEST_GIB}, {STEP_GIB} or a multiple of {STEP_GIB}, is {given}", f"write {above}"
+            f"size_gib must be {SMALLEST_GIB}, {STEP_GIB} or a multiple of {STEP_GIB}, is {given}",
+            f"write {above}",
+            code="out-of-range",
         )
 
 
@@ -32,10 +34,14 @@ def _fits(given: dict[str, Any]) -> dict[str, Any]:
     _size(given.get("size_gib", SMALLEST_GIB))
     throughput = given.get("throughput")
     if throughput is not None and given.get("type", SCRATCH) != PERSISTENT:
-        raise WrongError(f"throughput can't be chosen for the type {SCRATCH}", f"write type: {PERSISTENT}")
+        raise WrongError(
+            f"throughput can't be chosen for the type {SCRATCH}", f"write type: {PERSISTENT}", code="conflicting-keys"
+        )
     if throughput is not None and throughput not in THROUGHPUTS:
         nearest = min(THROUGHPUTS, key=lambda one: abs(one - throughput))
-        raise WrongError(f"throughput must be 125, 250, 500 or 1000, is {throughput}", f"write {nearest}")
+        raise WrongError(
+            f"throughput must be 125, 250, 500 or 1000, is {throughput}", f"write {nearest}", code="out-of-range"
+        )
     return given
 
 
@@ -53,19 +59,34 @@ _RULE = group(
 def _beside(value: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
     """Refuse the key without a new file system, and links to S3 that FSx would refuse."""
     if above.get("storage") != "lustre":
-        raise WrongError("is for FSx for Lustre", "write `storage: lustre`, or remove the line")
+        raise WrongError(
+            "is for FSx for Lustre", "write `storage: lustre`, or remove the line", code="conflicting-keys"
+        )
     if above.get("file_system"):
-        raise WrongError("is for a new file system, and file_system names one of yours", "remove one of the two lines")
+        raise WrongError(
+            "is for a new file system, and file_system names one of yours",
+            "remove one of the two lines",
+            code="conflicting-keys",
+        )
     known = {place.name: place for place in places(above.get("data"))}
     names = [one for one in value.get("data") or () if isinstance(one, str)]
     if unknown := [one for one in names if one not in known]:
-        raise WrongError(f"data names {', '.join(unknown)}, and `data` has no such entry", "name entries of `data`")
+        raise WrongError(
+            f"data names {', '.join(unknown)}, and `data` has no such entry",
+            "name entries of `data`",
+            code="no-data-entry",
+        )
     if both := [one for one in names if known[one].is_mounted]:
-        raise WrongError(f"data links {', '.join(both)}, which `data` mounts", "do one of the two: remove ` mount`")
+        raise WrongError(
+            f"data links {', '.join(both)}, which `data` mounts",
+            "do one of the two: remove ` mount`",
+            code="conflicting-keys",
+        )
     for first, second in _overlapping([known[one] for one in names]):
         raise WrongError(
             f"data links {first.name} and {second.name}, and {first.url} contains {second.url}",
             "FSx links a prefix once: name the larger one only",
+            code="conflicting-keys",
         )
     return value
 

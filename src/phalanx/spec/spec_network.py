@@ -32,24 +32,39 @@ def _cidr(value: str) -> str:
     try:
         found = ipaddress.IPv4Network(value if "/" in value else "", strict=False)
     except ValueError:
-        raise WrongError(f"'{cut(value)}' is not an IPv4 network", "write one such as 10.20.0.0/16") from None
+        raise WrongError(
+            f"'{cut(value)}' is not an IPv4 network", "write one such as 10.20.0.0/16", code="not-a-network"
+        ) from None
     if str(found) != value:
-        raise WrongError(f"'{cut(value)}' is an address inside a network", f"write {found}")
+        raise WrongError(f"'{cut(value)}' is an address inside a network", f"write {found}", code="not-a-network")
     if not _LARGEST <= found.prefixlen <= _SMALLEST:
-        raise WrongError(f"must be from /{_LARGEST} to /{_SMALLEST}, is /{found.prefixlen}", "such as 10.20.0.0/16")
+        raise WrongError(
+            f"must be from /{_LARGEST} to /{_SMALLEST}, is /{found.prefixlen}",
+            "such as 10.20.0.0/16",
+            code="out-of-range",
+        )
     if not any(found.subnet_of(block) for block in _BLOCKS):
         raise WrongError(
             f"{found} has public addresses: nodes could not reach their owners",
             f"write a part of {', '.join(map(str, _BLOCKS))}",
+            code="public-addresses",
         )
     return value
 
 
 def _one_way(given: dict[str, Any]) -> dict[str, Any]:
     if "cidr" in given and given.keys() & {"head_subnet", "worker_subnet"}:
-        raise WrongError("has a cidr, which is for a new VPC, beside a subnet of an existing one", "remove one of them")
+        raise WrongError(
+            "has a cidr, which is for a new VPC, beside a subnet of an existing one",
+            "remove one of them",
+            code="conflicting-keys",
+        )
     if "worker_subnet" in given and "head_subnet" not in given:
-        raise WrongError("has a worker_subnet without a head_subnet", "write both, or head_subnet alone for all nodes")
+        raise WrongError(
+            "has a worker_subnet without a head_subnet",
+            "write both, or head_subnet alone for all nodes",
+            code="conflicting-keys",
+        )
     return given
 
 
@@ -58,10 +73,12 @@ def in_its_place(value: dict[str, Any], above: Mapping[str, Any]) -> dict[str, A
     region = str(above.get("region", ""))
     if is_private(value) and region.startswith(_OTHER_NAMES):
         raise WrongError(
-            f"access can't be private in {region}, where the services of endpoints have other names", "remove it"
+            f"access can't be private in {region}, where the services of endpoints have other names",
+            "remove it",
+            code="other-partition",
         )
     if "head_subnet" in value and above.get("zones"):
-        raise WrongError("has subnets, whose zone all nodes are in", "remove `zones`")
+        raise WrongError("has subnets, whose zone all nodes are in", "remove `zones`", code="conflicting-keys")
     return value
 
 
@@ -81,6 +98,7 @@ def _spelled_out(rule: Rule) -> Rule:
             raise WrongError(
                 f"{', '.join(networks)} together open ssh to the whole internet",
                 "write `ssh_from: anywhere` if that is what you want",
+                code="open-to-all",
             )
         return accepted
 

@@ -25,7 +25,7 @@ class Kind:
         """Raise WrongError unless a Python program gave a value of this kind."""
         if not isinstance(value, self.type) or isinstance(value, bool):
             wanted = self.type if isinstance(self.type, type) else self.type[0]
-            raise WrongError(f"must be {wanted.__name__}, is {value!r:.60}")
+            raise WrongError(f"must be {wanted.__name__}, is {value!r:.60}", code="wrong-type")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def matching(pattern: str, refusal: str, hint: str, allowed: str = "") -> Rule:
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):
-            raise WrongError(refusal.format(checks.cut(value)), hint)
+            raise WrongError(refusal.format(checks.cut(value)), hint, code="bad-value")
         return value
 
     return text(check, lambda: {"pattern": whole(pattern)}, allowed or hint)
@@ -76,9 +76,9 @@ def number(least: int, most: int) -> Rule:
 
     def check(value: int) -> int:
         if value < least:
-            raise WrongError(f"must be at least {least}, is {value}")
+            raise WrongError(f"must be at least {least}, is {value}", code="out-of-range")
         if value > most:
-            raise WrongError(f"must be at most {most}, is {value}")
+            raise WrongError(f"must be at most {most}, is {value}", code="out-of-range")
         return value
 
     return Rule(
@@ -92,7 +92,7 @@ def time_s(most_s: int, reason: str) -> Rule:
 
     def check(value: int) -> int:
         if not 1 <= value <= most_s:
-            raise WrongError(f"must be {allowed}, is {value}s", reason)
+            raise WrongError(f"must be {allowed}, is {value}s", reason, code="out-of-range")
         return value
 
     return Rule(_TIME, check, lambda: {"type": "string", "pattern": whole(f"(?=.){checks.DURATION}")}, allowed)
@@ -117,12 +117,12 @@ def words(pattern: str, most: int, allowed: str) -> Rule:
 
     def check(value: Sequence[Any]) -> tuple[str, ...]:
         if not 1 <= len(value) <= most:
-            raise WrongError(f"must have 1 to {most} entries, has {len(value)}")
+            raise WrongError(f"must have 1 to {most} entries, has {len(value)}", code="out-of-range")
         for number, item in enumerate(value):
             if not isinstance(item, str) or not re.fullmatch(pattern, item):
-                raise WrongError(f"'{checks.cut(str(item))}' is not {allowed}")
+                raise WrongError(f"'{checks.cut(str(item))}' is not {allowed}", code="bad-entry")
             if item in value[:number]:
-                raise WrongError(f"has {item} twice", "remove one")
+                raise WrongError(f"has {item} twice", "remove one", code="written-twice")
         return tuple(value)
 
     return Rule(_LIST, check, lambda: schema, f"1 to {most} entries, each {allowed}")
@@ -138,9 +138,9 @@ def one_or_more(one: Rule, most: int) -> Rule:
         if isinstance(value, str):
             return one.check(value)
         if not 1 <= len(value) <= most or len(set(map(str, value))) < len(value):
-            raise WrongError(f"must have 1 to {most} different entries")
+            raise WrongError(f"must have 1 to {most} different entries", code="out-of-range")
         if wrong := [item for item in value if not isinstance(item, str)]:
-            raise WrongError(f"must be a list of texts, has {wrong[0]!r:.40}")
+            raise WrongError(f"must be a list of texts, has {wrong[0]!r:.40}", code="wrong-type")
         return tuple(map(one.check, value))
 
     def schema() -> dict[str, Any]:
@@ -160,7 +160,7 @@ def whole(pattern: str) -> str:
 def _choice(words: Callable[[], Iterable[str]], refusal: str) -> Callable[[str], str]:
     def check(value: str) -> str:
         if value not in words():
-            raise WrongError(refusal.format(checks.cut(value)), checks.nearest(value, words()))
+            raise WrongError(refusal.format(checks.cut(value)), checks.nearest(value, words()), code="unknown-choice")
         return value
 
     return check
@@ -174,7 +174,9 @@ def _listed(words: Iterable[str]) -> str:
 def _read_text(value: Value) -> str:
     if not isinstance(_present(value), str):
         raise WrongError(
-            f"must be text, is {value.described}", "put it in quotes if that is what you mean" if value.text else ""
+            f"must be text, is {value.described}",
+            "put it in quotes if that is what you mean" if value.text else "",
+            code="wrong-type",
         )
     return value.plain
 
@@ -187,14 +189,18 @@ def _read_word(value: Value) -> str:
 def _read_number(value: Value) -> int:
     if not isinstance(_present(value), int) or isinstance(value.plain, bool):
         raise WrongError(
-            f"must be a whole number, is {value.described}", "write digits only, such as 4, without quotes"
+            f"must be a whole number, is {value.described}",
+            "write digits only, such as 4, without quotes",
+            code="wrong-type",
         )
     return value.plain
 
 
 def _read_time_s(value: Value) -> int:
     if isinstance(_present(value), bool) or not value.text:
-        raise WrongError(f"must be a time with its unit, is {value.described}", "such as 90s, 10m or 1h30m")
+        raise WrongError(
+            f"must be a time with its unit, is {value.described}", "such as 90s, 10m or 1h30m", code="not-a-time"
+        )
     return checks.duration_s(value.text)
 
 
@@ -206,13 +212,15 @@ def _read_time_or_none_s(value: Value) -> int:
 
 def _read_list(value: Value) -> list[Any]:
     if not isinstance(_present(value), list):
-        raise WrongError(f"must be a list, is {value.described}", "write one such as [first, second]")
+        raise WrongError(
+            f"must be a list, is {value.described}", "write one such as [first, second]", code="wrong-type"
+        )
     return value.plain
 
 
 def _present(value: Value) -> Any:
     if value.plain is None:
-        raise WrongError("has no value", "write one, or remove the line")
+        raise WrongError("has no value", "write one, or remove the line", code="no-value")
     return value.plain
 
 

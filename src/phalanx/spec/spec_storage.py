@@ -22,20 +22,24 @@ FILE_SYSTEM_ID = matching(
 
 def on_service(value: str, above: Mapping[str, Any]) -> str:
     if value == LUSTRE and not maker_of(above.get("cloud", "")).mounts:
-        raise WrongError("can't be lustre with EMR, whose nodes nobody has tried it on", "write efs or head")
+        raise WrongError(
+            "can't be lustre with EMR, whose nodes nobody has tried it on", "write efs or head", code="not-on-emr"
+        )
     return value
 
 
 def of_efs(value: str, above: Mapping[str, Any]) -> str:
     if value and above.get("storage") not in (None, EFS):
         hint = "write it in `lustre`" if above["storage"] == LUSTRE else "remove one of the two lines"
-        raise WrongError(f"is for EFS, and storage is {above['storage']}", hint)
+        raise WrongError(f"is for EFS, and storage is {above['storage']}", hint, code="conflicting-keys")
     return value
 
 
 def of_service(value: str, above: Mapping[str, Any]) -> str:
     if value and above.get("storage") == HEAD:
-        raise WrongError("is for EFS and FSx, and storage is head", "remove one of the two lines")
+        raise WrongError(
+            "is for EFS and FSx, and storage is head", "remove one of the two lines", code="conflicting-keys"
+        )
     return value
 
 
@@ -43,12 +47,21 @@ def keepable(value: str, above: Mapping[str, Any]) -> str:
     """Refuse what `down` can't do with the data of this storage (docs/aws-behaviour.md 4.14)."""
     storage, own = above.get("storage"), above.get("file_system")
     if value == "yes" and storage == HEAD:
-        raise WrongError("can't be yes: with `storage: head` the data are on the head's disk", "remove the line")
+        raise WrongError(
+            "can't be yes: with `storage: head` the data are on the head's disk",
+            "remove the line",
+            code="conflicting-keys",
+        )
     if value == "yes" and storage == LUSTRE and not own:
         raise WrongError(
             "can't be yes: the Lustre file system is in the network that `down` deletes",
             "link its data to S3 (`lustre: {data: …}`), or name a file system of yours (`file_system`)",
+            code="conflicting-keys",
         )
     if value == "no" and storage == LUSTRE and own:
-        raise WrongError(f"can't be no: `down` never deletes {own}, which phalanx did not make", "remove the line")
+        raise WrongError(
+            f"can't be no: `down` never deletes {own}, which phalanx did not make",
+            "remove the line",
+            code="conflicting-keys",
+        )
     return value

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from phalanx.errors import SpecError
+from phalanx.errors import SpecError, in_lines
 from phalanx.spec import spec_file
 
 
@@ -21,10 +21,11 @@ class Mistake:
     field: str
     what: str
     hint: str = ""
+    code: str = "not-yaml"
 
-    def text(self, file: str) -> str:
+    def error(self, file: str) -> SpecError:
         where = f"{file}:{self.line}: {self.field}: " if self.field else f"{file}:{self.line}: "
-        return f"{where}{self.what}; {self.hint}" if self.hint else f"{where}{self.what}"
+        return SpecError(f"{where}{self.what}", self.hint, code=self.code)
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,10 @@ def read(path: Path) -> tuple[dict[str, Value], list[Mistake]]:
     """Return the keys of a YAML file and the mistakes in the keys themselves. Raises SpecError if it is no mapping."""
     root = _compose(spec_file.text(path), str(path))
     if root is None:
-        raise SpecError(f"{path}:1: the file is empty", "`phalanx init` writes one to start from.")
+        raise SpecError(f"{path}:1: the file is empty", "`phalanx init` writes one to start from.", code="not-yaml")
     if not isinstance(root, yaml.MappingNode):
         mistake = Mistake(_line(root), "", f"must contain lines such as `name: demo`, is {_described(root)}")
-        raise SpecError(mistake.text(str(path)))
+        raise in_lines(mistake.error(str(path)))
     mistakes: list[Mistake] = []
     return _entries(root, mistakes), mistakes
 
@@ -108,11 +109,13 @@ def _compose(text: str, file: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise SpecError(_explained(error).text_at(file, line)) from None
+        words = _explained(error)
+        raise in_lines(Mistake(line, "", words.what, words.hint).error(file)) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise SpecError(
-            f"{file}:{line}: contains the character U+{_code_point(error):04X}, which YAML does not allow"
+            f"{file}:{line}: contains the character U+{_code_point(error):04X}, which YAML does not allow",
+            code="not-yaml",
         ) from None
 
 
@@ -124,9 +127,6 @@ def _code_point(error: yaml.reader.ReaderError) -> int:
 class _Words:
     what: str
     hint: str
-
-    def text_at(self, file: str, line: int) -> str:
-        return Mistake(line, "", self.what, self.hint).text(file)
 
 
 # PyYAML's messages and what to print instead. The first match is used.
@@ -175,10 +175,11 @@ def _entries(group: yaml.MappingNode, mistakes: list[Mistake], within: str = "")
     for key, node in group.value:
         name = key.value if isinstance(key, yaml.ScalarNode) else ""
         if not name:
-            mistakes.append(Mistake(_line(key), within, f"a key must be a word, is {_described(key)}"))
+            said = f"a key must be a word, is {_described(key)}"
+            mistakes.append(Mistake(_line(key), within, said, code="wrong-type"))
         elif name in entries:
             again = f"is written twice, first in line {entries[name].line}"
-            mistakes.append(Mistake(_line(key), within + name, again, "remove one"))
+            mistakes.append(Mistake(_line(key), within + name, again, "remove one", code="written-twice"))
         else:
             plain = _entries(node, mistakes, f"{name}.") if _is_group_in_file(node, within) else _plain(node)
             entries[name] = Value(_line(key), plain, _text(node), _described(node))

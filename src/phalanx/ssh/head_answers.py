@@ -24,6 +24,8 @@ _LATEST_S = 1e11
 class InvalidAnswerError(ClusterError):
     """An answer that phalanx's own runner never gives."""
 
+    code = "invalid-answer"
+
     def __init__(self, why: object) -> None:
         super().__init__(
             f"the head sent an invalid answer: {why!s:.300}",

@@ -37,21 +37,37 @@ _OF_PROXY = re.compile("(?:phalanx|localcloud): (.*)")
 class HostRefused(ClusterError):  # noqa: N818 - reads as what happened
     """The node's host key is not certified by the authority that this machine knows."""
 
+    code = "unknown-host-key"
+
+
+class LoginRefused(ClusterError):  # noqa: N818 - reads as what happened
+    """The node does not accept this machine's key."""
+
+    code = "login-refused"
+
 
 class ConnectionLost(ClusterError):  # noqa: N818 - reads as what happened
     """The connection broke, or could not be made."""
+
+    code = "connection-lost"
 
 
 class NotEnded(ClusterError):  # noqa: N818 - reads as what happened
     """A command did not end in time."""
 
+    code = "command-timeout"
+
 
 class Silent(ConnectionLost):
     """The node has not answered for a few seconds; it still may."""
 
+    code = "no-answer"
+
 
 class NotListening(ConnectionLost):
     """The node refused the connection at once; it may accept one in a moment."""
+
+    code = "not-listening"
 
 
 @dataclass(frozen=True)
@@ -96,6 +112,7 @@ class Remote:
             raise ClusterError(
                 f"`{command:.200}` on {self.host} wrote more than {most} of output",
                 "Redirect its output to a file in the shared directory, and download that with `phalanx get`.",
+                code="too-much-output",
             ) from error
         completed = Completed(done.returncode, done.stdout, done.stderr)
         self._judge(command, completed, check)
@@ -219,7 +236,9 @@ class Remote:
                 raise ConnectionLost(f"{self.host} did not answer ssh within {timeout_s:g} s", _LATER) from error
             except FileNotFoundError as error:
                 raise ClusterError(
-                    "the command `ssh` is not installed", "Debian, Ubuntu: apt-get install openssh-client"
+                    "the command `ssh` is not installed",
+                    "Debian, Ubuntu: apt-get install openssh-client",
+                    code="no-program",
                 ) from error
             if status != 0:
                 raise classify(self.host, _text(output))
@@ -238,7 +257,10 @@ class Remote:
             raise ConnectionLost(f"the connection to {self.host} broke", _LATER)
         if check and completed.status != 0:
             output = (completed.stderr or completed.stdout).decode(errors="replace").strip()
-            raise ClusterError(f"`{command}` on {self.host} ended with status {completed.status}: {output[-2000:]}")
+            raise ClusterError(
+                f"`{command}` on {self.host} ended with status {completed.status}: {output[-2000:]}",
+                code="command-failed",
+            )
 
 
 def _end_with_this_process() -> Callable[[], None] | None:
@@ -285,6 +307,7 @@ def control_directory() -> Path:
         raise ClusterError(
             f"{path} is not a directory that only this user may access",
             f"Remove it (rm -r {path}), or let XDG_RUNTIME_DIR name a directory of your own.",
+            code="unsafe-directory",
         )
     return path
 
@@ -339,7 +362,7 @@ _CAUSES: tuple[tuple[str, type[ClusterError], str, str], ...] = (
     ),
     (
         r"Permission denied",
-        ClusterError,
+        LoginRefused,
         "it does not accept this machine's key",
         "The cluster was made with another key. Use the machine that ran `phalanx up`.",
     ),
@@ -364,7 +387,9 @@ def classify(host: str, output: str) -> ClusterError:
     """Return the error that ssh's output means, with a hint."""
     if refused := _REFUSED_SESSION.search(output):
         hint = (refused["what"] or "").capitalize() or _SESSIONS
-        return ClusterError(f"can't log in to {host}: {refused['why'] or refused['refusal']}", hint)
+        return ClusterError(
+            f"can't log in to {host}: {refused['why'] or refused['refusal']}", hint, code="session-refused"
+        )
     for pattern, kind, meaning, hint in _CAUSES:
         if re.search(pattern, output):
             return kind(f"can't log in to {host}: {meaning}", hint)

@@ -42,7 +42,7 @@ def require_programs() -> None:
     if program:
         from phalanx.errors import ClusterError  # here: as a program, this file imports nothing of phalanx
 
-        raise ClusterError(lacks(program), f"Install it: {where}")
+        raise ClusterError(lacks(program), f"Install it: {where}", code="no-program")
 
 
 def _report(text: str) -> int:

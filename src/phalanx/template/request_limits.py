@@ -47,6 +47,7 @@ def refuse_large_document(plan: Plan, document: str, size_of: Callable[[Plan], i
         f"{key}: the stack's document has {size:,} bytes, and CloudFormation takes {limit:,} "
         f"{'from S3' if by_bucket else 'in a request'}; {parts[key]:,} of them are for `{key}`",
         hint,
+        code="document-too-large",
     )
 
 
@@ -69,6 +70,7 @@ def refuse_large_policy(statements: list[dict[str, Any]]) -> None:
         raise SpecError(
             f"data: the policy of jobs has {size:,} characters, and IAM takes {_POLICY_CHARACTERS:,}",
             "Shorten the prefixes, or name one above several of them.",
+            code="document-too-large",
         )
 
 

@@ -168,11 +168,12 @@ class Allocation:
     def _look(self) -> None:
         now = time.monotonic()
         if now > self._deadline:
-            raise RefusedError(self._incomplete())
+            raise RefusedError(self._incomplete(), code="scheduler")
         if self._doubled:
             raise RefusedError(
                 f"{self._scheduler.NAME} put two places of {shown(self._id)} on {self._doubled}, not one\n"
-                "Ask for places so large that no two fit on a node (--via-option)."
+                "Ask for places so large that no two fit on a node (--via-option).",
+                code="scheduler",
             )
         if now < self._look_at:
             return

@@ -138,9 +138,11 @@ def caller(scheduler: str, directory: str) -> Call:
                 shell, input=text, capture_output=True, text=True, cwd=directory, timeout=_ANSWER_WITHIN_S, check=False
             )
         except subprocess.TimeoutExpired:
-            raise RefusedError(f"{scheduler} does not answer: `{argv[0]}` took {_ANSWER_WITHIN_S:g} s") from None
+            raise RefusedError(
+                f"{scheduler} does not answer: `{argv[0]}` took {_ANSWER_WITHIN_S:g} s", code="scheduler"
+            ) from None
         if done.returncode:
-            raise RefusedError(_failure(scheduler, argv[0], done))
+            raise RefusedError(_failure(scheduler, argv[0], done), code="scheduler")
         return done.stdout
 
     return call

@@ -34,7 +34,8 @@ def continued(directory: str, job: JobRecord) -> JobRecord:
     if not earlier.checkpoint:
         raise RefusedError(
             f"job {job.resume} has no directory for checkpoints\n"
-            "Only a job that was started with --checkpoint can be resumed."
+            "Only a job that was started with --checkpoint can be resumed.",
+            code="no-checkpoint",
         )
     return replace(earlier, **{name: getattr(job, name) for name in _OWN}, command=job.command or earlier.command)
 
@@ -47,7 +48,10 @@ def require_secrets(directory: str, job: JobRecord) -> None:
         except (OSError, Invalid):
             return
         if earlier.has_secrets:
-            raise RefusedError(f"job {job.resume} had secrets, which are kept nowhere\nGive them again with --secret.")
+            raise RefusedError(
+                f"job {job.resume} had secrets, which are kept nowhere\nGive them again with --secret.",
+                code="secrets-needed",
+            )
 
 
 def claim(directory: str, job: JobRecord, running: List[str]) -> JobRecord:
@@ -63,14 +67,18 @@ def claim(directory: str, job: JobRecord, running: List[str]) -> JobRecord:
     mirror = _mirror(job.checkpoint, job.stack, shared)
     path = os.path.normpath(os.path.join(shared, f"{mirror.home}/files" if mirror else job.checkpoint))
     if not path.startswith(f"{os.path.normpath(shared)}/"):
-        raise RefusedError(f"--checkpoint {job.checkpoint} is not below {shared}\nOnly that is on all nodes.")
+        raise RefusedError(
+            f"--checkpoint {job.checkpoint} is not below {shared}\nOnly that is on all nodes.", code="outside-shared"
+        )
     for other in running:
         if path == _path_of(os.path.join(jobs, other)):
-            raise RefusedError(f"job {other} keeps its checkpoints in {path}\nWait for its end, or stop it.")
+            raise RefusedError(
+                f"job {other} keeps its checkpoints in {path}\nWait for its end, or stop it.", code="checkpoint-taken"
+            )
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise RefusedError(f"--checkpoint: can't make {path}: {error.strerror}") from None
+        raise RefusedError(f"--checkpoint: can't make {path}: {error.strerror}", code="cannot-write") from None
     return replace(job, mirror=mirror, env={**job.env, VARIABLE: path})
 
 
@@ -103,10 +111,13 @@ def _record(directory: str) -> JobRecord:
     try:
         return job_record.read(directory)
     except FileNotFoundError:
-        raise RefusedError(f"there is no job {os.path.basename(directory)}\n`phalanx jobs` lists the jobs.") from None
+        raise RefusedError(
+            f"there is no job {os.path.basename(directory)}\n`phalanx jobs` lists the jobs.", code="no-job"
+        ) from None
     except Newer as error:
-        raise RefusedError(str(error)) from None
+        raise RefusedError(str(error), code="damaged-record") from None
     except (OSError, Invalid):
         raise RefusedError(
-            f"the record of job {os.path.basename(directory)} is damaged\nStart a new job with the same --checkpoint."
+            f"the record of job {os.path.basename(directory)} is damaged\nStart a new job with the same --checkpoint.",
+            code="damaged-record",
         ) from None

@@ -15,7 +15,7 @@ from phalanx.runner.files import state as states
 from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.slots import Occupancy
-from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_PREFIX, REFUSED_STATUS, RUNNER, SUBMITTER, WORK
+from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_STATUS, RUNNER, SUBMITTER, WORK, refusal
 from phalanx.runner.process import PreparedJob, RefusedError, planned
 from phalanx.runner.system import forget_other_jobs, raise_file_limit, roster_path, spawn
 from phalanx.runner.verbs import checkpoints
@@ -78,7 +78,7 @@ def _read_job() -> JobRecord:
     try:
         return JobRecord.from_record(validate.parse(text))
     except validate.Invalid as error:
-        raise RefusedError(f"the job's record is invalid: {error}") from error
+        raise RefusedError(f"the job's record is invalid: {error}", code="bad-record") from error
 
 
 def _read_sizes() -> Dict[str, int]:
@@ -102,7 +102,8 @@ def _roster() -> Roster:
     except FileNotFoundError:
         raise RefusedError(
             f"there is no {roster_path()}: this is not the head of a cluster that is ready\n"
-            "`phalanx status` shows the state of the cluster."
+            "`phalanx status` shows the state of the cluster.",
+            code="no-roster",
         ) from None
 
 
@@ -119,7 +120,7 @@ def _make(directory: str, roster: Roster) -> None:
         os.makedirs(directory)
     except FileExistsError:
         raise RefusedError(
-            f"{directory} belongs to another job\nRun the command again: each job gets a random id."
+            f"{directory} belongs to another job\nRun the command again: each job gets a random id.", code="job-exists"
         ) from None
     with open(os.path.join(directory, SUBMITTER), "w") as file:
         json.dump(states.this_runner(roster.head.instance_id)._asdict(), file)
@@ -147,10 +148,14 @@ def _link(directory: str, links: Mapping[str, str]) -> None:
         if not os.path.exists(target):
             raise RefusedError(
                 f"--link {path}: there is no {target} on the head\n"
-                "`phalanx put` and `phalanx data fetch` place data on the shared directory."
+                "`phalanx put` and `phalanx data fetch` place data on the shared directory.",
+                code="no-link-target",
             )
         if os.path.lexists(link):
-            raise RefusedError(f"--link {path}: the code has its own {path}\nRemove or ignore it, or use another name.")
+            raise RefusedError(
+                f"--link {path}: the code has its own {path}\nRemove or ignore it, or use another name.",
+                code="link-in-the-way",
+            )
         os.makedirs(os.path.dirname(link), exist_ok=True)
         os.symlink(target, link)
 
@@ -183,7 +188,7 @@ def _remove(directory: str) -> None:
 
 def _refuse(error: Exception) -> int:
     if isinstance(error, RefusedError):
-        print(f"{REFUSED_PREFIX}{error}", file=sys.stderr)
+        print(refusal(error.code, error), file=sys.stderr)
         return REFUSED_STATUS
     print(error, file=sys.stderr)
     return 1

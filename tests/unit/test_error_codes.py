@@ -1,0 +1,114 @@
+"""docs/errors.md lists the code of every error with its exit statuses, as the sources raise them."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src" / "phalanx"
+# What becomes an error of phalanx elsewhere, with its code: the exit status is that of the second.
+BECOMES = {
+    "WrongError": "SpecError",
+    "Mistake": "SpecError",
+    "RefusedError": "JobError",
+    "PackError": "PhalanxError",
+    "ShardError": "PhalanxError",
+}
+# Their own codes say little, so everything that raises them names one.
+BROAD = {"PhalanxError", "SpecError", "CloudError", "LocalCloudError", "ClusterError", "JobError", "RefusedError"}
+# Codes that a variable has: of buckets, of a job that a newer phalanx has sent, of click's errors.
+OTHERS = {"no-bucket": 3, "bucket-denied": 3, "bucket-elsewhere": 3, "newer-format": 7, "usage": 2}
+ROW = re.compile(r"\| `([^`]*)` \| ([0-9, ]+) \| (.+) \|")
+
+
+class Kind(NamedTuple):
+    """A class of errors: its exit status, and its own code or that of its base."""
+
+    status: int
+    code: str
+
+
+@functools.cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in sorted(SOURCES.rglob("*.py"))}
+
+
+def nodes() -> Iterator[tuple[Path, ast.AST]]:
+    return ((path, node) for path, tree in trees().items() for node in ast.walk(tree))
+
+
+@functools.cache
+def kinds() -> dict[str, Kind]:
+    classes = [node for _, node in nodes() if isinstance(node, ast.ClassDef)]
+    found = {"Exception": Kind(0, "")}
+    grows = True
+    while grows:
+        grows = False
+        for node in classes:
+            bases = [BECOMES[node.name]] if node.name in BECOMES else map(name_of, node.bases)
+            base = next((found[name] for name in bases if name in found), None)
+            if base and node.name not in found and (base.status or node.name == "PhalanxError"):
+                found[node.name] = Kind(value(node, "exit_code", base.status), value(node, "code", base.code))
+                grows = True
+    del found["Exception"]
+    return found
+
+
+def name_of(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def value(node: ast.ClassDef, name: str, inherited: object) -> object:
+    """Return what a class gives its attribute, or what it inherits."""
+    for one in node.body:
+        target = one.targets[0] if isinstance(one, ast.Assign) else getattr(one, "target", None)
+        if target is not None and name_of(target) == name:
+            return ast.literal_eval(one.value)
+    return inherited
+
+
+def calls() -> Iterator[tuple[str, str, ast.expr | None]]:
+    """Yield each call that makes an error: where it is, its class, and its code."""
+    for path, node in nodes():
+        if isinstance(node, ast.Call) and name_of(node.func) in kinds():
+            code = next((keyword.value for keyword in node.keywords if keyword.arg == "code"), None)
+            yield f"{path.relative_to(SOURCES)}:{node.lineno}", name_of(node.func), code
+
+
+def in_sources() -> dict[str, set[int]]:
+    found: dict[str, set[int]] = defaultdict(set)
+    for name, code in ((name, code) for _, name, code in calls() if isinstance(code, ast.Constant)):
+        found[code.value].add(kinds()[name].status)
+    for kind in kinds().values():
+        found[kind.code].add(kind.status)
+    for code, status in OTHERS.items():
+        found[code].add(status)
+    found["several-mistakes"].add(kinds()["SpecError"].status)
+    return dict(found)
+
+
+def on_page() -> dict[str, set[int]]:
+    rows = ROW.findall((ROOT / "docs" / "errors.md").read_text())
+    return {code: set(map(int, statuses.split(", "))) for code, statuses, _ in rows}
+
+
+def test_the_page_lists_each_code_with_its_exit_statuses():
+    assert on_page() == in_sources()
+
+
+def test_the_page_is_in_order():
+    assert list(on_page()) == sorted(on_page())
+
+
+def test_a_code_is_a_few_words_with_dashes():
+    assert [code for code in on_page() if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+){0,3}", code)] == []
+
+
+def test_what_raises_a_broad_error_names_a_code():
+    assert [where for where, name, code in calls() if name in BROAD and code is None] == []
