@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from local_clouds import api
 from terminals import Terminal, a_terminal
+from verdicts import is_gone
 
 pytestmark = pytest.mark.cluster
 
@@ -70,7 +71,7 @@ def test_down_works_after_rules_were_changed_and_nodes_terminated_by_hand(up):
     """All at once, as a person does who looks for what keeps a cluster from working."""
     for change in (revoke_rules, terminate_the_head, terminate_a_worker, remove_the_nat_gateway):
         change(up)
-    assert "nothing of it is left" in up.phalanx("down", "--yes").stdout
+    assert is_gone(up.phalanx("down", "--yes").stdout)
     assert_reap_finds_nothing(up)
 
 
@@ -85,7 +86,7 @@ def test_a_cluster_that_was_deleted_in_the_console_leaves_only_what_down_then_re
     assert (found.returncode, first) == (1, "Of cluster byhand is left (it has no stack):")
     # Of the file system, EFS may not have counted the data: it is younger than a day.
     assert len(left) == 1 and re.fullmatch(r"  log group byhand-LogGroup-\w+", left[0]), left
-    assert "nothing of it is left" in up.phalanx("down", "--yes").stdout
+    assert is_gone(up.phalanx("down", "--yes").stdout)
     assert_reap_finds_nothing(up)
     assert "Nothing to do" in up.phalanx("down", "--yes").stdout
 

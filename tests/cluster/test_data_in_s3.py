@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from cluster_networks import wait_until
+from error_codes import assert_refused
 from fleet_fakes import until
 from local_clouds import api
 from terminals import Terminal
@@ -64,8 +65,9 @@ def bucket(pets) -> Any:
 def pets(cluster) -> Iterator[Terminal]:
     """A cluster of two nodes in the local cloud that runs, whose bucket is there before it is."""
     terminal = cluster.beside("pets", SPEC + DATA)
-    refused = terminal.phalanx("up", check=False)
-    assert "phalanx.yaml:9: data: there is no bucket my-bucket (pets)" in refused.stderr
+    assert_refused(
+        terminal.phalanx("up", "--json", check=False), "no-bucket", "phalanx.yaml:9: data: ", "my-bucket (pets)"
+    )
     s3 = api(terminal, "s3")
     s3.create_bucket(Bucket="my-bucket")
     for key, content in OBJECTS.items():
@@ -98,7 +100,7 @@ def test_copies_on_the_nodes_own_disks_and_where_one_says(pets):
         pets.phalanx("put", "s3://my-bucket/pets/cats", directory)
         assert pets.on("head", "cd /efs; cat a*; rm a*") in ("cat", "dog!")
     refused = pets.phalanx("put", "s3://my-bucket/pets/cats", "../x", check=False).stderr
-    assert "/x is outside of the shared directory, /efs" in refused
+    assert "/x is outside" in refused and "/efs" in refused
     for key in ("pets/large", "pets/cats"):
         pets.phalanx("put", f"s3://my-bucket/{key}", f"put/{key}")
     assert pets.on("head", "cd /efs/put/pets; echo cats/* large/*") == "cats/a b+%2Fé.txt large/large\n"
@@ -112,9 +114,9 @@ def test_objects_that_can_t_be_files_are_named_before_anything_is_written(pets):
     )
     assert pets.on("deeplearning-worker1", "ls -A /efs/data/bad /efs/x 2>&1 || true").count("No such file") == 2
     nothing = pets.phalanx("data", "stage", "none", check=False)
-    assert "error: none: there is nothing at s3://my-bucket/none/" in nothing.stderr
+    assert "s3://my-bucket/none/" in nothing.stderr
     unknown = pets.phalanx("data", "stage", "pet", check=False)
-    assert "`data` has no entry 'pet'; did you mean 'pets'?" in unknown.stderr
+    assert "'pet'" in unknown.stderr and "'pets'" in unknown.stderr
 
 
 def test_a_job_may_do_what_the_file_says_and_nothing_else(pets, bucket, tmp_path):
@@ -156,7 +158,7 @@ def test_this_machine_copies_to_s3_and_back_and_goes_on_with_an_upload(pets, buc
     assert "add --yes" in pets.phalanx("data", "rm", "s3://my-bucket/mine", check=False).stderr
     assert pets.phalanx("data", "rm", "s3://my-bucket/mine", "--yes").stdout == "deleted 2 objects\n"
     refused = pets.phalanx("data", "get", "s3://no-bucket/mine", check=False)
-    assert "there is no bucket no-bucket" in refused.stderr
+    assert "no bucket no-bucket" in refused.stderr
 
 
 def newest(bucket: Any) -> str:
@@ -187,7 +189,7 @@ def test_checkpoints_in_s3_outlive_the_shared_directory(pets, bucket, tmp_path):
     long = pets.phalanx(*job, *checkpoint, "--detach", "--", "python3", "train.py", "1", "600").stdout.strip()
     until(lambda: newest(bucket) == "5", "the checkpoint of the fifth epoch")
     refused = pets.phalanx("run", "--resume", long, "--directory", str(tmp_path), check=False)
-    assert f"job {long} keeps its checkpoints in /efs/.phalanx/s3/my-bucket~runs~mnist/files" in refused.stderr
+    assert f"job {long} keeps" in refused.stderr and "/efs/.phalanx/s3/my-bucket~runs~mnist/files" in refused.stderr
     pets.on("deeplearning-worker1", "echo 6 > /efs/.phalanx/s3/my-bucket~runs~mnist/files/epoch")
     pets.phalanx("stop", long)
     assert newest(bucket) == "6\n"
@@ -218,7 +220,7 @@ def test_a_job_reads_the_prefixes_that_lustre_is_linked_to_and_writes_to_s3(pets
 
 def test_what_is_linked_needs_no_staging(pets):
     refused = pets.phalanx("data", "stage", "sets", check=False)
-    assert "error: sets: linked to the file system, which imports the objects itself" in refused.stderr
+    assert "error: sets: linked" in refused.stderr
 
 
 def test_a_job_reads_mounted_prefixes_and_what_it_writes_is_in_s3_when_it_has_ended(pets, bucket, tmp_path):
@@ -355,14 +357,12 @@ def test_a_lustre_file_system_grows_in_place_with_its_data_and_its_nodes(pets):
         assert [one["instance_id"] for one in json.loads(pets.phalanx("nodes", "--json").stdout)] == nodes
         assert pets.on("deeplearning-worker2", "cat /efs/kept") == "kept\n"
         file.write_text(text)
-        refused = pets.phalanx("up", "--yes", check=False)
-        assert "a Lustre file system can grow, and can't become smaller" in refused.stderr
+        assert_refused(pets.phalanx("up", "--yes", "--json", check=False), "settings-differ", "can't become smaller")
     finally:
         file.write_text(text)
 
 
 def test_down_deletes_nothing_of_a_cluster_whose_data_shall_stay(pets):
     """Its file system is in the network that would go with it."""
-    refused = pets.phalanx("down", "--yes", check=False)
-    assert "error: nothing was deleted: the data of data are in fs-" in refused.stderr
+    assert_refused(pets.phalanx("down", "--yes", "--json", check=False), "data-would-be-lost", "fs-")
     assert pets.on("deeplearning-worker2", "cat /efs/data/out/earlier") == "earlier"

@@ -245,26 +245,26 @@ def grow_and_shrink(others: Others, cluster: str) -> None:
 
 
 def test_what_keeps_a_cluster_from_being_adopted_is_named_and_nothing_is_left(others, theirs):
-    assert "there is no EMR cluster j-0 in us-east-1" in adopt(others, "j-0", "--yes", check=False).stderr
-    assert "there is no terminal to confirm this on: add --yes" in adopt(others, theirs, check=False).stderr
+    assert "no EMR cluster j-0" in adopt(others, "j-0", "--yes", check=False).stderr
+    assert "add --yes" in adopt(others, theirs, check=False).stderr
     others.ec2.revoke_security_group_ingress(GroupId=others.nodes_group, **FROM_HERE)
     shut = adopt(others, theirs, "--yes", check=False).stderr
     others.ec2.authorize_security_group_ingress(GroupId=others.nodes_group, **FROM_HERE)
-    assert f"Let this machine in: `aws ec2 authorize-security-group-ingress --group-id {others.nodes_group}" in shut
+    assert f"`aws ec2 authorize-security-group-ingress --group-id {others.nodes_group}" in shut
     other = others.terminal.directory / "other"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True, timeout=120)
     refused = adopt(others, theirs, "--yes", "-i", str(other), check=False).stderr
-    assert f"the master of EMR cluster {theirs} can't be reached by ssh as hadoop" in refused
-    assert "it does not accept this machine's key" in refused
-    assert "Choose the file with the private key of mine by -i." in refused
+    assert theirs in refused and "as hadoop" in refused
+    assert "does not accept" in refused
+    assert "private key of mine" in refused
     others.step(theirs, "sudo", "sh", "-c", "mkdir -p /half && mount --bind /half /half")
     half = adopt(others, theirs, "--yes", "--shared", "/half", check=False).stderr
     core = others.instances(theirs, "RUNNING")[1]["Ec2InstanceId"]
-    assert f"/half is mounted on the other nodes, and not on {core}" in half
+    assert "/half is mounted" in half and f"not on {core}" in half
     others.step(theirs, "sudo", "umount", "/half")
     others.step(theirs, "sudo", "useradd", "-u", "2000", "phalanx")
     taken = adopt(others, theirs, "--yes", check=False).stderr
-    assert f"{others.instances(theirs)[0]['Ec2InstanceId']} has a user or group phalanx of its own" in taken
+    assert others.instances(theirs)[0]["Ec2InstanceId"] in taken and "group phalanx" in taken
     others.step(theirs, "sudo", "userdel", "-r", "phalanx")
     assert json.loads(others.terminal.phalanx("ls", "--json").stdout) == []
     assert not list((others.terminal.state / "clusters").glob("*"))
@@ -274,9 +274,8 @@ def test_an_adoption_that_fails_is_undone(others, theirs):
     others.step(theirs, "sudo", "touch", "/blocked")
     before = others.state_of_nodes(theirs)
     failed = adopt(others, theirs, "bad", "--yes", "--shared", "/blocked", check=False)
-    assert f"EMR cluster {theirs} could not be adopted" in failed.stderr
-    assert "/blocked" in failed.stderr
-    assert "the EMR cluster goes on as it was" in failed.stderr
+    assert failed.returncode == 4
+    assert theirs in failed.stderr and "/blocked" in failed.stderr
     assert_is_again(others, theirs, before)
     stacks = api(others.terminal, "cloudformation").list_stacks(
         StackStatusFilter=["CREATE_COMPLETE", "ROLLBACK_COMPLETE"]

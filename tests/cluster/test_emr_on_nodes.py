@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from emr_fakes import command
 from emr_nodes import BUCKET, LOGS, Emr, served, wait_for
+from error_codes import assert_refused
 from local_clouds import api
 from needed_rights import not_needed, rights
+from verdicts import is_gone
 
 pytestmark = pytest.mark.cluster
 # What AWS's and users' bootstrap actions do: they ask what the node is, administer by sudo, and print.
@@ -156,7 +158,7 @@ def test_phalanx_makes_one_runs_jobs_on_it_resizes_it_and_makes_it_again_with_it
     terminal.phalanx("down", "--yes", "--keep", "yes")
     terminal.phalanx("up")
     assert terminal.on("head", "cat /efs/file") == "kept\n"
-    assert "nothing of it is left" in terminal.phalanx("down", "--yes", "--keep", "no").stdout
+    assert is_gone(terminal.phalanx("down", "--yes", "--keep", "no").stdout)
 
 
 def test_nodes_with_gpus_count_them_and_jobs_stage_data_from_s3(emr):
@@ -174,7 +176,7 @@ def test_nodes_with_gpus_count_them_and_jobs_stage_data_from_s3(emr):
     job = terminal.phalanx("run", "--launcher", "tensorflow", "-N", "2", "--", "sh", "-c", line)
     seen = sorted(one.partition("] ")[2] for one in job.stdout.splitlines())
     assert seen == ["4 0,1 records"] * 2 + ["4 2,3 records"] * 2
-    assert "nothing of it is left" in terminal.phalanx("down", "--yes", "--keep", "no").stdout
+    assert is_gone(terminal.phalanx("down", "--yes", "--keep", "no").stdout)
 
 
 def test_one_in_a_subnet_and_groups_and_with_a_role_of_the_user_s_leaves_them_as_they_were(emr):
@@ -186,9 +188,9 @@ def test_one_in_a_subnet_and_groups_and_with_a_role_of_the_user_s_leaves_them_as
     )
     spec = f"name: own\ncloud: local-emr\nnodes: 2\ntype: m5.xlarge\nslots: 1\nnetwork: {{head_subnet: {emr.subnet}}}\n"
     (terminal.directory / "phalanx.yaml").write_text(f"{spec}emr: {{{keys}}}\n")
-    refused = terminal.phalanx("up", check=False).stderr
-    for name in (emr.subnet, *groups):
-        assert f"emr: {name} has no tag for-use-with-amazon-emr-managed-policies = true" in refused
+    tag = "for-use-with-amazon-emr-managed-policies = true"
+    facts = [f"emr: {name} has no tag {tag}" for name in (emr.subnet, *groups)]
+    assert_refused(terminal.phalanx("up", "--json", check=False), "unsuited-network", *facts)
     tag = {"Key": "for-use-with-amazon-emr-managed-policies", "Value": "true"}
     emr.ec2.create_tags(Resources=[emr.subnet, *groups, vpc], Tags=[tag])
     emr.ec2.modify_vpc_attribute(VpcId=vpc, EnableDnsHostnames={"Value": True})
@@ -199,7 +201,7 @@ def test_one_in_a_subnet_and_groups_and_with_a_role_of_the_user_s_leaves_them_as
     assert emr.describe(own)["Ec2InstanceAttributes"]["EmrManagedMasterSecurityGroup"] == groups[0]
     assert iam.list_role_policies(RoleName="EMR_EC2_DefaultRole")["PolicyNames"] == ["allow", "phalanx-own"]
     share_its_file_system(emr, spec)
-    assert "nothing of it is left" in terminal.phalanx("down", "--yes", "--keep", "no").stdout
+    assert is_gone(terminal.phalanx("down", "--yes", "--keep", "no").stdout)
     assert iam.list_role_policies(RoleName="EMR_EC2_DefaultRole")["PolicyNames"] == ["allow"]
     assert emr.ec2.describe_security_groups(GroupIds=groups)["SecurityGroups"]
     emr.ec2.delete_tags(Resources=[emr.subnet, *groups, vpc], Tags=[tag])
@@ -221,12 +223,11 @@ def share_its_file_system(emr: Emr, own: str) -> None:
     terminal.phalanx("up", "-f", str(beside / "phalanx.yaml"))
     line = "cat /efs/file; echo of-beside > /efs/file"
     assert terminal.phalanx("ssh", "-c", "beside", "--", line).stdout == "of-own\n"
-    refused = terminal.phalanx("down", "-c", "own", "--yes", "--keep", "no", check=False)
-    assert "nothing was deleted: beside uses the network or the shared directory of own" in refused.stderr
-    assert "Take that down first: `phalanx down -c beside`." in refused.stderr
-    lost = terminal.phalanx("down", "-c", "beside", "--yes", "--keep", "no", check=False)
-    assert f"nothing was deleted: {file_system} has mount targets that are not beside's" in lost.stderr
-    assert "nothing else of it is left" in terminal.phalanx("down", "-c", "beside", "--yes").stdout
+    taken = terminal.phalanx("down", "-c", "own", "--yes", "--keep", "no", "--json", check=False)
+    assert_refused(taken, "used-by-others", "beside uses", "`phalanx down -c beside`")
+    lost = terminal.phalanx("down", "-c", "beside", "--yes", "--keep", "no", "--json", check=False)
+    assert_refused(lost, "used-by-others", file_system, "beside's")
+    assert "nothing else of it" in terminal.phalanx("down", "-c", "beside", "--yes").stdout
     assert terminal.on("head", "cat /efs/file") == "of-beside\n"
     left = efs.describe_mount_targets(FileSystemId=file_system)["MountTargets"]
     assert [one["MountTargetId"] for one in left] == [target]
@@ -239,8 +240,8 @@ def test_a_boot_that_fails_or_hangs_names_itself_and_leaves_nothing(emr, boot, s
     spec = f"name: bad\ncloud: local-emr\nnodes: 1\ntype: m5.xlarge\nnode_timeout: {seconds}s\nboot: {boot}\n"
     (emr.terminal.directory / "phalanx.yaml").write_text(spec + "emr: {logs: s3://emr-logs/bad}\n")
     failed = emr.terminal.phalanx("up", check=False)
-    assert failed.returncode != 0
-    assert "boot step 'boot script' failed" in failed.stderr and said in failed.stderr
-    assert "Everything was rolled back and the stack was deleted" in failed.stderr
+    assert failed.returncode == 4
+    assert "'boot script' failed" in failed.stderr and said in failed.stderr
+    assert "the stack was deleted" in failed.stderr
     assert "boot script" in emr.terminal.phalanx("why", check=False).stdout
     assert not [one for one in emr.api.list_clusters(ClusterStates=["WAITING"])["Clusters"] if one["Name"] == "bad"]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from terminals import PHALANX, Terminal, read_until
+from verdicts import is_proven
 
 pytestmark = pytest.mark.cluster
 
@@ -60,7 +61,7 @@ def test_every_node_runs_one_as_the_job_user_in_the_copy(cluster, code):
     work = f"/efs/.phalanx/jobs/{newest(cluster)['id']}/work/who.sh"
     expected = {f"[{rank}] phalanx {work} {rank}/4 deeplearning-worker1 4" for rank in range(4)}
     assert set(done.stdout.splitlines()) == expected
-    assert "no process of it is left on 4 nodes" in done.stderr
+    assert is_proven(done.stderr, 4)
 
 
 def test_mpi_ranks_meet_and_keep_their_output_apart(cluster, code):
@@ -84,7 +85,7 @@ def test_mpi_words_are_passed_as_they_are_and_what_does_not_fit_is_no_job(cluste
         run(cluster, code, "true", options=("-n", "1000", *more)) for more in ((), ("--detach",), ("--dry-run",))
     ]
     assert [(one.returncode, one.stderr) for one in reported] == [(7, reported[0].stderr)] * 3
-    assert reported[0].stderr.startswith("error: 1000 processes were requested; 4 nodes have room for 8.\n")
+    assert "1000 processes" in reported[0].stderr and "room for 8." in reported[0].stderr
     assert newest(cluster)["id"] == before
 
 
@@ -125,7 +126,7 @@ def test_the_first_failure_ends_the_job_with_its_code_and_its_message(cluster, c
     assert done.returncode == 7
     assert "rank 2 on deeplearning-worker2" in done.stderr
     assert "| about to fail" in done.stderr
-    assert "no process of it is left on" in done.stderr
+    assert is_proven(done.stderr)
     assert processes_of(cluster, newest(cluster)["id"]) == ""
 
 
@@ -139,7 +140,7 @@ def test_jobs_share_connections_and_a_broken_one_ends_its_users_but_no_later_job
     cluster.on("head", "pkill -KILL -f '^ssh: /tmp/phalanx-lines.*mux'")
     done = follow(cluster, job_id)
     assert "was lost" in done.stderr
-    assert "no process of it is left on 4 nodes" in done.stderr
+    assert is_proven(done.stderr, 4)
     assert processes_of(cluster, job_id) == ""
     after = connections()
     assert [one == other for one, other in zip(before, after, strict=True)].count(True) == 1  # the head has none
@@ -192,7 +193,7 @@ def test_stop_leaves_no_process_on_any_node(cluster, code, launcher):
     job_id = start(cluster, code, "sh", "long.sh", launcher=launcher)
     assert processes_of(cluster, job_id) != ""
     done = cluster.phalanx("stop", job_id)
-    assert "no process of it is left on 4 nodes" in done.stderr
+    assert is_proven(done.stderr, 4)
     assert processes_of(cluster, job_id) == ""
     assert "sleep 4711" not in "".join(cluster.on("head", f"ssh {node} ps -eo args=") for node in NODES)
 
@@ -250,7 +251,7 @@ def test_what_logged_in_to_a_node_that_the_job_does_not_use_is_ended_too(cluster
     (code / "away.sh").write_text("ssh deeplearning-worker3 'setsid sleep 4712 >/dev/null 2>&1 </dev/null &'\n")
     done = run(cluster, code, "sh", "away.sh", options=("-n", "1"))
     assert done.returncode == 0
-    assert "no process of it is left on 4 nodes" in done.stderr
+    assert is_proven(done.stderr, 4)
     assert "sleep 4712" not in cluster.on("deeplearning-worker3", "ps -eo args=")
 
 
@@ -282,7 +283,7 @@ def test_runner_or_starter_killed_leaves_nothing(cluster, code, victim):
     assert (
         "the job's runner died" in done.stderr if victim == "submit" else "deeplearning-worker2 was lost" in done.stderr
     )
-    assert "no process of it is left on 4 nodes" in done.stderr
+    assert is_proven(done.stderr, 4)
     assert processes_of(cluster, job_id) == ""
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from error_codes import assert_refused
 from local_clouds import api
 from terminals import Terminal, a_terminal, assert_nothing_is_left
 
@@ -40,8 +41,7 @@ def objects(terminal: Terminal) -> int:
 
 
 def test_it_is_refused_without_the_bucket_and_made_changed_and_deleted_with_it(terminal):
-    refused = terminal.phalanx("plan", check=False)
-    assert (refused.returncode, "bucket: there is no bucket documents" in refused.stderr) == (2, True)
+    assert_refused(terminal.phalanx("plan", "--json", check=False), "no-bucket", "bucket: ", "documents")
     environment = {**os.environ, "PHALANX_STATE_DIR": str(terminal.state)}
     subprocess.run([sys.executable, "-c", START], env=environment, check=True, timeout=300)
     api(terminal, "s3").create_bucket(Bucket="documents")

@@ -43,7 +43,7 @@ def test_a_cluster_in_use_goes_on_and_an_unused_one_stops_and_starts_again(termi
     wait_until_stopped(terminal)
     assert status(terminal)["stopped"]
     refused = terminal.phalanx("run", "--", "true", check=False)
-    assert refused.returncode != 0 and "cluster limited has no nodes" in refused.stderr
+    assert refused.returncode == 6 and "limited has no nodes" in refused.stderr
     groups = api(terminal, "autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
     assert [group["DesiredCapacity"] for group in groups] == [0, 0]
     assert "Cluster limited is ready" in terminal.phalanx("up").stdout

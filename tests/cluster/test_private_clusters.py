@@ -18,6 +18,7 @@ from local_clouds import api, create_as_the_console, endpoint
 from needed_rights import not_needed, rights
 from own_vpc import ClosedVpc
 from terminals import PHALANX, Terminal, a_cluster
+from verdicts import is_gone
 
 from localcloud.network import dial
 from phalanx.connection import connect
@@ -115,7 +116,7 @@ def test_the_head_needs_each_right_of_its_sessions_and_nothing_else_of_systems_m
 
 def test_nobody_is_allowed_in_from_a_network(private: Terminal):
     refused = private.phalanx("allow", "203.0.113.0/24", check=False)
-    assert "the head of private has no public address" in refused.stderr
+    assert "no public address" in refused.stderr
     assert "ssm:StartSession" in refused.stderr
 
 
@@ -182,7 +183,7 @@ def test_a_machine_without_the_aws_cli_is_told_so_in_one_message(private: Termin
     # Only what ssh and phalanx themselves need is on the path then.
     done = run(private, {**aws, "PATH": f"{tools}:{_without('session-manager-plugin')}"}, "ssh", "--", "true")
     assert done.returncode != 0
-    assert "can't log in to deeplearning-worker1: the command `session-manager-plugin` is not installed" in done.stderr
+    assert "`session-manager-plugin` is not installed" in done.stderr
     assert "Install it: https://docs.aws.amazon.com/systems-manager" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -198,7 +199,7 @@ def test_without_its_endpoint_nobody_logs_in_and_why_names_it(private: Terminal)
     ec2.delete_vpc_endpoints(VpcEndpointIds=[taken["VpcEndpointId"]])
     try:
         refused = private.phalanx("ssh", "--", "true", check=False)
-        assert "AWS Systems Manager has no connection to it" in refused.stderr
+        assert "AWS Systems Manager" in refused.stderr
         why = private.phalanx("why").stdout
         assert "a VPC endpoint is missing" in why
         assert "no endpoint for ssmmessages" in why
@@ -258,7 +259,7 @@ def test_in_an_existing_vpc_the_stack_makes_only_the_endpoints_that_are_missing(
     assert "yours for sqs, ssm" in planned, "those of the stack are not taken for the user's"
     own.ec2.delete_vpc_endpoints(VpcEndpointIds=[theirs["sqs"]])
     assert "no endpoint for sqs, which nodes call" in inside.phalanx("why", "-c", "inside").stdout
-    assert "nothing of it is left" in inside.phalanx("down", "-c", "inside", "--yes").stdout
+    assert is_gone(inside.phalanx("down", "-c", "inside", "--yes").stdout)
     own.endpoints.remove(theirs["sqs"])
     assert set(own.contents()["vpc_endpoints"]) == set(own.endpoints)
     assert own.contents()["routes"] == before["routes"]

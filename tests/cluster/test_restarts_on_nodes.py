@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from terminals import Terminal
+from verdicts import is_proven
 
 pytestmark = pytest.mark.cluster
 
@@ -24,7 +25,7 @@ def test_mpiexec_starts_again_on_all_nodes_after_a_rank_has_failed(cluster, tmp_
     assert (done.returncode, len(set(done.stdout.splitlines()))) == (0, 4), done.stderr
     assert {line.split()[2] for line in done.stdout.splitlines()} == {"1"}
     assert "restart 1 of 3: rank 3 on deeplearning-worker4 ended with exit code 4" in done.stderr
-    assert "no process of it is left on 4 nodes" in done.stderr
+    assert is_proven(done.stderr, 4)
 
 
 def test_torchruns_own_time_does_not_hide_that_its_ranks_fail_at_once(cluster, tmp_path):

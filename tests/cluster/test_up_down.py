@@ -13,8 +13,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from error_codes import assert_refused
 from local_clouds import api, break_on_purpose, endpoint
 from terminals import Terminal, a_terminal, assert_nothing_is_left
+from verdicts import is_gone
 
 pytestmark = pytest.mark.cluster
 
@@ -121,7 +123,7 @@ def test_an_up_that_was_killed_can_be_taken_down(terminal):
     killed.kill()
     killed.communicate(timeout=300)
     processes = terminal.local_cloud_processes()
-    assert "nothing of it is left" in terminal.phalanx("down", "--yes").stdout
+    assert is_gone(terminal.phalanx("down", "--yes").stdout)
     assert_nothing_is_left(terminal, processes)
     assert "Nothing to do" in terminal.phalanx("down", "--yes").stdout
 
@@ -130,7 +132,7 @@ def test_down_finds_the_cluster_without_this_machine_s_record(terminal):
     terminal.phalanx("up")
     processes = terminal.local_cloud_processes()
     shutil.rmtree(terminal.state / "clusters")
-    assert "nothing of it is left" in terminal.phalanx("down", "--yes").stdout
+    assert is_gone(terminal.phalanx("down", "--yes").stdout)
     assert_nothing_is_left(terminal, processes)
 
 
@@ -177,8 +179,9 @@ def test_a_name_in_use_by_another_s_stack_is_refused(beside):
     template = json.dumps({"Resources": {"Queue": {"Type": "AWS::SQS::Queue"}}})
     cloudformation.create_stack(StackName="foreign", TemplateBody=template)
     try:
-        done = other.phalanx("up", check=False)
-        assert (done.returncode, "in use by a stack that phalanx did not make" in done.stderr) == (3, True)
+        done = other.phalanx("up", "--json", check=False)
+        assert_refused(done, "name-taken")
+        assert done.returncode == 3
         assert other.phalanx("down", "--yes", check=False).returncode == 3
         assert "foreign" in stacks(other)
     finally:

@@ -11,6 +11,7 @@ import pytest
 from benchmarks import rules, weather
 from local_clouds import bad_weather
 from terminals import Terminal, a_terminal
+from verdicts import is_gone
 
 pytestmark = pytest.mark.cluster
 
@@ -28,7 +29,7 @@ def test_the_commands_of_the_page_bring_weather_and_end_it(terminal):
     _, _, section = LOCAL_CLOUD_PAGE.read_text().partition("## Bad weather")
     commands = re.findall(r"^\$ (.+)$", section.partition("\n## ")[0], re.MULTILINE)
     shown = terminal.typed("\n".join([*commands, "phalanx down"]))
-    assert "is deleted; nothing of it is left" in shown
+    assert is_gone(shown)
 
 
 def test_clusters_live_through_all_weather_at_once(tmp_path):

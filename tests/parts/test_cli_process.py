@@ -51,8 +51,8 @@ def test_a_plan_that_this_machine_has_no_room_for_names_the_limit_and_the_comman
         return done.returncode, done.stdout + done.stderr
 
     status, said = plan(500)
-    assert status != 0 and "nodes: at least 150 are needed, and this machine has room for 145" in said
-    assert "`ulimit -Hn` (open files) is 500: 64 in use, and 200 nodes take 600" in said
+    assert status != 0 and "at least 150" in said and "room for 145" in said
+    assert "is 500: 64 in use" in said and "200 nodes take 600" in said
     assert "sudo prlimit --pid $$ --nofile=1024:1024" in said
     status, said = plan(600)
     assert status == 0 and "warning: this machine has room for 178 nodes: `ulimit -Hn`" in said
@@ -97,7 +97,7 @@ def test_a_cluster_that_was_never_made_is_that_for_every_command(phalanx):
     assert phalanx("ls") == 0
     assert "never created" in phalanx.out
     assert phalanx("status") == 6
-    assert "cluster demo was never created" in phalanx.err
+    phalanx.refused("never-created", "demo")
 
 
 # Each command that logs in to the head.
@@ -166,7 +166,7 @@ def start(directory: Path, command: list[str]) -> tuple[subprocess.Popen[str], i
 def test_a_fifo_for_a_file_is_refused_and_not_waited_for(phalanx, command, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     assert phalanx(command, "-f", str(tmp_path / "fifo"), *(["--", "true"] if command == "run" else [])) == 2
-    assert "fifo: can't be read: it is not a regular file" in phalanx.err
+    phalanx.refused("cannot-read", "fifo: ")
 
 
 def test_a_local_cloud_that_can_t_start_says_why(phalanx, tmp_path, monkeypatch):
@@ -174,7 +174,7 @@ def test_a_local_cloud_that_can_t_start_says_why(phalanx, tmp_path, monkeypatch)
     failing = ["sh", "-c", "echo 'no sshd: apt-get install openssh-server' >&2; exit 1"]
     monkeypatch.setattr(endpoint, "_serve_argv", lambda: failing)
     assert phalanx("up") == 5
-    assert "no sshd: apt-get install openssh-server" in phalanx.err
+    phalanx.refused("local-cloud-impossible", "openssh-server")
 
 
 @pytest.mark.parametrize(("goal", "lines"), [("setup", 1), ("demo", 0)])

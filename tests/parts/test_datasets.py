@@ -143,7 +143,7 @@ def test_a_source_with_another_content_is_passed_over(program: Program, server: 
 def test_without_a_source_nothing_is_left(program: Program, server: Server) -> None:
     done = program.run(digits(f"{server.url}gone/", "file:///nowhere/"), "digits")
     assert done.returncode == 1
-    assert "error: no source has digits:" in done.stderr
+    assert "no source has digits:" in done.stderr
     assert f"{server.url}gone/train-images-idx3-ubyte.gz: Not Found" in done.stderr
     assert "file:///nowhere/train-images-idx3-ubyte.gz" in done.stderr
     assert [path.name for path in program.root.iterdir()] == [".digits.lock"]
@@ -189,5 +189,5 @@ def test_a_pickle_that_names_a_program_runs_nothing(program: Program, server: Se
     server.files["cifar-10-python.tar.gz"] = archive = cifar10(Hostile())
     done = program.run(photographs(archive, server.url), "cifar10")
     assert done.returncode == 1
-    assert "is not part of an array" in done.stderr
+    assert "not part of an" in done.stderr
     assert not (tmp_path / "ran").exists()

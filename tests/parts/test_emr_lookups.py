@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from aws_here import AwsHere
 from emr_fakes import LABEL, Emr, trust
+from error_codes import each, missing, raises_code
 from fleet_fakes import forget_resources, name
 from stack_fakes import stacks
 
@@ -88,31 +89,28 @@ def test_all_that_is_missing_is_named_at_once_each_with_what_to_do(aws):
     nowhere = {"head_subnet": "subnet-0123456789abcdef0"}
     with pytest.raises(SpecError) as refused:
         lookups.facts(aws, spec(wrong, **named, network=nowhere), "ssh-ed25519 AAAA")
-    lines = str(refused.value).splitlines()
-    assert [line for line in lines if not line.startswith("  ")] == [
-        "key_pair: us-east-1 has no key pair 'none-such'",
-        "emr: there is no bucket there-is-no-such-bucket (logs)",
-        f"emr: applications: {LABEL} has no Gadget",
-        f"type: EMR has no t2.nano for {LABEL}",
-        "emr: service_role: there is no role 'Nobody'",
-        "emr: node_role: the role 'EMR_DefaultRole' does not trust ec2.amazonaws.com",
-        f"emr: there is no security group {GONE}",
-        "network: us-east-1 has no subnet subnet-0123456789abcdef0",
-        "image: ami-0123456789abcdef0 is no image that this account can use in us-east-1",
+    wanted = [
+        ("no-key-pair", "key_pair: ", "none-such"),
+        ("no-bucket", "emr: ", "there-is-no-such-bucket (logs)"),
+        ("no-application", "emr: applications: ", f"{LABEL} has no Gadget"),
+        ("type-not-offered", "type: ", f"t2.nano for {LABEL}"),
+        ("no-role", "emr: service_role: ", "'Nobody'"),
+        ("untrusting-role", "emr: node_role: ", "'EMR_DefaultRole' does not trust ec2.amazonaws.com"),
+        ("unsuited-network", "emr: ", GONE),
+        ("no-subnet", "network: ", "subnet-0123456789abcdef0"),
+        ("no-image", "image: ", "ami-0123456789abcdef0"),
     ]
-    assert lines[lines.index("emr: service_role: there is no role 'Nobody'") + 1] == "  Remove it: the stack makes one."
+    for (code, message), (expected, key, fact) in zip(each(refused.value), wanted, strict=True):
+        assert code == expected and message.startswith(key) and fact in message
+    assert "Remove it" in refused.value.mistakes[4].hint
 
 
 def test_a_file_system_and_an_image_that_are_missing_are_named_with_the_rest(aws):
     named = {"file_system": "fs-0123456789abcdef0", "image": "/my/image", "key_pair": "none-such"}
     with pytest.raises(SpecError) as refused:
         lookups.facts(aws, spec({}, **named), "ssh-ed25519 AAAA")
-    lines = [line for line in str(refused.value).splitlines() if not line.startswith("  ")]
-    assert lines == [
-        "key_pair: us-east-1 has no key pair 'none-such'",
-        "file_system: fs-0123456789abcdef0 does not exist in us-east-1",
-        "image: the SSM parameter /my/image does not exist in us-east-1",
-    ]
+    assert [code for code, _ in each(refused.value)] == ["no-key-pair", "no-file-system", "no-image"]
+    assert [fact in str(refused.value) for fact in named.values()] == [True] * 3
 
 
 def test_a_role_of_china_is_trusted_by_its_own_name(aws, emr):
@@ -127,13 +125,16 @@ def test_all_that_is_wrong_with_a_subnet_and_groups_is_named_at_once(aws, emr):
     elsewhere = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
     other = ec2.create_security_group(GroupName=name("other"), Description="x", VpcId=elsewhere)["GroupId"]
     own = {"network": {"head_subnet": emr.subnet}}
-    said = refusal(aws, {"master_group": GONE, "core_group": other}, **own).splitlines()
-    assert said[:4] == [
-        f"emr: there is no security group {GONE}",
-        f"emr: {other} is in {elsewhere}, and {emr.subnet} is in {emr.vpc}",
-        f"network: {emr.subnet} gives no public addresses: set its attribute MapPublicIpOnLaunch",
-        f"emr: {emr.subnet} has no tag for-use-with-amazon-emr-managed-policies = true",
-    ]
+    with raises_code("unsuited-network") as refused:
+        checks.require(aws, spec({"master_group": GONE, "core_group": other}, **own))
+    wanted = (
+        (f"emr: there is no security group {GONE}",),
+        (f"emr: {other} is in {elsewhere}", f"{emr.subnet} is in {emr.vpc}"),
+        (f"network: {emr.subnet}", "MapPublicIpOnLaunch"),
+        (f"emr: {emr.subnet} has no tag", "for-use-with-amazon-emr-managed-policies = true"),
+    )
+    for line, facts in zip(str(refused.value).splitlines(), wanted, strict=False):
+        assert missing(facts, line) == []
     # A service role of the user's may have other conditions than AWS's policy.
     mine = refusal(aws, {"service_role": "EMR_DefaultRole"}, **own)
     assert "has no tag" not in mine and "gives no public addresses" in mine

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from error_codes import raises_code
 from fake_nodes import FakeCluster
 
 from phalanx.jobs.future import JobFailed, JobFuture
@@ -50,7 +51,7 @@ def test_a_line_of_json_can_be_read_whatever_its_length(start):
 
 def test_a_failure_is_raised_with_its_result_and_last_lines(start):
     future = start("echo so sad; exit 3")
-    with pytest.raises(JobFailed, match=r"ended with exit code 3\n  \| so sad") as caught:
+    with raises_code("job-failed", "exit code 3", "  | so sad") as caught:
         future.result(60)
     assert caught.value.result.exit_code == 3
     assert isinstance(future.exception(), JobFailed)

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from error_codes import raises_code
 from fleet_fakes import IMAGE, Cloud, cloud, until
 
 from localcloud.ec2 import fleet
 from localcloud.network.reach import Way
 from localcloud.network.sessions import Sessions
-from phalanx.errors import ClusterError
 from phalanx.ssh import session_manager
 
 RIGHTS = (
@@ -123,7 +123,7 @@ def test_a_missing_program_is_named_with_where_to_find_it(programs: Path, missin
     assert done.stderr.startswith(f"phalanx: the command `{missing}` is not installed, and ssh reaches this cluster")
     assert "install it: https://docs.aws.amazon.com/" in done.stderr
     monkeypatch.setenv("PATH", str(programs))
-    with pytest.raises(ClusterError, match=f"the command `{missing}` is not installed"):
+    with raises_code("no-program", f"`{missing}`"):
         session_manager.require_programs()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from error_codes import raises_code
 from fake_jobs import outcome, run, wait_for_message
 
 from phalanx.errors import JobError
@@ -147,11 +148,11 @@ def test_a_node_that_leaves_before_the_job_begins_costs_no_restart(two_nodes, co
 
 def test_a_head_that_does_not_take_the_job_is_reported(two_nodes, code):
     (two_nodes.root / "roster.json").unlink()
-    with pytest.raises(JobError, match=r"there is no .*roster\.json: this is not the head"):
+    with raises_code("no-roster", "roster.json"):
         submit(two_nodes, JobSpec(("true",), "exec", directory=code))
     (two_nodes.root / "shared").rename(two_nodes.root / "away")
     (two_nodes.root / "shared").touch()
-    with pytest.raises(JobError, match=r"runner could not be copied to .*: mkdir: ") as refused:
+    with raises_code("runner-not-sent", "mkdir: ") as refused:
         submit(two_nodes, JobSpec(("true",), "exec", directory=code))
     assert f"`phalanx ssh -- df {two_nodes.shared}`" in refused.value.hint
     (two_nodes.root / "shared").unlink()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from error_codes import raises_code
 from large_documents import (
     FIXTURES,
     TOPICS,
@@ -20,7 +21,7 @@ from stack_fakes import TOPIC
 
 from localcloud.iam.policy import statements_of
 from phalanx.aws import change_sets, s3_objects, stacks
-from phalanx.errors import CloudError, StackFailed
+from phalanx.errors import CloudError
 from phalanx.objects.sent_document import InBucket
 
 aws, bucket, local, s3, use, write = FIXTURES
@@ -57,11 +58,7 @@ def test_a_stack_of_a_replaced_document_is_deleted_at_once(phalanx, local, aws, 
     aws.before = {"create_stack": replace(s3, bucket, with_a_role)}
     cluster = write(bucket)
     assert phalanx("up") == 4
-    assert f"somebody who may write to {bucket} replaced the document before CloudFormation read it" in phalanx.err
-    assert (
-        f"Name another bucket, or find out who may write to this one: `aws s3api get-bucket-policy --bucket {bucket}`"
-        in phalanx.err
-    )
+    phalanx.refused("document-replaced", bucket, f"`aws s3api get-bucket-policy --bucket {bucket}`")
     (stack,) = [one for one in local.cloudformation.list_stacks()["StackSummaries"] if one["StackName"] == cluster]
     assert f"Stack {stack['StackId']} is being deleted" in phalanx.err
     assert stack["StackStatus"].startswith("DELETE_")
@@ -73,7 +70,7 @@ def test_a_stack_that_can_not_be_compared_is_deleted(phalanx, local, use, write,
     assert phalanx("policy", "--offline") == 0
     use(person(local, without(statements_of(json.loads(phalanx.out)), "cloudformation:GetTemplate"))[1])
     assert phalanx("up") == 4
-    assert "can't be compared: these AWS credentials may not call cloudformation:GetTemplate" in phalanx.err
+    phalanx.refused("document-replaced", "can't be compared", "cloudformation:GetTemplate")
     (stack,) = [one for one in local.cloudformation.list_stacks()["StackSummaries"] if one["StackName"] == cluster]
     assert stack["StackStatus"].startswith("DELETE_")
 
@@ -85,8 +82,7 @@ def test_a_stack_that_can_not_be_deleted_is_named_and_not_followed(phalanx, aws,
     aws.before = {"create_stack": replace(s3, bucket, with_a_role), "delete_stack": refuse}
     write(bucket)
     assert phalanx("up") == 4
-    assert "could not be deleted (cloudformation:DeleteStack was refused)" in phalanx.err
-    assert "`aws cloudformation delete-stack --stack-name arn:" in phalanx.err
+    phalanx.refused("document-replaced", "could not be deleted", "`aws cloudformation delete-stack --stack-name arn:")
 
 
 def test_ctrl_c_before_a_stack_is_compared_deletes_it(phalanx, local, aws, write, bucket):
@@ -106,7 +102,7 @@ def test_an_update_to_a_replaced_document_is_forgotten(local, aws, bucket, s3, c
     sent = InBucket(url, wanted)
     s3_objects.put(aws, url, wanted)
     replace(s3, bucket, change)()
-    with pytest.raises(StackFailed, match=rf"{bucket} replaced the document .*Nothing was changed"):
+    with raises_code("document-replaced", bucket, "Nothing was changed"):
         change_sets.review(aws, state, sent, {}, ())
     assert local.cloudformation.list_change_sets(StackName=stack)["Summaries"] == []
     s3_objects.put(aws, url, f" {wanted}")

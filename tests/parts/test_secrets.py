@@ -6,11 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from error_codes import raises_code
 from fake_nodes import FakeCluster
 
 from phalanx import cli
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.errors import JobError
 from phalanx.jobs.job import JobSpec, JobState, OutputLine, submit
 
 SECRET = 'correct horse "battery" $staple\nsecond line'
@@ -45,7 +45,7 @@ def test_a_detached_job_has_it_too(cluster, code):
 
 
 def test_a_name_that_no_shell_takes_is_refused():
-    with pytest.raises(JobError, match="'A-B' can't be a variable's name"):
+    with raises_code("bad-variable", "'A-B'"):
         JobSpec(("true",), secrets={"A-B": "x"})
 
 

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from error_codes import raises_code
 from fake_nodes import FakeCluster
 
 from phalanx.code import upload
@@ -134,7 +135,7 @@ def test_a_connection_that_breaks_leaves_no_job_and_what_came_whole(cluster, cod
         whole(out, file)
 
     monkeypatch.setattr(upload, "_write", broken)
-    with pytest.raises(JobError, match="the code could not be sent: the code ended too early"):
+    with raises_code("job-not-accepted", "ended too early"):
         run(cluster, code)
     monkeypatch.undo()
     assert list((cluster.root / "shared" / JOBS).glob("*")) == []

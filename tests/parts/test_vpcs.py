@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from aws_here import AwsHere
 from clusters import aws_spec
+from error_codes import raises_code
 from own_vpc import EVERYWHERE, ClosedVpc, OwnVpc
 from stack_fakes import Stacks, stacks
 
 from localcloud.ec2 import service as local_ec2
 from phalanx.aws import endpoints_of_vpc, vpcs
-from phalanx.errors import SpecError
 from phalanx.plan.existing_vpc import INTERNET, NAT, OTHER, Endpoint, ExistingVpc
 
 
@@ -66,7 +66,7 @@ def test_a_vpc_of_a_user_keeps_the_local_cloud_running(own):
 
 
 def test_subnets_that_do_not_exist_are_named_together(own):
-    with pytest.raises(SpecError, match=r"no subnet subnet-0000000a\n.*no subnet subnet-0000000b"):
+    with raises_code("no-subnet", "subnet-0000000a", "subnet-0000000b"):
         own.described(head_subnet="subnet-0000000a", worker_subnet="subnet-0000000b")
 
 

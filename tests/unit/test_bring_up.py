@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from error_codes import raises_code
 from fake_cloud import HEAD_FAILED, STACK, FakeAws, demo, event, roster, up
 
 from phalanx import state_files
@@ -92,7 +93,7 @@ def test_up_after_scale_agrees_with_the_old_number_and_with_the_new_one():
         assert (result.already, result.roster.requested) == (True, 5)
     with pytest.raises(ClusterError, match=r"other settings: nodes: 5 → 3") as caught:
         up(cloud, nodes=3)
-    assert "`phalanx scale 3` to change the number of nodes" in caught.value.hint
+    assert "`phalanx scale 3`" in caught.value.hint
 
 
 def test_a_killed_up_is_picked_up_by_the_next():
@@ -120,7 +121,7 @@ def test_of_two_ups_at_once_the_refused_one_follows_the_other():
 def test_a_stack_of_somebody_else_is_not_touched():
     cloud = FakeAws()
     cloud.put("demo", "CREATE_COMPLETE", ours=False)
-    with pytest.raises(CloudError, match=r"in use by a stack that phalanx did not make"):
+    with raises_code("name-taken"):
         up(cloud)
     assert cloud.state("demo").status == "CREATE_COMPLETE"
 
@@ -144,7 +145,7 @@ def test_remains_of_a_failed_attempt_are_removed_first(status):
 def test_a_stack_whose_update_could_not_be_undone_is_left_alone():
     cloud = FakeAws()
     cloud.put("demo", "UPDATE_ROLLBACK_FAILED")
-    with pytest.raises(CloudError, match=r"UPDATE_ROLLBACK_FAILED, and `up` can't continue") as refused:
+    with raises_code("stack-stuck", "UPDATE_ROLLBACK_FAILED") as refused:
         up(cloud)
     assert "continue-update-rollback --stack-name demo" in refused.value.hint
 
@@ -154,7 +155,7 @@ def test_a_failure_shows_the_reason_keeps_the_logs_and_frees_the_name(in_memory)
     cloud = FakeAws(script=list(HEAD_FAILED), logs=logs)
     with pytest.raises(StackFailed) as failure:
         up(cloud)
-    assert "boot script failed: `false` ended with 1" in failure.value.message
+    assert "`false` ended with 1" in failure.value.message
     assert "false: exit 1" in failure.value.message
     assert "nothing is left" in failure.value.hint
     assert "START" not in failure.value.message
@@ -177,7 +178,7 @@ def test_the_reason_of_a_failure_is_shown_even_when_its_remains_can_t_be_deleted
         raise CloudError("DeleteStack was refused", "Request a policy.")
 
     monkeypatch.setattr(cloud, "delete_stack", refuse)
-    with pytest.raises(StackFailed, match=r"`false` ended with 1(.|\n)*could be deleted: DeleteStack was refused"):
+    with raises_code("stack-failed", "`false` ended with 1", "DeleteStack was refused"):
         up(cloud)
     assert state_files.known() == ["demo"]
 

@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from error_codes import raises_code
 
 from phalanx.aws.model import Running
 from phalanx.cli.console import moment
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.scaling import Scaling
 from phalanx.connection import attached
-from phalanx.errors import CloudError, SpecError
+from phalanx.errors import CloudError
 from phalanx.plan.money import Use
 
 HOUR_S = 3600
@@ -109,7 +110,7 @@ def test_a_budget_of_a_local_cluster_ends_nothing(budget):
 
 def test_a_spent_budget_allows_no_more_nodes(budget):
     budget.use_now = Use(58.5, 59.0, 1, 1, 0.0)
-    with pytest.raises(SpecError, match=r"budget: \$10, of which \$9\.99 are spent, pays this cluster for"):
+    with raises_code("budget-too-small", "$10", "$9.99"):
         first_step(4)
     assert budget.ends == []
 

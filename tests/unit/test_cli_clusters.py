@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fake_cloud import HEAD_FAILED, MISSING, event, roster
+from verdicts import is_gone
 
 from phalanx.aws.inventory.orphans import Orphans
 from phalanx.aws.model import Running
@@ -85,9 +86,7 @@ def test_up_prints_json_alone_on_standard_output(phalanx, cloud):
 def test_a_failed_up_shows_the_reason_the_log_and_its_exit_code(phalanx, cloud):
     cloud.script = list(HEAD_FAILED)
     assert phalanx("up") == 4
-    assert "boot script failed: `false` ended with 1" in phalanx.err
-    assert "the end of the boot log of 10.0.0.5" in phalanx.err
-    assert "the name is free" in phalanx.err
+    phalanx.refused("stack-failed", "`false` ended with 1", "boot log of 10.0.0.5", "the name is free")
     assert cloud.stopped
 
 
@@ -206,7 +205,7 @@ def test_a_silent_node_is_reported_and_is_not_ready(phalanx, cloud, monkeypatch)
 def test_down_deletes_and_a_second_one_has_nothing_to_do(phalanx, cloud):
     phalanx("up")
     assert phalanx("down", "--yes") == 0
-    assert "nothing of it is left" in phalanx.out
+    assert is_gone(phalanx.out)
     assert phalanx("down", "--yes") == 0
     assert "Nothing to do" in phalanx.out
 
@@ -227,7 +226,7 @@ def test_without_a_terminal_nothing_goes_but_by_yes(phalanx, cloud, monkeypatch)
     phalanx("up")
     for arguments in (["down"], ["down", "--json"], ["scale", "1"]):
         assert phalanx(*arguments) == 2
-        assert "there is no terminal to confirm this on: add --yes" in phalanx.err
+        assert "add --yes" in phalanx.err
     assert cloud.state("demo").status == "CREATE_COMPLETE"
 
 
@@ -325,14 +324,14 @@ def test_why_names_the_cause_after_the_rollback_too(phalanx, cloud):
     assert phalanx("up") != 0
     assert "The cause: the boot script failed" not in phalanx.err, "its words are not the agent's here"
     assert phalanx("why") == 0
-    assert "boot script failed: `false` ended with 1" in phalanx.out
+    assert "`false` ended with 1" in phalanx.out
     assert phalanx("why", "--json") == 0
     assert json.loads(phalanx.out)["evidence"][0]["source"] == "up"
 
 
 def test_why_without_a_cluster_or_without_a_fault(phalanx, cloud):
     assert phalanx("why") != 0
-    assert "no failed creation of it is known" in phalanx.err
+    phalanx.refused("no-cluster", "no failed creation")
     phalanx("up")
     assert phalanx("why") == 0
     assert "nothing is wrong" in phalanx.out

@@ -134,7 +134,7 @@ def test_a_spent_budget_starts_no_nodes(phalanx, cloud):
     stack.state = replace(stack.state, created_s=time.time(), parameters=parameters)
     cloud.running_now, cloud.use_now = Running(nodes=0, stopped=True, end_s=None), Use(58.5, 59.0, 0, 0, 0.0)
     assert phalanx("up") != 0
-    assert "of which $9.99 are spent, pays this cluster for" in phalanx.err
+    phalanx.refused("budget-too-small", "$9.99")
     assert cloud.started == []
 
 
@@ -142,4 +142,4 @@ def test_a_stopped_cluster_is_not_scaled(phalanx, cloud):
     phalanx("up")
     cloud.running_now = Running(nodes=0, stopped=True, end_s=None)
     assert phalanx("scale", "4") == 6
-    assert "cluster demo has no nodes" in phalanx.err and "`phalanx up` starts them again" in phalanx.err
+    phalanx.refused("no-nodes", "cluster demo", "`phalanx up`")

@@ -16,7 +16,7 @@ import pytest
 )
 def test_mpiexec_inside_mpiexec_is_refused_with_what_to_type(phalanx, argv, typed):
     assert phalanx("run", "--", *argv) == 2
-    assert f"the launcher mpi starts the ranks itself, so {argv[0]} can't" in phalanx.err
+    assert "the launcher mpi" in phalanx.err and f"{argv[0]} can't" in phalanx.err
     assert f"`{typed}`" in phalanx.err
     assert f"`phalanx run --launcher exec -n 1 -- {' '.join(argv)}`" in phalanx.err
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from error_codes import raises_code
 
 from phalanx.code import code_tree
 from phalanx.errors import JobError
@@ -64,7 +65,7 @@ def test_too_much_is_refused_as_soon_as_it_is_counted(tmp_path, monkeypatch):
     (tmp_path / "data.bin").write_bytes(b"x" * 3000)
     (tmp_path / "later").mkdir()
     monkeypatch.setattr(code_tree, "MAX_BYTES", 2000)
-    with pytest.raises(JobError, match=r"more than 2\.0 KiB, .* largest files: 'data\.bin' \(2\.9 KiB\)"):
+    with raises_code("code-too-large", "more than 2.0 KiB", "'data.bin' (2.9 KiB)"):
         code_tree.scan(tmp_path)
     monkeypatch.setattr(code_tree, "MAX_BYTES", 4000)
     monkeypatch.setattr(code_tree, "MAX_FILES", 1)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 
 import pytest
+from error_codes import raises_code
 from fake_nodes import roster
 
 from phalanx.launchers import load
@@ -125,7 +126,7 @@ def test_nodes_with_different_gpus_need_a_number_per_node(launcher):
 def test_more_processes_than_gpus_are_refused(launcher):
     nodes = with_gpus(2, 2)
     crowded = nodes._replace(nodes=tuple(node._replace(slots=4) for node in nodes.nodes))
-    with pytest.raises(RefusedError, match="deeplearning-worker1 would run 4 processes but has 2 GPUs"):
+    with raises_code("too-few-gpus", "deeplearning-worker1", "4 processes", "2 GPUs", kind=RefusedError):
         planned(launcher, crowded)
 
 
@@ -160,7 +161,7 @@ def test_deepspeed_starts_on_each_node_with_hostfile_and_its_number():
 
 
 def test_flags_for_deepspeed_with_an_open_quote_are_refused():
-    with pytest.raises(RefusedError, match="--deepspeed-flags '--x \"a' can't be split"):
+    with raises_code("bad-words", "--deepspeed-flags '--x \"a'", kind=RefusedError):
         planned("deepspeed", options={"deepspeed-flags": '--x "a'})
 
 

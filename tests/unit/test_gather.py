@@ -99,4 +99,4 @@ def test_the_command_has_json_and_ends_well_when_all_did(asked, capsys):
     assert cli.execute(["exec", "--json", "--node", "head", "--", "true"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["stdout"] == "deeplearning-worker1\n"
     assert cli.execute(["exec"]) == 2
-    assert "there is no command to run" in capsys.readouterr().err
+    assert "no command" in capsys.readouterr().err

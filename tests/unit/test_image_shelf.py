@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from error_codes import raises_code
 
 from phalanx.errors import CloudError
 from phalanx.images import making, manifest, shelf
@@ -72,12 +73,12 @@ def test_a_recipe_alone_names_its_newest_image():
 
 
 def test_an_image_that_is_not_there_is_reported_with_those_that_are():
-    with pytest.raises(CloudError, match="no image mxnet in eu-west-1") as refused:
+    with raises_code("no-image", "mxnet", "eu-west-1") as refused:
         shelf.find(Account([], [ami("torch", "2026.1001.7")]), "mxnet")
     assert refused.value.hint == "There are: torch@2026.1001.7."
     with pytest.raises(CloudError) as refused:
         shelf.find(Account(), "mxnet")
-    assert refused.value.hint == "`phalanx image build mxnet` makes one."
+    assert "`phalanx image build mxnet`" in refused.value.hint
 
 
 def test_a_build_log_announces_each_part_once():

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from clusters import GPU_FACTS, aws_spec, plan
+from error_codes import raises_code
 from prompts import Prompt
 
 from localcloud.api import moto_setup, parameters
@@ -20,7 +21,6 @@ from localcloud.images.store import Image
 from localcloud.nodes import image_layer, operating_system
 from localcloud.nodes.machine import Machine, NodeError, Site
 from phalanx.data import table
-from phalanx.errors import SpecError
 from phalanx.local import endpoint
 from phalanx.local import images as client
 from phalanx.plan.machine_images import admin_user_of
@@ -118,8 +118,7 @@ def phalanx(tmp_path, monkeypatch, capsys):
 def test_plan_names_the_command_that_builds_the_image(phalanx, monkeypatch):
     monkeypatch.setattr(client, "is_built", lambda _name: False)
     assert phalanx("plan") == 5
-    assert "image: debian-12-full is not built on this machine" in phalanx.err
-    assert "`phalanx local image build debian-12` builds it" in phalanx.err
+    phalanx.refused("no-image", "image: debian-12-full", "`phalanx local image build debian-12`")
 
 
 def test_plan_names_the_command_that_delegates_a_control_group(phalanx, monkeypatch):
@@ -130,11 +129,11 @@ def test_plan_names_the_command_that_delegates_a_control_group(phalanx, monkeypa
     monkeypatch.setattr(endpoint, "find_process", lambda: running)
     monkeypatch.setattr(endpoint, "stop", lambda: False)
     assert phalanx("plan") == 5
-    assert "image: debian-12-full runs systemd, and no cgroup is delegated. …\nsudo x" in phalanx.err
+    phalanx.refused("no-cgroup", "image: debian-12-full", "no cgroup is delegated. …\nsudo x")
 
 
 def test_other_clouds_refuse_an_image_of_this_machine():
-    with pytest.raises(SpecError, match="image: debian-12-full is for local clusters only, and this one is in aws"):
+    with raises_code("image-unsuited", "debian-12-full", "aws"):
         make_plan(aws_spec(image="debian-12-full"), GPU_FACTS)
     assert parameters.image_id(plan(image="debian-12-full").image_parameter)
     assert parameters.image_id("/localcloud/images/debian-1") is None

@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from error_codes import raises_code
 
 from phalanx.api import Cluster
 from phalanx.cli.run import command as run
@@ -67,5 +68,5 @@ def test_a_tag_that_would_break_a_table_is_refused(tags):
 @pytest.mark.parametrize("nodes", [2, (2,), (), (2, 3, 4), "24", ("2", "4"), (2.0, 4.0), (True, 4)])
 def test_nodes_in_python_are_two_whole_numbers(nodes):
     cluster = Cluster(cluster_record.Cluster("demo", "local", "us-east-1"))
-    with pytest.raises(JobError, match="Give the smallest and the largest number of nodes"):
+    with raises_code("node-range"):
         cluster.run(["true"], launcher="torchrun", nodes=nodes)

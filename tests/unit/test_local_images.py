@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from error_codes import raises_code
 from prompts import Prompt
 
 from localcloud.images import command, store
 from localcloud.images.store import Image
 from phalanx.cli import image_making
 from phalanx.cli import images as commands
-from phalanx.errors import JobError, LocalCloudError
+from phalanx.errors import LocalCloudError
 from phalanx.images import making, shelf
 from phalanx.images.base import local_bases
 from phalanx.images.shelf import Shelved
@@ -59,7 +60,7 @@ def phalanx(tmp_path, monkeypatch, capsys):
         failed = command.main(["--images", str(images.directory()), *arguments])
         answer = json.loads(capsys.readouterr().out)
         if failed:
-            raise LocalCloudError(*answer["message"].split("\n"))
+            raise LocalCloudError(*answer["message"].split("\n"), code="image-failed")
         return answer
 
     monkeypatch.setattr(images, "run", run)
@@ -96,8 +97,7 @@ def test_show_prints_a_recipes_manifest_and_a_systems_packages(phalanx, kept):
 
 def test_an_image_that_is_not_there_is_refused_with_those_that_are(phalanx, kept):
     assert phalanx("local", "image", "show", "torch") == 5
-    assert "there is no image torch on this machine" in phalanx.err
-    assert "There are: debian-12, mpich@2026.1122.905, mpich@2026.1101.1." in phalanx.err
+    phalanx.refused("no-image", "image torch", "debian-12, mpich@2026.1122.905, mpich@2026.1101.1.")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_cant_be_built_is_refused_before_anything_starts(phalanx, monkeypat
 def test_a_recipe_that_no_python_of_a_local_image_can_make_is_refused():
     old = recipe("mpich")
     ancient = replace(old, environment=replace(old.environment, python=">=3.6,<3.7"))
-    with pytest.raises(JobError, match=r"mpich needs Python >=3\.6,<3\.7, and no image of the local cloud") as refused:
+    with raises_code("no-python", "mpich", ">=3.6,<3.7") as refused:
         local_bases(ancient)
     assert "debian-11 has 3.9" in refused.value.hint
 
@@ -201,8 +201,7 @@ def test_an_image_that_local_nodes_run_from_is_kept(phalanx, kept, monkeypatch, 
     monkeypatch.setattr(shelf, "find", lambda *_: found)
     monkeypatch.setattr(image_making, "connect", lambda *_: Idle())
     assert phalanx("local", "image", "rm", image) == 5
-    assert f"{name} is in use by i-0, i-1 of training and i-2" in phalanx.err
-    assert "`phalanx down` in the directory of training" in phalanx.err
+    phalanx.refused("image-in-use", name, "i-0, i-1 of training", "i-2", "`phalanx down`")
     assert (images.directory() / "debian-12/image.json").exists()
 
 
@@ -223,7 +222,7 @@ def test_a_system_is_not_removed_or_replaced_below_nodes_of_any_local_cloud(phal
     monkeypatch.setattr(endpoint, "find", lambda: None)
     for verb in ("rm", "build"):
         assert phalanx("local", "image", verb, "debian-12") == 5
-        assert "debian-12 is in use by i-0abc of the local cloud in /state/local" in phalanx.err
+        phalanx.refused("image-failed", "debian-12", "i-0abc", "/state/local")
     assert (images.directory() / "debian-12/image.json").exists()
 
 
@@ -240,7 +239,7 @@ class Idle:
 
     def require_full_system(self, image: str) -> None:
         if image == "debian-11-full":
-            raise LocalCloudError(f"image: {image} runs systemd, and no cgroup is delegated")
+            raise LocalCloudError(f"image: {image} runs systemd, and no cgroup is delegated", code="no-cgroup")
 
 
 class Following:
@@ -260,7 +259,7 @@ def test_a_machine_that_cant_run_systemd_is_refused_before_anything_starts(phala
     monkeypatch.setattr(image_making, "connect", lambda *_: Idle())
     monkeypatch.setattr(shelf, "shelved", lambda _api: [])
     assert phalanx("local", "image", "build", "mpich", "--base", "debian-11") == 5
-    assert "runs systemd, and no cgroup is delegated" in phalanx.err
+    phalanx.refused("no-cgroup", "runs systemd")
 
 
 def test_an_interrupted_build_goes_on_and_the_same_command_follows_it(phalanx, monkeypatch):

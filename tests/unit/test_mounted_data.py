@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from clusters import FACTS, aws_spec, plan, spec
+from error_codes import raises_code
 from fake_cloud import FakeAws
 
 from phalanx.aws import buckets
@@ -60,7 +61,7 @@ def test_what_can_t_be_mounted(fields, message):
 
 def test_a_private_network_without_amazon_linux_has_no_mountpoint():
     private = {"cloud": "aws", "network": {"access": "private"}, "data": DATA}
-    with pytest.raises(SpecError, match="data: dlami-base lacks Mountpoint for S3, and no node can reach"):
+    with raises_code("image-lacks", "dlami-base"):
         make_plan(spec(image="dlami-base", **private), AWS)
     make_plan(spec(image="amazon-linux-2023", **private), AWS)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from clusters import FACTS, GPU_FACTS, aws_spec, plan
+from error_codes import raises_code
 from plans import resources
 
 from phalanx.errors import SpecError
@@ -69,9 +70,9 @@ def test_a_block_that_no_cluster_can_have_is_refused(cidr, message):
 
 def test_a_block_without_room_for_the_workers_is_refused_with_the_least_that_has():
     assert plan(nodes=11, network={"cidr": "10.9.0.0/27"})
-    with pytest.raises(SpecError, match=r"10\.9\.0\.0/27 has 10 addresses for workers, and 11 workers need 11") as one:
+    with raises_code("network-too-small", "10.9.0.0/27", "10 addresses", "11 workers need 11") as one:
         plan(nodes=12, network={"cidr": "10.9.0.0/27"})
-    assert one.value.hint == "Write a network of /26 or larger."
+    assert "/26" in one.value.hint
 
 
 def test_adapters_with_addresses_of_their_own_take_room():
@@ -79,7 +80,7 @@ def test_adapters_with_addresses_of_their_own_take_room():
     facts = replace(GPU_FACTS, cards=of_p4d, head=HeadFacts(2, 8, "x86_64"))
     fields = {"type": "p4d.24xlarge", "efa": "yes", "head": {"type": "m5.large"}, "network": {"cidr": "10.9.0.0/26"}}
     assert make_plan(aws_spec(nodes=6, **fields), facts)
-    with pytest.raises(SpecError, match="has 26 addresses for workers, and 6 workers need 30"):
+    with raises_code("network-too-small", "26 addresses", "6 workers need 30"):
         make_plan(aws_spec(nodes=7, **fields), facts)
     with pytest.raises(SpecError, match="At most 818 workers fit"):
         make_plan(aws_spec(nodes=1000, **{**fields, "network": None}), facts)
@@ -136,12 +137,12 @@ def test_a_network_that_contradicts_itself_is_refused(network, message):
 
 
 def test_zones_beside_subnets_are_refused():
-    with pytest.raises(SpecError, match="network: has subnets, whose zone all nodes are in; remove `zones`"):
+    with raises_code("conflicting-keys", "network: ", "`zones`"):
         aws_spec(network=BOTH, zones=["us-east-1b"])
 
 
 def test_only_ec2_knows_a_subnet():
-    with pytest.raises(SpecError, match="network: only EC2 knows a subnet"):
+    with raises_code("cloud-not-asked"):
         make_plan(aws_spec(network=BOTH), replace(FACTS, cloud="aws"))
 
 
@@ -172,7 +173,7 @@ def test_a_vpc_where_no_cluster_can_run_is_refused(changes, message):
 def test_a_subnet_whose_only_way_out_may_be_a_proxy_is_refused_with_what_serves_instead(closed):
     with pytest.raises(SpecError) as refused:
         existing(**closed)
-    assert "Nodes use no HTTP proxy" in refused.value.hint and "`access: private`" in refused.value.hint
+    assert "no HTTP proxy" in refused.value.hint and "`access: private`" in refused.value.hint
     with pytest.raises(SpecError) as refused:
         existing(public=replace(HEAD, free=0))
     assert "proxy" not in refused.value.hint
@@ -189,7 +190,7 @@ def test_one_subnet_holds_the_head_the_workers_and_the_mount_target():
     alone = {"network": {"head_subnet": HEAD.subnet_id}}
     assert existing(workers=HEAD, nodes=10, **alone)
     assert existing(workers=HEAD, nodes=11, storage="head", **alone)
-    with pytest.raises(SpecError, match="has 11 free addresses and needs 12"):
+    with raises_code("unsuited-network", "11 free addresses", "needs 12"):
         existing(workers=HEAD, nodes=11, **alone)
 
 
@@ -198,7 +199,7 @@ def test_workers_with_several_interfaces_can_t_be_in_a_public_subnet():
     facts = replace(GPU_FACTS, zones=("us-east-1b",), cards=cards, head=HeadFacts(2, 8, "x86_64"))
     fields = {"type": "p5.48xlarge", "efa": "yes", "head": {"type": "m5.large"}}
     assert existing(facts=facts, **fields)
-    with pytest.raises(SpecError, match="needs public addresses, which EC2 does not give to workers with 3 network"):
+    with raises_code("unsuited-network", "public addresses", "3 network"):
         existing(workers=replace(WORKERS, way_out=INTERNET), facts=facts, **fields)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from clusters import FACTS, GPU_FACTS, aws_spec, plan, spec
+from error_codes import raises_code
 
 from phalanx.data import table
 from phalanx.errors import SpecError
@@ -24,13 +25,13 @@ def test_the_zone_is_the_preferred_one_that_offers_the_type():
 
 
 def test_no_preferred_zone_offers_the_type():
-    with pytest.raises(SpecError, match=r"zones: us-east-1c do not offer c5\.large") as refusal:
+    with raises_code("type-not-offered", "us-east-1c", "c5.large") as refusal:
         plan(zones=["us-east-1c"])
-    assert refusal.value.hint == "These zones offer it: us-east-1a, us-east-1b."
+    assert "us-east-1a, us-east-1b" in refusal.value.hint
 
 
 def test_no_zone_offers_the_type():
-    with pytest.raises(SpecError, match=r"no zone of us-east-1 offers c5\.large"):
+    with raises_code("type-not-offered", "us-east-1", "c5.large"):
         plan(replace(FACTS, zones=()))
 
 
@@ -150,7 +151,7 @@ def test_a_plan_names_each_key_that_gives_rights_or_that_root_runs():
 
 def test_a_disk_smaller_than_the_image_is_refused():
     large = replace(FACTS, image=Image("ami-1", "mine", "x86_64", "/dev/sda1", 100))
-    with pytest.raises(SpecError, match=r"disk: size_gib is 50, and the disk of /my/image has 100 GiB"):
+    with raises_code("disk-size", "50", "/my/image", "100"):
         plan(large, image="/my/image", disk={"size_gib": 50})
     assert plan(large, image="/my/image", disk={"size_gib": 100}).spec.disk == {"size_gib": 100}
 

@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 from clusters import FACTS, GPU_FACTS, aws_spec, plan, spec
+from error_codes import raises_code
 from plans import resources
 
 from localcloud.iam.policy import Ask, Decision, Statement, decide, statements_of
@@ -203,7 +204,7 @@ def test_what_can_t_work_is_refused(fields: dict[str, Any], message: str):
 def test_a_refused_image_is_answered_with_those_that_can():
     with pytest.raises(SpecError) as refused:
         private(image="ubuntu-22.04")
-    assert refused.value.hint.startswith("Choose an image that has all: dlami-pytorch, dlami-base")
+    assert "dlami-pytorch, dlami-base" in refused.value.hint
     with pytest.raises(SpecError) as refused:
         private(replace(GPU_FACTS, gpus=8), type="p5.48xlarge", image="ubuntu-22.04", boot="install a driver")
     assert "dlami-base" in refused.value.hint
@@ -211,7 +212,7 @@ def test_a_refused_image_is_answered_with_those_that_can():
 
 def test_emr_has_no_private_access():
     fields = {"cloud": "emr", "type": "m5.xlarge", "ssh_from": "203.0.113.0/24", "emr": {"logs": "s3://bucket"}}
-    with pytest.raises(SpecError, match="network: access can't be private: EMR's nodes are in a public subnet"):
+    with raises_code("not-on-emr", "network: "):
         spec(**fields, network=PRIVATE)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from clusters import FACTS, aws_spec
+from error_codes import raises_code
 from plans import EMR, PLANS, resources
 
 from phalanx.errors import SpecError
@@ -147,7 +148,8 @@ def test_an_endpoint_that_does_not_let_the_nodes_in_is_refused_with_what_to_do(w
     subnet = replace(HEAD, way_out=way_out)
     with pytest.raises(SpecError) as refused:
         private(closed, head=subnet, workers=subnet)
-    assert "network: the endpoint vpce-1 (sqs) does not let HTTPS in from 10.1.0.0/26" in refused.value.message
+    assert refused.value.code == "unsuited-network"
+    assert "vpce-1 (sqs)" in refused.value.message and "from 10.1.0.0/26" in refused.value.message
     assert "authorize-security-group-ingress --group-id sg-1 --protocol tcp --port 443 --cidr 10.1.0.0/26" in (
         refused.value.message
     )
@@ -159,7 +161,7 @@ def test_a_public_cluster_needs_them_to_let_it_in_too():
     found = ExistingVpc(HEAD.vpc, True, True, HEAD, HEAD, BLOCK, (replace(SQS, open_to=()),))
     public = replace(found, head=replace(HEAD, way_out=INTERNET), workers=replace(HEAD, way_out=INTERNET))
     chosen = aws_spec(network={"head_subnet": HEAD.subnet_id})
-    with pytest.raises(SpecError, match=r"the endpoint vpce-1 \(sqs\) does not let HTTPS in"):
+    with raises_code("unsuited-network", "vpce-1 (sqs)"):
         make_plan(chosen, replace(FACTS, cloud="aws", vpc=public))
     other = replace(public, endpoints=(replace(SQS, service="kms", open_to=()),))
     assert not endpoints(make_plan(chosen, replace(FACTS, cloud="aws", vpc=other)))

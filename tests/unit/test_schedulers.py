@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import pytest
+from error_codes import raises_code
 from fake_nodes import roster
 
 from phalanx.errors import JobError
@@ -97,7 +98,7 @@ def test_the_answer_of_scontrol_is_read(text, phase, killed, retryable, descript
 
 @pytest.mark.parametrize("text", ["", "\n", "JobId=4", "JobId=4 JobState=HALF_WAY Reason=None"])
 def test_an_answer_without_a_state_ends_no_job(text):
-    with pytest.raises(RefusedError, match="slurm reports no state of the job"):
+    with raises_code("scheduler", "slurm", "no state", kind=RefusedError):
         slurm.read_status(text)
 
 

@@ -3,20 +3,21 @@
 import os
 
 import pytest
+from error_codes import raises_code
 
 from phalanx.errors import SpecError
 from phalanx.spec.spec_load import load
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(SpecError, match="there is no such file") as caught:
+    with raises_code("no-file") as caught:
         load(tmp_path / "phalanx.yaml")
     assert "phalanx init" in caught.value.hint
 
 
 def test_a_file_of_a_similar_name_is_mentioned(tmp_path):
     (tmp_path / "phalanx.yml").touch()
-    with pytest.raises(SpecError, match="there is no such file") as caught:
+    with raises_code("no-file") as caught:
         load(tmp_path / "phalanx.yaml")
     assert "phalanx.yml" in caught.value.hint
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from clusters import FACTS, plan, spec
+from error_codes import raises_code
 
 from phalanx.aws.file_systems import mount_targets
 from phalanx.errors import SpecError
@@ -99,7 +100,7 @@ def test_nodes_may_send_metrics_of_one_namespace_if_they_are_chosen(chosen):
 
 
 def test_a_new_vpc_can_not_use_mount_targets_of_another():
-    with pytest.raises(SpecError, match=f"mount targets in {HEAD.vpc}, and the nodes are in a new VPC") as refused:
+    with raises_code("file-system-elsewhere", HEAD.vpc, "a new VPC") as refused:
         plan(replace(FACTS, mount_targets=(TARGET,)), file_system=OWN)
     assert f"Name subnets of {HEAD.vpc}" in str(refused.value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from error_codes import raises_code
 from fake_cloud import HEAD_FAILED, READY, FakeAws, described, event
 
 from phalanx.aws.model import Running
@@ -78,7 +79,7 @@ def shared(cloud: FakeAws, *clusters: str) -> None:
 def test_what_another_cluster_uses_is_left_until_that_is_down(cloud, state):
     shared(cloud, "other", "gone")
     other = cloud.put("other", "CREATE_COMPLETE")
-    with pytest.raises(ClusterError, match="nothing was deleted: other uses the network or the shared directory") as e:
+    with raises_code("used-by-others", "other uses") as e:
         list(TakeDown(cloud, "demo").steps())
     assert "`phalanx down -c other`" in e.value.hint
     assert cloud.state("demo").status == "CREATE_COMPLETE"
@@ -97,7 +98,7 @@ def test_another_cluster_that_may_not_be_looked_at_counts_as_there(cloud, monkey
         return look(StackName)
 
     monkeypatch.setattr(cloud, "describe_stacks", described)
-    with pytest.raises(ClusterError, match="nothing was deleted: other uses the network"):
+    with raises_code("used-by-others", "other uses"):
         list(TakeDown(cloud, "demo").steps())
 
 
@@ -105,7 +106,7 @@ def test_a_file_system_with_mount_targets_of_others_is_not_deleted(with_data):
     cloud = with_data(b"", file_system="fs-1", keep="no")
     rule = event(8, "NfsFromNodes", "CREATE_COMPLETE", "AWS::EC2::SecurityGroupIngress")
     cloud.stacks[cloud.state("demo").stack_id].script.insert(5, rule)
-    with pytest.raises(ClusterError, match="has mount targets that are not demo's"):
+    with raises_code("used-by-others", "demo's"):
         TakeDown(cloud, "demo")
     assert TakeDown(cloud, "demo", "yes").kept
 
@@ -196,7 +197,7 @@ def on_the_head(monkeypatch):
 
 def test_data_on_the_head_s_disk_go_only_with_consent(on_the_head):
     cloud, asked = on_the_head(), []
-    with pytest.raises(ClusterError, match="nothing was deleted: the head's own disk has 1 file in /efs") as refused:
+    with raises_code("data-would-be-lost", "1 file in /efs") as refused:
         TakeDown(cloud, "demo", loses=lambda contents: bool(asked.append(contents)))
     assert asked == ["1 file in /efs, such as a"] and "phalanx get" in refused.value.hint
     with pytest.raises(ClusterError, match="nothing was deleted"):
@@ -244,7 +245,7 @@ def test_a_creation_that_never_ended_leaves_nothing():
 def test_a_stack_of_somebody_else_is_not_touched():
     cloud = FakeAws()
     cloud.put("demo", "CREATE_COMPLETE", ours=False)
-    with pytest.raises(CloudError, match=r"in use by a stack that phalanx did not make"):
+    with raises_code("name-taken"):
         list(TakeDown(cloud, "demo").steps())
     assert cloud.state("demo").status == "CREATE_COMPLETE"
 
@@ -257,9 +258,9 @@ def test_a_cluster_that_another_command_creates_again_meanwhile_ends_the_wait_an
         return ["instance i-1 (running)"]
 
     cloud.leftovers = of_the_new_one
-    with pytest.raises(ClusterError, match="demo was deleted, and another command is creating it again") as failed:
+    with raises_code("rival-command", "demo", "creating it again") as failed:
         list(TakeDown(cloud, "demo").steps())
-    assert failed.value.hint == "`phalanx down` deletes the new one, too."
+    assert "`phalanx down`" in failed.value.hint
     assert Cluster.load("demo")
 
 

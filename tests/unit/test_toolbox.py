@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
+from error_codes import raises_code
 
-from phalanx.errors import JobError, SharedSilent
+from phalanx.errors import SharedSilent
 from phalanx.jobs import toolbox
 from phalanx.jobs.halting import halt
 from phalanx.runner.files.job_record import JobRecord
@@ -54,7 +55,7 @@ def halting(status: int, stdout: str = "", stderr: str = "") -> Remote:
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_shared_directory_that_does_not_answer_is_named(hangs):
-    with pytest.raises(SharedSilent, match="the shared directory /efs does not answer"):
+    with raises_code("shared-silent", "/efs"):
         toolbox.run(cast(Remote, Head(75, hangs)), "/efs", "list", timeout_s=30)
 
 
@@ -101,5 +102,5 @@ def test_a_runner_that_ends_without_a_state_is_told_from_one_that_takes_long(mon
 
 
 def test_what_is_no_state_of_a_job_is_refused():
-    with pytest.raises(JobError, match="the head sent an invalid job state"):
+    with raises_code("invalid-answer"):
         halt(halting(0, '{"state": "stopped"}\n'), "/efs", "J1", SILENCE)
