@@ -59,6 +59,14 @@ class SpecError(PhalanxError):
         every.mistakes = tuple(mistakes)
         return every
 
+    @classmethod
+    def alike(cls, messages: Sequence[str], hint: str, *, code: str) -> SpecError:
+        """Return one error for mistakes of one kind, a line for each; the hint for all of them follows the last."""
+        *others, last = messages
+        every = cls.of([*(cls(one, code=code) for one in others), cls(last, hint, code=code)], "\n".join(messages))
+        every.hint = hint
+        return every
+
 
 def in_lines(*mistakes: SpecError) -> SpecError:
     """Return one error with a line for each mistake, its hint included."""

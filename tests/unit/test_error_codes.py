@@ -76,9 +76,13 @@ def value(node: ast.ClassDef, name: str, inherited: object) -> object:
 def calls() -> Iterator[tuple[str, str, ast.expr | None]]:
     """Yield each call that makes an error: where it is, its class, and its code."""
     for path, node in nodes():
-        if isinstance(node, ast.Call) and name_of(node.func) in kinds():
+        if isinstance(node, ast.Call):
+            # SpecError(…), errors.SpecError(…), or SpecError.alike(…)
+            names = (name_of(node.func), name_of(getattr(node.func, "value", node.func)))
+            kind = next((name for name in names if name in kinds()), "")
             code = next((keyword.value for keyword in node.keywords if keyword.arg == "code"), None)
-            yield f"{path.relative_to(SOURCES)}:{node.lineno}", name_of(node.func), code
+            if kind and (code or name_of(node.func) == kind):
+                yield f"{path.relative_to(SOURCES)}:{node.lineno}", kind, code
 
 
 def in_sources() -> dict[str, set[int]]:

@@ -30,13 +30,17 @@ def test_all_mistakes_are_reported_at_once_with_their_lines():
     text = "10.0.1.2\n\ndeeplearning-worker2\n10.0.1.9\ndeeplearnin-worker3\ndeeplearning-worker4\n10.0.1.2\n"
     with pytest.raises(SpecError) as caught:
         parse(text, ROSTER, "hosts")
-    assert caught.value.message.splitlines() == [
-        "hosts:3: deeplearning-worker2 is already in line 1",
-        "hosts:4: 10.0.1.9 is not a node of cluster fake; did you mean 10.0.1.3?",
-        "hosts:5: deeplearnin-worker3 is not a node of cluster fake; did you mean deeplearning-worker3?",
-        "hosts:6: deeplearning-worker4 is missing: InsufficientInstanceCapacity",
-        "hosts:7: 10.0.1.2 (deeplearning-worker2) is already in line 1",
-    ]
+    assert (
+        [one.message for one in caught.value.mistakes]
+        == caught.value.message.splitlines()
+        == [
+            "hosts:3: deeplearning-worker2 is already in line 1",
+            "hosts:4: 10.0.1.9 is not a node of cluster fake; did you mean 10.0.1.3?",
+            "hosts:5: deeplearnin-worker3 is not a node of cluster fake; did you mean deeplearning-worker3?",
+            "hosts:6: deeplearning-worker4 is missing: InsufficientInstanceCapacity",
+            "hosts:7: 10.0.1.2 (deeplearning-worker2) is already in line 1",
+        ]
+    )
 
 
 def test_a_silent_node_is_no_host():

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from clusters import FACTS, GPU_FACTS, aws_spec, plan
-from error_codes import raises_code
+from error_codes import each, raises_code
 from plans import resources
 
 from phalanx.errors import SpecError
@@ -182,8 +182,8 @@ def test_a_subnet_whose_only_way_out_may_be_a_proxy_is_refused_with_what_serves_
 def test_all_that_is_wrong_with_a_vpc_is_said_at_once():
     with pytest.raises(SpecError) as refused:
         existing(replace(HEAD, way_out="", free=0), replace(WORKERS, way_out="", free=0, zone="us-east-1a"), dns=False)
-    lines = refused.value.message.splitlines()
-    assert len(lines) == 7 and all(line.startswith("network: ") for line in lines)
+    assert [code for code, _ in each(refused.value)] == ["unsuited-network"] * 7
+    assert all(message.startswith("network: ") for _, message in each(refused.value))
 
 
 def test_one_subnet_holds_the_head_the_workers_and_the_mount_target():

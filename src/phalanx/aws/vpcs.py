@@ -79,11 +79,8 @@ def _described(api: Aws, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     entries = api.pages("ec2", "describe_subnets", "Subnets", Filters=_where("subnet-id", *dict.fromkeys(names)))
     found = {entry["SubnetId"]: entry for entry in entries}
     if missing := [name for name in dict.fromkeys(names) if name not in found]:
-        raise SpecError(
-            "\n".join(f"network: {api.region} has no subnet {name}" for name in missing),
-            "`aws ec2 describe-subnets` lists them.",
-            code="no-subnet",
-        )
+        wrong = [f"network: {api.region} has no subnet {name}" for name in missing]
+        raise SpecError.alike(wrong, "`aws ec2 describe-subnets` lists them.", code="no-subnet")
     return found
 
 

@@ -81,7 +81,7 @@ def _require_network(api: Aws, spec: ClusterSpec, wanted: Mapping[str, Any]) -> 
         hint = (
             f"AmazonEMRServicePolicy_v2 demands it: `aws ec2 create-tags --tags Key={_TAG},Value=true --resources …`."
         )
-        raise SpecError("\n".join(wrong), hint if any(_TAG in one for one in wrong) else "", code="unsuited-network")
+        raise SpecError.alike(wrong, hint if any(_TAG in one for one in wrong) else "", code="unsuited-network")
 
 
 def _is_marked(described: Mapping[str, Any]) -> bool:

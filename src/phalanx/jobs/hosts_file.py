@@ -51,9 +51,8 @@ def parse(text: str, roster: Roster, place: str) -> tuple[str, ...]:
     if not found and not mistakes:
         mistakes.append(f"{place}: no line names a host")
     if mistakes:
-        raise SpecError(
-            "\n".join(mistakes), "`phalanx nodes` lists the cluster's names and addresses.", code="hosts-file"
-        )
+        hint = "`phalanx nodes` lists the cluster's names and addresses."
+        raise SpecError.alike(mistakes, hint, code="hosts-file")
     return tuple(found)
 
 

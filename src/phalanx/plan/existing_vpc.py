@@ -107,9 +107,8 @@ def refuse_unsuited(
     wrong += [*_of_addresses(spec, found, addresses, endpoints), *of_endpoints]
     if wrong:
         hint = "Correct the VPC or name other subnets; without the key, `up` makes a VPC."
-        raise SpecError(
-            "\n".join(f"network: {one}" for one in wrong), hint + _about_proxies(wrong), code="unsuited-network"
-        )
+        lines = [f"network: {one}" for one in wrong]
+        raise SpecError.alike(lines, hint + _about_proxies(wrong), code="unsuited-network")
 
 
 def _about_proxies(wrong: Iterable[str]) -> str:
