@@ -92,6 +92,7 @@ def test_two_lines_are_enough(write):
         "lease_s": None,
         "idle_s": None,
         "down_after_s": None,
+        "job": None,
         "budget": None,
         "mail": None,
         "boot": None,

@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from phalanx.cli.console import note
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.job_options import chosen_fields, job_options
-from phalanx.cli.options import cluster_option, debug_option, json_option_of, load_cluster, via_option
+from phalanx.cli.options import DEFAULT_FILE, cluster_option, debug_option, json_option_of, load_cluster, via_option
 from phalanx.cli.starting import print_processes, start
 from phalanx.jobs.job import JobSpec
 from phalanx.jobs.launcher_choice import DEFAULT, choose
 from phalanx.launchers import LAUNCHERS
 from phalanx.launchers.options import OPTIONS
 from phalanx.schedulers import SCHEDULERS
+from phalanx.spec.spec_job import as_fields
+from phalanx.spec.spec_load import load_value
 
 # Programs that start the ranks of MPI, and their options with counts as `phalanx run` spells them.
 _STARTERS = frozenset(("mpiexec", "mpirun", "orterun", "prterun", "mpiexec.hydra"))
@@ -89,6 +92,25 @@ def _without_starter(argv: tuple[str, ...]) -> str:
     return shlex.join(("phalanx", "run", "--launcher", "mpi", *counts, "--", *argv))
 
 
+def _of_file(context: click.Context, name: str | None, file: Path | None) -> dict[str, Any]:
+    """Return what the key `job` of the cluster's file says about parameters that the command line leaves open."""
+    path = file or Path(DEFAULT_FILE)
+    # The file of another cluster says nothing about this one's jobs.
+    if not path.exists() or (name and load_value(path, "name") != name):
+        return {}
+    given = as_fields(load_value(path, "job") or {})
+    chosen = {parameter: context.params[parameter] for parameter in context.params if _is_typed(context, parameter)}
+    if chosen.keys() & {"job_processes", "job_per_node", "nodes"}:
+        given = {field: value for field, value in given.items() if field not in ("processes", "per_node")}
+    found = {field if field in ("launcher", "recipe") else f"job_{field}": value for field, value in given.items()}
+    both = {one: {**found[one], **chosen[one]} for one in found if one in chosen and isinstance(found[one], dict)}
+    return {**{one: value for one, value in found.items() if one not in chosen}, **both}
+
+
+def _is_typed(context: click.Context, parameter: str) -> bool:
+    return context.get_parameter_source(parameter) is not ParameterSource.DEFAULT
+
+
 def _launcher(directory: Path, argv: tuple[str, ...]) -> str:
     choice = choose(directory, argv)
     if choice.sign:
@@ -134,7 +156,9 @@ def _launcher_options(command: Any) -> Any:
 @json_option_of("With --dry-run: print JSON.")
 @debug_option
 @click.argument("argv", metavar="[--] COMMAND...", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
 def command(
+    context: click.Context,
     name: str | None,
     file: Path | None,
     dry_run: bool,
@@ -182,6 +206,8 @@ def command(
         raise click.UsageError("Missing argument '[--] COMMAND...'.")
     if dry_run and chosen["job_resume"]:
         raise click.UsageError("--dry-run can't show what --resume starts: the head knows the earlier job")
+    if not chosen["job_resume"]:
+        chosen |= _of_file(context, name, file)
     fields = chosen_fields(chosen)
     launcher = chosen["launcher"] or DEFAULT
     if not chosen["job_resume"]:  # a resumed job has its own launcher

@@ -8,7 +8,7 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError, in_lines
-from phalanx.spec import spec_bucket, spec_data, spec_emr, spec_lustre
+from phalanx.spec import spec_bucket, spec_data, spec_emr, spec_job, spec_lustre
 from phalanx.spec import spec_checks as checks
 from phalanx.spec import spec_limits as limits
 from phalanx.spec.cloud_names import CLOUDS
@@ -315,6 +315,13 @@ class ClusterSpec:
         "Shell script that root runs on every node, once the shared directory is mounted.",
         text(checks.boot, dict, f"at most {checks.LARGEST_BOOT_BYTES // 1024} KiB, compressed"),
         "pip install my-package\n",
+        default=None,
+    )
+    job: Mapping[str, Any] | None = key(
+        "Options of `phalanx run` for every job: an option on the command line counts more. A cluster does not change "
+        "by it.",
+        spec_job.JOB,
+        spec_job.EXAMPLE,
         default=None,
     )
     emr: Mapping[str, Any] | None = key(

@@ -36,14 +36,18 @@ def group(parts: Mapping[str, Rule], together: Callable[[Group], Group] = lambda
     return Rule(Kind(_KIND, dict, read, dict), check, lambda: schema, allowed)
 
 
-def texts(name: str, value: str, most: int, reserved: str, allowed: str) -> Rule:
+def texts(name: str, value: str, most: int, reserved: str, allowed: str, as_written: bool = False) -> Rule:
     """Return the rule of a group of 1 to `most` texts, whose names and values match these patterns.
 
-    Names that begin as `reserved` matches are refused.
+    Names that begin as `reserved` matches are refused. With `as_written`, numbers, yes and no are texts, too.
     """
+    scalars = ["string", "number", "boolean"] if as_written else "string"
 
     def read(given: Value) -> Group:
-        return {key: _within(key, TEXT.read, one) for key, one in _keys_of(given).items()}
+        return {key: _within(key, text_of, one) for key, one in _keys_of(given).items()}
+
+    def text_of(one: Value) -> str:
+        return one.text if as_written and one.text else TEXT.read(one)
 
     def check(given: Group) -> Group:
         if not 1 <= len(given) <= most:
@@ -65,7 +69,7 @@ def texts(name: str, value: str, most: int, reserved: str, allowed: str) -> Rule
         "minProperties": 1,
         "maxProperties": most,
         "propertyNames": {"pattern": whole(name), "not": {"pattern": f"^(?:{reserved})"}},
-        "additionalProperties": {"type": "string", "pattern": whole(value)},
+        "additionalProperties": {"type": scalars, "pattern": whole(value)},
     }
     return Rule(Kind(_KIND, dict, read, dict), check, lambda: schema, allowed)
 

@@ -45,6 +45,8 @@ NOT_PLAIN = object()
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _TAG = "tag:yaml.org,2002:"
 _DEEPEST = 20
+# `job` has the group `env`, which has no groups.
+_GROUPS_IN_GROUPS = 2
 
 
 def read(path: Path) -> tuple[dict[str, Value], list[Mistake]]:
@@ -181,14 +183,10 @@ def _entries(group: yaml.MappingNode, mistakes: list[Mistake], within: str = "")
             again = f"is written twice, first in line {entries[name].line}"
             mistakes.append(Mistake(_line(key), within + name, again, "remove one", code="written-twice"))
         else:
-            plain = _entries(node, mistakes, f"{name}.") if _is_group_in_file(node, within) else _plain(node)
+            is_group = isinstance(node, yaml.MappingNode) and within.count(".") < _GROUPS_IN_GROUPS
+            plain = _entries(node, mistakes, f"{within}{name}.") if is_group else _plain(node)
             entries[name] = Value(_line(key), plain, _text(node), _described(node))
     return entries
-
-
-def _is_group_in_file(node: yaml.Node, within: str) -> bool:
-    """Whether a value is a group of keys, whose own values are no groups."""
-    return isinstance(node, yaml.MappingNode) and not within
 
 
 def _text(node: yaml.Node) -> str:

@@ -1,0 +1,58 @@
+"""The key `job`: what `phalanx run` does where its options say nothing.
+
+Its keys are the launcher, the recipe, and every field of a job that is an option of `phalanx run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import Field, fields
+from typing import Any
+
+from phalanx.runner.files.job_record import JobRecord
+from phalanx.runner.files.schema import LONGEST_GRACE_S
+from phalanx.spec.spec_groups import group, texts
+from phalanx.spec.spec_rules import Rule, matching, number, time_s, word
+
+_MOST = 1_000_000
+# These name one job.
+_OF_ONE_JOB = ("name", "resume")
+_LONGEST_S = {"grace_s": LONGEST_GRACE_S, "wait_limit_s": 30 * 86400}
+_NAMED = {"env": r"[A-Za-z_][A-Za-z0-9_]*", "tags": r"[\w./@:+-]{1,63}", "links": r"[^\0\n]{1,1000}"}
+EXAMPLE = {"launcher": "torchrun", "per_node": 8, "recipe": "torch", "env": {"OMP_NUM_THREADS": "4"}, "restarts": 3}
+
+
+def _rules() -> Iterator[tuple[str, Rule]]:
+    yield "launcher", matching("[a-z]{1,20}", "'{}' is no launcher", "`phalanx launchers` lists them", "a launcher")
+    yield "recipe", matching("[a-z0-9-]{1,40}", "'{}' is no recipe", "`phalanx recipes` lists them", "a recipe")
+    for field in fields(JobRecord):
+        if field.metadata.get("flag") and field.name not in _OF_ONE_JOB:
+            yield field.name.removesuffix("_s"), _rule(field)
+
+
+def _rule(field: Field[Any]) -> Rule:
+    if field.name in _LONGEST_S:
+        longest_s = _LONGEST_S[field.name]
+        return time_s(longest_s, f"{longest_s} s is the longest")
+    if field.type == "bool":
+        return word(("yes", "no"))
+    if field.type in ("int", "Optional[int]"):
+        return number(0 if field.type == "int" else 1, _MOST)
+    if field.name in _NAMED:
+        allowed = "1 to 100 names with values"
+        return texts(_NAMED[field.name], r"[^\0]{0,4096}", 100, "PHALANX_", allowed, as_written=True)
+    return matching(r"[^\0\n]{1,1000}", "'{}' has a line break", "write one line", "a text")
+
+
+JOB = group(dict(_rules()))
+"""The rule of the key; its normal form has the keys that were given."""
+
+
+def as_fields(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the values by the names of a job's fields, with `launcher` and `recipe`."""
+    names = {field.name.removesuffix("_s"): field for field in fields(JobRecord)}
+    found = {"recipe": given["recipe"]} if "recipe" in given else {}
+    for name, value in given.items():
+        if name in names:
+            found[names[name].name] = value == "yes" if names[name].type == "bool" else value
+    return found

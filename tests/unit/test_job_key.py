@@ -1,0 +1,95 @@
+"""The key `job` of phalanx.yaml: options of `phalanx run` for every job."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from error_codes import raises_code
+
+from phalanx.cli import run
+from phalanx.jobs.job_model import JobSpec
+from phalanx.runner.files.job_record import JobRecord
+from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec_job import EXAMPLE, JOB
+
+CLUSTER = "name: demo\ncloud: local\nnodes: 2\n"
+
+
+@pytest.fixture
+def ran(monkeypatch, tmp_path) -> Any:
+    """Call `run` beside a phalanx.yaml with this text; return the job that it would start."""
+    started: list[JobSpec] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "load_cluster", lambda *_: SimpleNamespace(require_ready=lambda: None))
+    monkeypatch.setattr(run, "start", lambda _cluster, spec, _detach: started.append(spec) or 0)
+
+    def call(job: str, *arguments: str, file: str = "phalanx.yaml") -> JobSpec:
+        (tmp_path / file).write_text(CLUSTER + job)
+        done = CliRunner().invoke(run.command, [*arguments, "--", "true"], standalone_mode=False)
+        assert done.exception is None, done.exception
+        return started.pop()
+
+    return call
+
+
+def test_every_option_of_a_job_is_a_key_and_secrets_are_none():
+    options = {field.name for field in fields(JobRecord) if field.metadata.get("flag")} - {"name", "resume"}
+    keys = {"launcher", "recipe", *(name.removesuffix("_s") for name in options)}
+    assert keys == set(JOB.schema()["properties"])
+    assert "secrets" not in keys
+    assert ClusterSpec(name="demo", nodes=2, job=EXAMPLE).job == EXAMPLE
+
+
+def test_a_job_has_what_the_file_says(ran):
+    job = ran(
+        "job:\n  launcher: torchrun\n  per_node: 2\n  env: {LR: 0.10}\n  checkpoint: c\n  restarts: 3\n"
+        "  grace: 1m\n  wait: yes\n  wait_limit: 2h\n  tags: {team: vision}\n"
+    )
+    assert (job.launcher, job.per_node, job.env, job.checkpoint, job.restarts) == (
+        "torchrun",
+        2,
+        {"LR": "0.10"},
+        "c",
+        3,
+    )
+    assert (job.grace_s, job.wait, job.wait_limit_s, job.tags) == (60, True, 7200, {"team": "vision"})
+
+
+def test_the_command_line_counts_more(ran):
+    text = "job: {launcher: torchrun, per_node: 2, env: {LR: '1', A: '2'}, restarts: 3}\n"
+    job = ran(text, "--launcher", "exec", "--restarts", "0", "--env", "LR=5", "-n", "3")
+    assert (job.launcher, job.restarts, job.env) == ("exec", 0, {"LR": "5", "A": "2"})
+    assert (job.processes, job.per_node) == (3, None), "a number of processes replaces the file's"
+    job = ran("job: {processes: 4, launcher: torchrun}\n", "--nodes", "1:2")
+    assert (job.processes, job.nodes_max) == (None, 2)
+
+
+def test_a_file_says_nothing_about_another_cluster_or_a_resumed_job(ran):
+    text = "job: {launcher: exec, restarts: 3}\n"
+    assert ran(text, "-c", "other").restarts == 0
+    assert ran(text, "-c", "demo").restarts == 3
+    assert ran(text, "-f", "other.yaml", file="other.yaml").restarts == 3
+
+
+def test_a_resumed_job_keeps_its_own(ran):
+    assert ran("job: {launcher: exec, restarts: 3}\n", "--resume", "mnist").restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("job", "code"),
+    [
+        ({}, "no-value"),
+        ({"secrets": {"A": "b"}}, "unknown-key"),
+        ({"per_node": 0}, "out-of-range"),
+        ({"grace_s": 5}, "unknown-key"),
+        ({"env": {"PHALANX_X": "1"}}, "bad-entry"),
+        ({"launcher": "../mpi"}, "bad-value"),
+    ],
+)
+def test_what_is_no_option_is_refused(job, code):
+    with raises_code(code):
+        ClusterSpec(name="demo", nodes=2, job=job)
