@@ -124,31 +124,31 @@ def test_a_stack_that_is_gone_leaves_the_end_alone(budget):
 
 
 def test_extend_says_that_the_budget_does_not_pay_until_then(phalanx, budget):
-    assert phalanx("extend", "2h") == 0
+    assert phalanx("extend", "2h", "--yes") == 0
     (end_s,) = budget.ends
     assert f"at {moment(end_s)}." in phalanx.out
     said = re.fullmatch(
         r"warning: the budget of \$10 pays 2 nodes until (.*): nothing stops them then.*\n", phalanx.err
     )
     assert said and seconds(said[1]) == pytest.approx(time.time() + paid_s(2), abs=120)
-    assert phalanx("extend", "2h", "--json") == 0
+    assert phalanx("extend", "2h", "--yes", "--json") == 0
     assert seconds(json.loads(phalanx.out)["budget_pays_until"]) == pytest.approx(time.time() + paid_s(2), abs=120)
 
 
 def test_extend_is_silent_where_the_budget_pays(phalanx, budget):
     budget.running_now = Running(nodes=2, stopped=False, end_s=time.time() + HOUR_S)
-    assert phalanx("extend", "1h") == 0
+    assert phalanx("extend", "1h", "--yes") == 0
     assert "warning" not in phalanx.err
     record = Cluster.load("demo")
     replace(record, spec={**record.spec, "budget": None}).save()
-    assert phalanx("extend", "1000h", "--json") == 0
+    assert phalanx("extend", "1000h", "--yes", "--json") == 0
     assert "warning" not in phalanx.err
     assert json.loads(phalanx.out)["budget_pays_until"] is None
 
 
 def test_extend_names_a_spent_budget(phalanx, budget):
     budget.use_now = Use(60.0, 59.0, 1, 1, 0.0)
-    assert phalanx("extend", "1h") == 0
+    assert phalanx("extend", "1h", "--yes") == 0
     assert "warning: the budget of $10 is spent, and the nodes go on until the lease ends" in phalanx.err
 
 
@@ -157,6 +157,6 @@ def test_extend_moves_the_end_even_if_the_cost_is_not_known(phalanx, budget, mon
         raise CloudError("these AWS credentials may not call autoscaling:DescribeScalingActivities")
 
     monkeypatch.setattr(budget, "use", refused)
-    assert phalanx("extend", "1h") == 0
+    assert phalanx("extend", "1h", "--yes") == 0
     assert len(budget.ends) == 1
     assert "warning: whether the budget of $10 pays until then is not known: these AWS credentials" in phalanx.err

@@ -60,7 +60,9 @@ def test_extend_counts_from_the_present_end_or_from_now(phalanx, cloud, monkeypa
     assert phalanx("status") == 0
     assert "lease     ends in 16 min" in phalanx.out
     cloud.running_now = Running(nodes=2, stopped=False, end_s=None)
-    assert phalanx("extend", "--json") == 0
+    assert phalanx("extend", "--json") == 2, "nodes that run on must not stop by a word that means the opposite"
+    assert "add --yes" in phalanx.err and len(cloud.ends) == 1
+    assert phalanx("extend", "--json", "--yes") == 0
     assert cloud.ends[1] == pytest.approx(time.time() + 7200, abs=60)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phalanx.cli.console import duration, moment, note, print_json, say
+from phalanx.cli.console import confirm, duration, moment, note, print_json, require_terminal, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.cluster import forgotten
 from phalanx.cluster.diagnosis import require_stack
@@ -38,14 +38,15 @@ def _seconds(_: click.Context, __: click.Parameter, value: str) -> int:
 @click.command("extend")
 @click.argument("by", metavar="[TIME]", default="2h", callback=_seconds)
 @cluster_option
+@click.option("--yes", is_flag=True, help="Give a cluster without a lease one, without asking.")
 @json_option
 @debug_option
-def command(by: int, name: str | None, file: Path | None, as_json: bool) -> None:
+def command(by: int, name: str | None, file: Path | None, yes: bool, as_json: bool) -> None:
     """Move the end of the lease by TIME (default: 2h), counted from the present end.
 
-    A cluster without a lease gets one, counted from now. `phalanx up` starts a cluster whose lease has ended; of one
-    that is stopped, this moves the time at which `down_after` removes it. A `budget` that does not pay until the new
-    end is named, and does not hold it back.
+    A cluster without a lease runs until `phalanx down`. It gets one, counted from now, if you confirm that. `phalanx
+    up` starts a cluster whose lease has ended; of one that is stopped, this moves the time at which `down_after`
+    removes it. A `budget` that does not pay until the new end is named, and does not hold it back.
 
     \b
     Examples:
@@ -65,6 +66,9 @@ def command(by: int, name: str | None, file: Path | None, as_json: bool) -> None
         cloud.machines.keep_until(cluster.name, due_s := max(now, due_s) + by)
         _report(cluster.name, "removal", f"The stack of stopped cluster {cluster.name} is deleted", due_s, as_json)
         return
+    if running.end_s is None and not yes:
+        require_terminal()
+        confirm(f"Cluster {cluster.name} has no lease and runs until `phalanx down`. Stop its nodes in {duration(by)}?")
     end_s = max(now, running.end_s or 0.0) + by
     cloud.machines.end_at(cluster.name, end_s)
     paid_s, warning = _budget(cloud, state, cluster, running.nodes, end_s)
