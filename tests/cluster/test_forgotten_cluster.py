@@ -27,7 +27,7 @@ def test_a_forgotten_cluster_is_removed_without_its_data_and_one_started_in_time
         terminal.on("worker2", "echo kept > /efs/kept")
         # On a slow machine the removal may be due before the next command has extended it.
         set_extension(terminal, 600)
-        terminal.phalanx("extend", "2s")
+        terminal.phalanx("extend", "2s", "--yes")
         wait_until_stopped(terminal)
         assert "is deleted in" in terminal.phalanx("extend", "1h").stdout
         assert extension(terminal) > time.time() + 600
@@ -37,7 +37,7 @@ def test_a_forgotten_cluster_is_removed_without_its_data_and_one_started_in_time
         terminal.phalanx("up")
         assert cluster_stack(terminal)["StackId"] == first["StackId"], "started in time"
         forget_extension(terminal)
-        terminal.phalanx("extend", "2s")
+        terminal.phalanx("extend", "2s", "--yes")
         wait_until(terminal, first["StackId"], "DELETE_COMPLETE")
         (role,) = removal_roles(terminal)
         # This stack has no lease.
@@ -60,7 +60,7 @@ def test_a_removal_that_others_keep_from_its_end_is_mailed_and_down_finishes_it(
         ec2 = api(terminal, "ec2")
         theirs = ec2.create_network_interface(SubnetId=resources(terminal)["PrivateSubnet"][0])["NetworkInterface"]
         mails = queue_of_mails(terminal)
-        terminal.phalanx("extend", "2s")
+        terminal.phalanx("extend", "2s", "--yes")
         wait_until(terminal, stack_id, "DELETE_FAILED")
         left = resources(terminal)
         mailing = ("Function", "RemovalRule", "MailSubscription")
