@@ -38,11 +38,20 @@ def test_a_large_template_makes_a_stack(running, s3, bucket):
     assert running.settled(stack) == "CREATE_COMPLETE"
 
 
-@pytest.mark.parametrize("host", ["{here}", "https://s3.us-east-1.amazonaws.com"])
-def test_a_change_set_reads_a_large_template_too(running, s3, bucket, host):
+@pytest.mark.parametrize(
+    "place",
+    [
+        "{here}/{bucket}",
+        "https://s3.us-east-1.amazonaws.com/{bucket}",
+        "https://{bucket}.s3.us-east-1.amazonaws.com",
+        "https://s3.amazonaws.com/{bucket}",
+        "https://{bucket}.s3.amazonaws.com",
+    ],
+)
+def test_a_change_set_reads_a_large_template_too(running, s3, bucket, place):
     stack = running.made({"Topic": TOPIC})
     s3.put_object(Bucket=bucket, Key="template.json", Body=LARGE.replace('"Topic"', '"Other"').encode())
-    there = f"{host.format(here=running.context.url_host)}/{bucket}/template.json"
+    there = f"{place.format(here=running.context.url_host, bucket=bucket)}/template.json"
     api = running.cloudformation
     made = api.create_change_set(StackName=stack, ChangeSetName="larger", TemplateURL=there)["Id"]
     s3.delete_object(Bucket=bucket, Key="template.json")
@@ -59,6 +68,9 @@ def test_a_change_set_reads_a_large_template_too(running, s3, bucket, host):
     ("url", "message"),
     [
         ("https://s3.eu-west-1.amazonaws.com/{bucket}/huge.json", "TemplateURL must be a supported URL"),
+        ("https://{bucket}.s3.eu-west-1.amazonaws.com/huge.json", "TemplateURL must be a supported URL"),
+        ("https://{bucket}.s3.us-east-1.amazonaws.com.example.org/huge.json", "TemplateURL must be a supported URL"),
+        ("https://example.org/.s3.us-east-1.amazonaws.com/huge.json", "TemplateURL must be a supported URL"),
         ("https://example.org/template.json", "TemplateURL must be a supported URL"),
         ("s3://bucket/template.json", "TemplateURL must be a supported URL"),
         ("{here}/nowhere/template.json", "S3 error: The specified bucket does not exist"),

@@ -12,18 +12,25 @@ from localcloud.cloudformation.errors import Refused
 from localcloud.context import Context
 from localcloud.iam import credentials
 
+_AWS = "amazonaws.com"
+
 
 def read(context: Context, region: str, url: str) -> str:
     """Return the object, by this cloud's own address or by AWS's; raise Refused with AWS's message."""
-    hosts = (context.url_host, f"https://s3.{region}.{partitions.domain(region)}")
-    found = re.fullmatch(rf"(?:{'|'.join(map(re.escape, hosts))})/(?P<bucket>[^/?]+)/(?P<key>[^?]+)", url)
+    # The bucket is the first part of the path or of the host ("Virtual hosting of buckets" in S3's user guide).
+    # Outside of the partition aws, no host is without a region.
+    domain = partitions.domain(region)
+    s3 = rf"s3\.(?:{re.escape(region)}\.)?{re.escape(domain)}" if domain == _AWS else re.escape(f"s3.{region}.{domain}")
+    places = (rf"(?:{re.escape(context.url_host)}|https://{s3})/([^/?]+)", rf"https://([a-z0-9][a-z0-9.-]+)\.{s3}")
+    found = next(filter(None, (re.fullmatch(rf"{place}/(?P<key>[^?]+)", url) for place in places)), None)
     if found is None:
         raise Refused("TemplateURL must be a supported URL.")
+    bucket = found[1]
     may = credentials.may()
-    if may is not None and may("s3:GetObject", f"arn:aws:s3:::{found['bucket']}/{found['key']}", {}):
+    if may is not None and may("s3:GetObject", f"arn:aws:s3:::{bucket}/{found['key']}", {}):
         raise Refused("S3 error: Access Denied")
     try:
-        stored = s3_backends[context.account]["aws"].get_object(found["bucket"], found["key"])
+        stored = s3_backends[context.account]["aws"].get_object(bucket, found["key"])
     except MissingBucket:
         raise Refused("S3 error: The specified bucket does not exist") from None
     if stored is None:
