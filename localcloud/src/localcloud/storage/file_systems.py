@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ PATCHED = (
     "moto.efs.models.EFSBackend.delete_file_system",
     "moto.efs.models.FileSystem.size_in_bytes",
 )
+TRASH = "trash"
+"""The directory in the state directory with what is being removed."""
 # What EFS counts for each file and directory, and in which steps (docs/aws-behaviour.md 4.19).
 _METADATA_BYTES, _STEP_BYTES = 2048, 4096
 _MOST_COUNTED = 100_000
@@ -56,6 +59,25 @@ def remove_exports(state: Path, vpc_id: str) -> None:
     trees.remove(state / EXPORTS / vpc_id)
 
 
+def discard(context: Context, path: Path) -> None:
+    """Take a directory away at once; what is in it goes in the background, which may take a minute."""
+    trash = context.state / TRASH
+    gone = trash / secrets.token_hex(8)
+    trash.mkdir(exist_ok=True)
+    try:
+        path.rename(gone)
+    except OSError:
+        trees.remove(path)
+        return
+    context.spawn(_remove, gone, name=f"removal of {path.name}")
+
+
+def _remove(gone: Path) -> None:
+    trees.remove(gone)
+    with contextlib.suppress(OSError):
+        gone.parent.rmdir()
+
+
 def discard_at_exit(state: Path, file_system_id: str) -> None:
     """Delete a file system when the local cloud stops, if its stack has not deleted it before."""
     records.path_of(state, file_system_id).unlink(missing_ok=True)
@@ -63,7 +85,8 @@ def discard_at_exit(state: Path, file_system_id: str) -> None:
 
 def sweep(state: Path) -> None:
     """Remove the data of every file system that does not outlive the local cloud."""
-    trees.remove(state / EXPORTS)
+    for directory_of_data in (state / EXPORTS, state / TRASH):
+        trees.remove(directory_of_data)
     root = state / "efs"
     for path in root.iterdir() if root.is_dir() else ():
         if path.is_dir() and not records.path_of(state, path.name).exists():
@@ -90,7 +113,7 @@ def install(context: Context) -> None:
     def delete_file_system(self: EFSBackend, file_system_id: str) -> None:
         _delete(self, file_system_id)
         records.path_of(context.state, file_system_id).unlink(missing_ok=True)
-        trees.remove(directory(context.state, file_system_id))
+        discard(context, directory(context.state, file_system_id))
 
     def size_in_bytes(self: FileSystem) -> dict[str, Any]:
         size = metered_bytes(directory(context.state, self.file_system_id))

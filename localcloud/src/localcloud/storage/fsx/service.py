@@ -15,7 +15,7 @@ from moto.s3.models import s3_backends
 
 from localcloud.api import partitions
 from localcloud.context import Context
-from localcloud.storage import file_system_records, trees
+from localcloud.storage import file_system_records, file_systems
 from localcloud.storage.fsx import checks, links
 from localcloud.storage.fsx.checks import FsxError
 from localcloud.storage.fsx.records import Interface, Link, Lustre
@@ -109,7 +109,7 @@ class Service:
         with self._lock:
             del self.systems[file_system_id]
             ec2_backends[self.context.account][found.region].delete_network_interface(found.interface.interface_id)
-            trees.remove(self._directory(found))
+            file_systems.discard(self.context, self._directory(found))
         self.context.network_changed()
 
     def named(self, file_system_id: str) -> Lustre:
