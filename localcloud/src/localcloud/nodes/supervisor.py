@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from localcloud.nodes import cgroups, frozen, init, kernel, operating_system, processes, programs, wire
@@ -25,6 +26,7 @@ from localcloud.storage import trees
 _BOOT_TIMEOUT_S = 30.0
 _IMAGE_TIMEOUT_S = 30.0
 _SEND_TIMEOUT_S = 10
+_MOST_STATUS_BYTES = 4096
 # The parts of the memory for all disks and all /dev/shm: half in total, as Linux gives to one tmpfs.
 _DISKS, _SHM = 3 / 8, 1 / 8
 
@@ -57,7 +59,9 @@ class Supervisor:
         while self._api_status is None:
             for fd, _events in self._poll.poll(1000):
                 if fd in self._handlers:
-                    self._handlers[fd]()
+                    # Root on a node can read its own console, and so be faster than we are.
+                    with suppress(BlockingIOError):
+                        self._handlers[fd]()
             self._kill_overdue()
         for pool in (self._disks, self._shm):
             pool.close()
@@ -128,6 +132,7 @@ class Supervisor:
         self._shm.mount(shm, machine.memory_mib * (1 << 20) // 2)
         cgroups.make(self._site, machine)
         status_r, status_w = os.pipe()
+        os.set_blocking(status_r, False)
         try:
             node = self._fork_node(machine, request, status_r, status_w)
         except OSError:
@@ -291,8 +296,12 @@ class Supervisor:
             return next(int(line.split()[1]) for line in lines if line.startswith("Pid:"))
 
     def _read_status(self, node: Node) -> None:
-        data = os.read(node.status_fd, 4096) if node.status_fd is not None else b""
-        node.output += data
+        """Take what a booting node reports, up to READY or too many bytes: the rest of its life it has no reader.
+
+        Root on the node can make a program of its own process 1, which writes for ever, or gives the pipe to another
+        node's process. Only the first line, with the pid, is ours alone.
+        """
+        data = self._reported(node)
         if not data:
             self._stop_listening(node)
             if node.pidfd is None:
@@ -300,8 +309,17 @@ class Supervisor:
         elif node.pidfd is None and (process_one := re.match(rb"(\d+)\n", node.output)):
             node.output = node.output[process_one.end() :]
             self._adopt(node, int(process_one[1]))
-        if data and node.output == programs.READY:
+        if node.output == programs.READY and node.status_fd is not None:
+            self._stop_listening(node)
             self._node_is_up(node)
+        elif len(node.output) >= _MOST_STATUS_BYTES:
+            self._stop_listening(node)
+
+    def _reported(self, node: Node) -> bytes:
+        """Read a piece of what a node reports, and add it to its output. Raises BlockingIOError if there is none."""
+        data = os.read(node.status_fd, _MOST_STATUS_BYTES) if node.status_fd is not None else b""
+        node.output += data
+        return data
 
     def _adopt(self, node: Node, pid: int) -> None:
         """Take over the node's process 1: it becomes our child when the process that built the machine ends."""
@@ -333,8 +351,10 @@ class Supervisor:
             self._forget(node)
 
     def _node_ended(self, node: Node) -> None:
-        while node.status_fd is not None:
-            self._read_status(node)  # its last output may still be in the pipe
+        # Its last output may still be in the pipe, of which another node's process may hold an end.
+        with suppress(BlockingIOError):
+            self._reported(node)
+        self._stop_listening(node)
         status = self._reap(node)
         if node.killers or node.boot_request is not None or node.machine.vpc_id in self._leaving:
             self._forget(node)
