@@ -48,10 +48,12 @@ REQUESTS = {
     "a signal of a node": ("PUT", "/waitcondition/guess", {}, '{"Status": "FAILURE", "UniqueId": "x", "Reason": "x"}'),
     "leave to ask across origins": ("OPTIONS", "/", {"Access-Control-Request-Method": "PUT"}, ""),
 }
+BECOME = "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)"
+HOLD = (Path(__file__).parent / "hold_connections.py").read_text()
 # Runs as another user in a separate process, and prints what it got.
-LOOK = """
-import os, socket, sys
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
+LOOK = f"""
+{BECOME}
+import socket, sys
 for path in sys.argv[1:]:
     try:
         if os.path.basename(path).endswith(".sock") or os.stat(path).st_mode & 0o170000 == 0o140000:
@@ -118,3 +120,21 @@ def test_another_user_reads_and_connects_to_nothing(terminal):
         [sys.executable, "-I", "-c", LOOK, *map(str, places)], capture_output=True, text=True, timeout=240
     )
     assert got.stdout.split() in ([], [str(terminal.state / "clusters")]), got
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
+def test_another_user_s_unfinished_requests_shut_nobody_out(terminal):
+    there = urlsplit(endpoint(terminal)["url"]).netloc
+    # Imported first: the interpreter may be in a directory that only root can enter.
+    imported = "import encodings.idna, select, socket, sys, threading, time"
+    command = [sys.executable, "-I", "-c", f"{imported}\n{BECOME}\n{HOLD}", there, "headers"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout and other.stdout.readline() == "holding\n"
+            ours = http.client.HTTPConnection(there, timeout=240)
+            ours.request("GET", "/_localcloud/status")
+            # Not that the local cloud is busy.
+            assert ours.getresponse().status == 403
+            ours.close()
+        finally:
+            other.kill()

@@ -228,7 +228,7 @@ def test_it_keeps_serving_after_a_failed_accept():
 
     server = HttpServer(app, socket.create_server(("127.0.0.1", 0)))
     listener = Unlucky(socket.create_server(("127.0.0.1", 0)))
-    server.attach(listener)  # type: ignore[arg-type]
+    server.attach(listener, "vpc-1")  # type: ignore[arg-type]
     with urllib.request.urlopen("http://{}:{}".format(*listener.getsockname()), timeout=120) as answer:
         assert (answer.status, listener.failed) == (204, True)
     server.close()

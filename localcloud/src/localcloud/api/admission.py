@@ -9,8 +9,9 @@ import socket
 import threading
 import time
 from _thread import start_new_thread
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from http import HTTPStatus
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,14 @@ VPC = "localcloud.vpc"
 Peer = tuple[str, str]
 """A node, by its VPC and its address, which no other node can send from (nodes.vpc)."""
 USER: Peer = ("", "")
-"""All processes of this machine together."""
+"""All processes of this machine's user and of root together."""
+OTHERS: Peer = ("", "other users")
+"""The processes of all other accounts of this machine: one user may have thousands of them (subuid(5))."""
+FUNCTIONS: Peer = ("", "functions")
+"""The Lambda functions, which are processes of this machine's user."""
+
+PEER = "localcloud.peer"
+"""The key of the peer that a request is from, in its WSGI environment."""
 
 HEADER_BYTES, HEADERS_S = 1 << 16, 30.0
 _PIECE_BYTES = 1 << 17
@@ -31,6 +39,24 @@ def answer(status: HTTPStatus, *headers: str) -> bytes:
     """Return a refusal without a body, which fits all of AWS's protocols."""
     lines = (f"HTTP/1.1 {status} {status.phrase}", *headers, "Content-Length: 0", "Connection: close", "", "")
     return "\r\n".join(lines).encode()
+
+
+_served: ContextVar[Peer] = ContextVar("served", default=USER)
+
+
+def served() -> Peer:
+    """Return whose request this thread carries out; outside of a request, this machine's user."""
+    return _served.get()
+
+
+@contextmanager
+def serving(peer: Peer) -> Iterator[None]:
+    """Carry out a request of this peer in the block."""
+    before = _served.set(peer)
+    try:
+        yield
+    finally:
+        _served.reset(before)
 
 
 BUSY = answer(HTTPStatus.SERVICE_UNAVAILABLE, "Retry-After: 1")
@@ -64,6 +90,18 @@ class Share:
     def give_back(self, peer: Peer, count: int = 1) -> None:
         with self._changed:
             self._add(peer, -count)
+            self._changed.notify_all()
+
+    def taken(self) -> dict[Peer, int]:
+        """Return what each peer has; without those that have nothing."""
+        with self._changed:
+            return dict(self._taken)
+
+    def settle(self, found: Mapping[Peer, int]) -> None:
+        """Note what each peer really has, even if it may not have so much; those that are left out have nothing."""
+        with self._changed:
+            for peer in {*self._taken, *found}:
+                self._add(peer, found.get(peer, 0) - self._taken.get(peer, 0))
             self._changed.notify_all()
 
     def _fits(self, peer: Peer, count: int) -> bool:

@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
@@ -17,9 +17,10 @@ from moto.moto_server.werkzeug_app import MotoRequestHandler
 from werkzeug.serving import ThreadedWSGIServer
 
 from localcloud.api import admission
-from localcloud.api.admission import USER, VPC, Incoming, Peer, Share
+from localcloud.api.admission import OTHERS, PEER, USER, VPC, Incoming, Peer, Share
 from localcloud.api.app import WsgiApp
 from localcloud.iam.calls import BODY_LIMIT_BYTES
+from localcloud.network.accounts import Accounts, Address
 
 log = logging.getLogger(__name__)
 ACCEPT_PAUSE_S = 0.05
@@ -59,7 +60,7 @@ class _Handler(MotoRequestHandler):
     def run_wsgi(self) -> None:
         """Answer a request once there is memory for its body. Every connection has one request."""
         address: tuple[Any, ...] = self.client_address
-        memory, peer = cast(_Server, self.server).memory, _peer(address)
+        memory, peer = cast(_Server, self.server).memory, address[3]
         self._length = self._body_bytes()
         held = self._length * (1 if self._is_content() else _PARSED)
         if held > memory.most(peer):
@@ -75,7 +76,7 @@ class _Handler(MotoRequestHandler):
 
     def make_environ(self) -> dict[str, Any]:
         address: tuple[Any, ...] = self.client_address
-        environ = {**super().make_environ(), VPC: address[2]}
+        environ = {**super().make_environ(), VPC: address[2], PEER: address[3]}
         # In chunks of any length, it would be read into this machine's memory.
         environ.pop("wsgi.input_terminated", None)
         self._incoming.expect(self._length, _BODY_WITHIN_S)
@@ -105,21 +106,32 @@ class _Handler(MotoRequestHandler):
 
 
 class HttpServer:
-    """Serves `app` on every attached listener, with one thread per connection."""
+    """Serves `app` on every attached listener, with one thread per connection.
 
-    def __init__(self, app: WsgiApp, listener: socket.socket) -> None:
+    `accounts` tells the connections of this machine's user to `listener` from those of others.
+    """
+
+    def __init__(self, app: WsgiApp, listener: socket.socket, accounts: Accounts | None = None) -> None:
         host, port = listener.getsockname()[:2]
         self._server = _Server(host, port, app, handler=_Handler, fd=listener.fileno())  # pyright: ignore[reportArgumentType]
         self._server.memory = Share(_OWN_BYTES, _MOST_BYTES, _SHARED_BYTES, _BYTES_OF_USER)
         self._connections = admission.connections(_OWN_CONNECTIONS, _MOST_CONNECTIONS, _CONNECTIONS_OF_USER)
         self._listeners: list[socket.socket] = []
-        self.attach(listener)
+        own = listener.getsockname()[:2]
+        self._serve(listener, "", lambda client: OTHERS if accounts and not accounts.is_ours(client, own) else USER)
 
-    def attach(self, listener: socket.socket, vpc_id: str = "") -> None:
-        """Serve one more listening socket until `detach`; requests tell in which VPC it listens, if it does."""
+    def attach(self, listener: socket.socket, vpc_id: str) -> None:
+        """Serve one more socket, which listens in a VPC, until `detach`; requests tell in which."""
+        self._serve(listener, vpc_id, lambda client: (vpc_id, client[0]))
+
+    def attach_for(self, peer: Peer, listener: socket.socket) -> None:
+        """Serve one more socket, to which only this peer connects."""
+        self._serve(listener, "", lambda _client: peer)
+
+    def _serve(self, listener: socket.socket, vpc_id: str, peer_of: Callable[[Address], Peer]) -> None:
         self._listeners.append(listener)
         name = "http-{}:{}".format(*listener.getsockname()[:2])
-        threading.Thread(target=self._accept, args=(listener, vpc_id), name=name, daemon=True).start()
+        threading.Thread(target=self._accept, args=(listener, vpc_id, peer_of), name=name, daemon=True).start()
 
     def detach(self, listeners: Iterable[socket.socket]) -> None:
         """Stop accepting on these sockets and close them."""
@@ -133,7 +145,7 @@ class HttpServer:
         self.detach(list(self._listeners))
         self._server.server_close()
 
-    def _accept(self, listener: socket.socket, vpc_id: str) -> None:
+    def _accept(self, listener: socket.socket, vpc_id: str, peer_of: Callable[[Address], Peer]) -> None:
         while True:
             try:
                 connection, address = listener.accept()
@@ -144,16 +156,11 @@ class HttpServer:
                 log.warning("accept: %s", problem)
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
-            self._admit(connection, (*address[:2], vpc_id))
+            self._admit(connection, (*address[:2], vpc_id, peer_of(address[:2])))
 
     def _admit(self, connection: socket.socket, address: tuple[Any, ...]) -> None:
         serve = partial(self._server.process_request_thread, connection, address)
-        admission.admit(self._connections, _peer(address), serve, partial(admission.turn_away, connection))
-
-
-def _peer(address: tuple[Any, ...]) -> Peer:
-    host, _port, vpc_id = address
-    return (vpc_id, host) if vpc_id else USER
+        admission.admit(self._connections, address[3], serve, partial(admission.turn_away, connection))
 
 
 def close(listener: socket.socket) -> None:

@@ -250,6 +250,7 @@ def _daemon(options: Options, mode: str, warnings: tuple[str, ...], writer: int)
 def _run(options: Options, mode: str, warnings: tuple[str, ...], writer: int) -> int:
     from localcloud.daemon import server
     from localcloud.daemon.room import Gauges
+    from localcloud.network import accounts
     from localcloud.nodes import cgroups, pip_settings
     from localcloud.nodes.start import start_supervisor
 
@@ -257,7 +258,9 @@ def _run(options: Options, mode: str, warnings: tuple[str, ...], writer: int) ->
     unlimited = _unlimited(cgroup, no_cgroup)
     state, files = options.state.resolve(), (options.images, options.prices)
     process = endpoint_file.process_record(os.getpid())
-    daemon = server.Daemon(state, mode, process, warnings + unlimited, no_cgroup, *files, Gauges())
+    # Here, in this machine's own namespaces.
+    known = accounts.of_this_machine()
+    daemon = server.Daemon(state, mode, process, warnings + unlimited, no_cgroup, *files, Gauges(), known)
 
     def serve_api(runner: NodeRunner, listener: socket.socket) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -18,6 +18,7 @@ from localcloud.context import ADMIN, Context, Issued
 from localcloud.daemon import endpoint_file
 from localcloud.daemon.room import Gauges
 from localcloud.network import shell
+from localcloud.network.accounts import Accounts
 from localcloud.nodes import userns
 from localcloud.nodes.machine import API_ADDRESS, API_PORT, IMDS_ADDRESS, IMDS_PORT
 from localcloud.weather import forecast
@@ -41,6 +42,7 @@ class Daemon:
     """What the daemon passes to the API's process. `process` is the daemon's record, as this machine's programs see it.
 
     `no_cgroup` is the reason why nodes can't have control groups of their own, which systemd needs; "" if they can.
+    `accounts` tells whose the connections to the API are; None where the kernel can't.
     """
 
     state: Path
@@ -51,6 +53,7 @@ class Daemon:
     images: Path | None = None
     prices: Path | None = None
     gauges: Gauges | None = None
+    accounts: Accounts | None = None
 
 
 class IdleWatch:
@@ -128,7 +131,7 @@ def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Ca
     idle = IdleWatch(context, lambda: _is_needed(engine), stopped.set)
     pid = daemon.process["pid"]
     controls = control.Control(context, engine, admin.secret_access_key, daemon.mode, pid, stopped.set)
-    _open_doors(context, controls.around(app, idle.touch), listener)
+    _open_doors(context, controls.around(app, idle.touch), listener, daemon.accounts)
     context.spawn(_preload, context.account)
     endpoint_file.write(daemon.state, _endpoint(daemon, context, admin))
     ready()
@@ -154,7 +157,8 @@ def _preload(account: str) -> None:
         gc.enable()
 
 
-def _open_doors(context: Context, app: Any, listener: socket.socket) -> None:
+def _open_doors(context: Context, app: Any, listener: socket.socket, accounts: Accounts | None) -> None:
+    from localcloud.api.admission import FUNCTIONS
     from localcloud.api.http import HttpServer
     from localcloud.ec2 import service as ec2
     from localcloud.ec2.imds import Imds
@@ -165,11 +169,11 @@ def _open_doors(context: Context, app: Any, listener: socket.socket) -> None:
 
     guard = Guard(context.runner, ec2.network(context))
     context.network_changed = guard.changed
-    http = HttpServer(doorway.around(guard, guard.around(app)), listener)
+    http = HttpServer(doorway.around(guard, guard.around(app)), listener, accounts)
     context.at_stop(http.close)
     doors = VpcDoors(context.runner, http, Imds(ec2.lookup(context)), guard)
     context.serve_vpc, context.close_vpc = doors.open, doors.close
-    http.attach(_own_address())
+    http.attach_for(FUNCTIONS, _own_address())
     open_session = Sessions(context, guard.way).connect
     dialer = Dialer(context.state / DIAL_SOCKET, ec2.locate, context.runner.connect, open_session)
     context.at_stop(dialer.close)
