@@ -234,6 +234,22 @@ def test_the_block_of_a_shared_file():
     assert files.without_block(once) == files.with_block(once, "") == "mine\n"
 
 
+@pytest.mark.parametrize(
+    ("openssh", "expected"),
+    [
+        ((0, 0), []),
+        ((8, 4), []),
+        ((8, 5), ["PerSourceMaxStartups"]),
+        ((10, 0), ["PerSourceMaxStartups", "PerSourcePenalties"]),
+    ],
+)
+def test_sshd_is_told_only_what_it_knows(openssh, expected):
+    """It ends at a keyword that is new to it, and with it every login to the node."""
+    texts = contract.texts(ROSTER, ROSTER.nodes[1], MACHINE._replace(openssh=openssh), PAPERS)
+    lines = texts["/etc/ssh/sshd_config.d/60-phalanx.conf"].splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("PerSource")] == expected
+
+
 def test_the_roster_is_the_last_file():
     texts = contract.texts(ROSTER, ROSTER.nodes[1], MACHINE, PAPERS)
     assert list(texts)[-1] == "/opt/phalanx/roster.json"

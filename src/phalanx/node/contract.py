@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Tuple
 
 from phalanx.node import account, files, local_disks, trust
 from phalanx.node.disk import SSH
@@ -21,7 +21,7 @@ class Machine(NamedTuple):
 
     `cores` is the number that processes may use; `endpoint` is "" on AWS; `path` is the image's PATH;
     `scratch` is the directory of the local disks, "" without any. `administrator` and `address_file` are what the
-    service that makes the machines adds to the contract (node.services.Fleet).
+    service that makes the machines adds to the contract (node.services.Fleet). `openssh` is the version of sshd.
     """
 
     region: str
@@ -34,6 +34,7 @@ class Machine(NamedTuple):
     scratch: str = ""
     administrator: str = ""
     address_file: str = ""
+    openssh: Tuple[int, int] = (0, 0)
 
 
 class Papers(NamedTuple):
@@ -59,6 +60,7 @@ def this_machine(
         local_disks.place(root),
         administrator,
         address_file,
+        trust.version_of_sshd(root),
     )
 
 
@@ -118,7 +120,7 @@ def texts(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[
         f"{SSH}/id_ed25519-cert.pub": files.line(papers.user_certificate),
         f"{SSH}/revoked": _lines(list(roster.revoked)),
         "/etc/ssh/ssh_config.d/60-phalanx.conf": _client(_reachable(roster), machine.job_user, machine.administrator),
-        "/etc/ssh/sshd_config.d/60-phalanx.conf": _server(variables, machine.job_user),
+        "/etc/ssh/sshd_config.d/60-phalanx.conf": _server(variables, machine.job_user, machine.openssh),
         # Last: when a new roster is there, the other files are too.
         ROSTER: roster.to_json() + "\n",
     }
@@ -148,11 +150,16 @@ def _client(reachable: list[str], job_user: str, administrator: str) -> str:
 """
 
 
-def _server(variables: dict[str, str], job_user: str) -> str:
+def _server(variables: dict[str, str], job_user: str, openssh: Tuple[int, int]) -> str:
     # One line: sshd takes only the first SetEnv. MaxStartups: all starters of a job that a scheduler starts log in to
     # the head at once, and sshd's own 10:30:100 drops some of them. MaxSessions: all jobs share one connection from the
     # head, and all commands of one user another to it; sshd's own limit is 10. The job user's own files decide nothing,
-    # since every job writes there; the image's administrator keeps them.
+    # since every job writes there; the image's administrator keeps them. A job that connects and says nothing must not
+    # keep other nodes out, nor, by what sshd blames on the address, the other users of its own node: sshd ends at a
+    # keyword that it does not know. LoginGraceTime: hundreds of nodes log in at once to a head with few cores.
+    per_source = ("PerSourceMaxStartups 100\n" if openssh >= (8, 5) else "") + (
+        "PerSourcePenalties no\n" if openssh >= (9, 8) else ""
+    )
     settings = " ".join(f'"{name}={value}"' for name, value in variables.items())
     return f"""TrustedUserCAKeys {SSH}/authority.pub
 HostKey /etc/ssh/ssh_host_ed25519_key
@@ -163,6 +170,7 @@ PermitUserRC no
 AcceptEnv PHALANX_*
 SetEnv {settings}
 MaxStartups 1000:30:2000
+{per_source}LoginGraceTime 60
 MaxSessions 1000
 Match User {job_user}
     AuthorizedKeysFile {account.AUTHORIZED}/%u

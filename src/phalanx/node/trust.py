@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
 import threading
-from typing import Any, Callable, Iterable, Sequence
+from typing import Any, Callable, Iterable, Sequence, Tuple
 
 from phalanx.node import files
 from phalanx.node.command import run
@@ -117,6 +119,20 @@ def reload_sshd(proc: str = "/proc") -> int:
     for pid in listening:
         os.kill(pid, signal.SIGHUP)
     return len(listening)
+
+
+def version_of_sshd(root: str = "") -> Tuple[int, int]:
+    """Return this machine's version of OpenSSH, (0, 0) if it can't be told."""
+    program = f"{root}/usr/sbin/sshd"
+    if not os.access(program, os.X_OK):
+        return 0, 0
+    try:
+        # Old ones do not know -V, and show the version with their usage.
+        said = subprocess.run([program, "-V"], stderr=subprocess.PIPE, check=False, timeout=10).stderr.decode()
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return 0, 0
+    found = re.search(r"^OpenSSH_(\d+)\.(\d+)", said, re.MULTILINE)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _is_listener(process: str) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -44,6 +46,7 @@ PrintMotd no
 PrintLastLog no
 UseDNS no
 MaxStartups 1000:30:2000
+{per_source}LoginGraceTime 60
 Subsystem sftp internal-sftp
 SetEnv PATH={path} AWS_ENDPOINT_URL={api}
 """
@@ -119,9 +122,16 @@ def _own_files(site: Site) -> dict[str, str]:
         "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\ngshadow: files\nhosts: files dns\n",
         "resolv.conf": f"nameserver {DNS_ADDRESS}\noptions timeout:20 attempts:1\n",
         "fstab": "",
-        "ssh/sshd_config": _SSHD_CONFIG.format(path=site.path, api=API_URL),
+        "ssh/sshd_config": _SSHD_CONFIG.format(path=site.path, api=API_URL, per_source=_per_source()),
         "ssh/ssh_config": "Include /etc/ssh/ssh_config.d/*.conf\nHost *\n    HashKnownHosts no\n",
     }
+
+
+def _per_source() -> str:
+    """Return how many logins one address may leave unfinished, if this machine's sshd knows it: others end at it."""
+    version = subprocess.run(["/usr/sbin/sshd", "-V"], capture_output=True, text=True, check=False).stderr
+    known = re.search(r"^OpenSSH_(\d+)\.(\d+)", version, re.MULTILINE)
+    return "PerSourceMaxStartups 100\n" if known and (int(known[1]), int(known[2])) >= (8, 5) else ""
 
 
 def _accounts() -> dict[str, str]:
