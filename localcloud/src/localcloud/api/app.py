@@ -13,7 +13,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.wrappers import Response
 
 from localcloud import autoscaling, emr
-from localcloud.api import moto_setup, parameters, products, refusals, tag_index, throttling
+from localcloud.api import moto_setup, parameters, products, quotas, refusals, tag_index, throttling
 from localcloud.api.served import gate
 from localcloud.cloudformation import waitconditions
 from localcloud.cloudformation.api import CloudFormationApi
@@ -58,6 +58,7 @@ PARTS = (
     tables,
     iam,
     registered,
+    quotas,
     refusals,
 )
 
@@ -121,6 +122,5 @@ def _services(context: Context, engine: Engine) -> WsgiApp:
         status, headers, body = CloudFormationApi(context, engine)._dispatch(request)
         return Response(body, status, headers)(environ, start_response)
 
-    return throttling.wrap(
-        context, tables.wrap(context, gate.wrap(mounted_buckets.wrap(context, kept_buckets.wrap(context, services))))
-    )
+    served = gate.wrap(mounted_buckets.wrap(context, kept_buckets.wrap(context, services)))
+    return throttling.wrap(context, quotas.wrap(context, tables.wrap(context, served)))

@@ -14,7 +14,7 @@ App = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 _PROBABILITY = 0.1
 _RATE = ("Throttling", "Rate exceeded")
-# Service → code and message. SQS takes nearly any number of calls, and STS and S3 are not ours to strain.
+# Service → code and message.
 _REFUSALS = {
     "ec2": ("RequestLimitExceeded", "Request limit exceeded."),
     "autoscaling": _RATE,
@@ -27,6 +27,17 @@ _REFUSALS = {
     "dynamodb": tables.EXHAUSTED,
     "tag": ("ThrottledException", "Rate exceeded"),
 }
+# Not in bad weather: SQS takes nearly any number of calls, and S3 is not ours to strain. SendMessage's page of the API
+# reference; S3 User Guide, "Best practices design patterns: optimizing performance".
+_SPARED = {
+    "sqs": ("RequestThrottled", "The request was denied due to request throttling."),
+    "s3": ("SlowDown", "Please reduce your request rate."),
+}
+
+
+def refusal(service: str) -> tuple[str, str]:
+    """Return the code and the message with which a service refuses a call that is one too many."""
+    return {**_REFUSALS, **_SPARED}.get(service, _RATE)
 
 
 def wrap(context: Context, app: App) -> App:
@@ -36,8 +47,7 @@ def wrap(context: Context, app: App) -> App:
         call = environ.get(calls.PARSED)
         if call is None or call.service not in _REFUSALS or not _is_throttled(context, call):
             return app(environ, start_response)
-        code, message = _REFUSALS[call.service]
-        return errors.throttled(call, code, message, start_response)
+        return errors.throttled(call, *refusal(call.service), start_response)
 
     return throttled
 

@@ -29,6 +29,8 @@ MODELS = threading.Lock()
 # The stack's statuses in which resources are made or changed.
 BUILDING = ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "UPDATE_ROLLBACK_IN_PROGRESS")
 RETAINED = {"Retain": True, "RetainExceptOnCreate": False}  # → whether rolling back a creation keeps it too
+# Of one resource or wait handle: more than a group has instances.
+MOST_SIGNALS = 2000
 
 
 class Worker(Mailbox):
@@ -231,6 +233,8 @@ class Worker(Mailbox):
     def _receive(self, target: str, signal: Signal) -> None:
         received = self._signals.setdefault(target, {})
         is_new = signal.unique_id not in received
+        if is_new and len(received) >= MOST_SIGNALS:
+            return
         received.setdefault(signal.unique_id, signal)
         if target in self.stack.resources and is_new:
             status = self.stack.resources[target].status

@@ -26,6 +26,7 @@ START_TIMEOUT_S = 40.0
 _STOP_TIMEOUT_S = 20.0
 READY = b"ready"
 _LOCK = "lock"
+_LOG_BYTES = 64 << 20
 
 
 class CannotStart(Exception):  # noqa: N818
@@ -309,6 +310,8 @@ def _report(writer: int, text: bytes) -> None:
 
 
 def _redirect(log: Path) -> None:
+    if log.exists() and log.stat().st_size > _LOG_BYTES // 2:
+        log.replace(log.with_suffix(".log.old"))
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -316,6 +319,8 @@ def _redirect(log: Path) -> None:
     os.dup2(file, 2)
     os.close(file)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    # A node can have lines logged without end, such as by calls that are not served.
+    logging.getLogger().handlers[0].addFilter(lambda _record: os.fstat(2).st_size < _LOG_BYTES)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     logging.getLogger("botocore").setLevel(logging.WARNING)
 

@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,6 +27,7 @@ from localcloud.nodes.machine import mac_of
 _MAX_TTL_S = 21600
 _IDLE_TIMEOUT_S = 10
 _MOST_CONNECTIONS = 32
+_MOST_TOKENS = 1000
 _TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
 _TOKEN_HEADER = "X-aws-ec2-metadata-token"
 _VERSION = re.compile(r"/(latest|\d{4}-\d{2}-\d{2})(/.*)?$")
@@ -184,19 +186,22 @@ def find(tree: Mapping[str, Value], path: str) -> str | bytes | None:
 
 
 class Tokens:
-    """Session tokens: each is valid for the instance that requested it, until it expires."""
+    """Session tokens: each is valid for the instance that requested it, until it expires, or has too many others."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._issued: dict[str, tuple[str, float]] = {}
+        self._by_instance: dict[str, deque[str]] = {}
         self._lock = threading.Lock()
 
     def issue(self, instance_id: str, ttl_s: int) -> str:
         token = secrets.token_urlsafe(42)
         with self._lock:
-            now = self._now()
-            self._issued = {key: entry for key, entry in self._issued.items() if entry[1] > now}
-            self._issued[token] = (instance_id, now + ttl_s)
+            self._issued[token] = (instance_id, self._now() + ttl_s)
+            mine = self._by_instance.setdefault(instance_id, deque())
+            mine.append(token)
+            if len(mine) > _MOST_TOKENS:
+                del self._issued[mine.popleft()]
         return token
 
     def remaining_s(self, instance_id: str, token: str) -> int | None:

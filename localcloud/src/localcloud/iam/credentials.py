@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +15,8 @@ from typing import Any
 from moto.ec2.models.instances import Instance
 from moto.iam.models import Role, iam_backends
 
+from localcloud.api import admission
+from localcloud.api.admission import Peer
 from localcloud.context import Context, Issued
 
 LIFETIME = timedelta(hours=6)
@@ -57,6 +60,9 @@ _may: ContextVar[May | None] = ContextVar("may", default=None)
 _lock = threading.Lock()
 _by_key: dict[str, Session] = {}
 _by_holder: dict[tuple[str, str], Session] = {}
+# By AssumeRole, on behalf of each node, as long as they are among its last ones: its agent does so once for each job.
+_assumed: dict[Peer, deque[str]] = {}
+_MOST_ASSUMED = 1000
 
 
 def forget_all() -> None:
@@ -64,6 +70,7 @@ def forget_all() -> None:
     with _lock:
         _by_key.clear()
         _by_holder.clear()
+        _assumed.clear()
 
 
 def session_of(access_key_id: str) -> Session | None:
@@ -128,11 +135,16 @@ def document(session: Session) -> dict[str, str]:
 
 
 def issue(context: Context, role: Role, name: str, lasts: timedelta) -> Session:
-    """Create a new session of the role."""
+    """Create a new session of the role; a node that asks without end loses its first ones."""
     now = context.clock.now()
     with _lock:
         session = Session(context.issue(role.name), role.name, name, now + lasts, role_id=role.id)
         _by_key[session.issued.access_key_id] = session
+        if (peer := admission.served()) != admission.USER:
+            mine = _assumed.setdefault(peer, deque())
+            mine.append(session.issued.access_key_id)
+            if len(mine) > _MOST_ASSUMED:
+                _drop(context, mine.popleft())
         _drop_expired(context, now)
     return session
 
@@ -173,10 +185,14 @@ def _session(
 def _drop_expired(context: Context, now: datetime) -> None:
     for key, session in list(_by_key.items()):
         if session.expires <= now - LIFETIME:
-            del _by_key[key]
-            context.issued.pop(key, None)
+            _drop(context, key)
             if _by_holder.get((session.role, session.name)) is session:
                 del _by_holder[session.role, session.name]
+
+
+def _drop(context: Context, key: str) -> None:
+    _by_key.pop(key, None)
+    context.issued.pop(key, None)
 
 
 def trusts(role: Role, service: str) -> bool:

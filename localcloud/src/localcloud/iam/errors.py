@@ -84,7 +84,8 @@ def not_served(call: Call, message: str, start_response: Any) -> Iterable[bytes]
 
 def throttled(call: Call, code: str, message: str, start_response: Any) -> Iterable[bytes]:
     """Answer a call that is one too many."""
-    return refused(call, code, message, start_response, {"rest": 429, "ec2": 503}.get(call.protocol, 400))
+    status = 503 if call.service == "s3" else {"rest": 429, "ec2": 503}.get(call.protocol, 400)
+    return refused(call, code, message, start_response, status)
 
 
 def refused(call: Call, code: str, message: str, start_response: Any, status: int = 400) -> Iterable[bytes]:

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 
+from localcloud.api import admission
 from localcloud.context import ADMIN, Context
 from localcloud.iam import (
     calls,
@@ -67,7 +68,8 @@ def wrap(context: Context, app: App) -> App:
             return sts.identity(context, session, start_response)
         if call.action == sts.ASSUME:
             caller = sts.Caller.of(context, session, rights_of(context, session.role))
-            return sts.assume(context, caller, call, _keys(context, session, call), start_response)
+            with admission.serving(environ.get(admission.PEER, admission.USER)):
+                return sts.assume(context, caller, call, _keys(context, session, call), start_response)
         if _needs_a_rule(context, session, call):
             return errors.not_served(call, _NO_RULE.format(call.action), start_response)
         refusal = judge(context, session, call) or _judge_endpoint(

@@ -9,7 +9,7 @@ from typing import Any
 
 from moto.awslambda.utils import get_backend
 from moto.core.utils import iso_8601_datetime_with_milliseconds
-from moto.sns.models import Subscription
+from moto.sns.models import Subscription, Topic
 from moto.sqs.models import sqs_backends
 
 from localcloud.api import partitions
@@ -22,16 +22,25 @@ log = logging.getLogger(__name__)
 PATCHED = (
     "moto.sns.models.Subscription.publish",
     "moto.sns.models.Subscription.get_post_data",
+    "moto.sns.models.Topic.publish",
 )
 
 SERVICE = "sns.amazonaws.com"
-_moto_publish = Subscription.publish
+_moto_publish, _moto_publish_to_all = Subscription.publish, Topic.publish
 
 
 def install(_context: Context) -> None:
     """Replace moto's deliveries."""
     Subscription.publish = _publish
     Subscription.get_post_data = _envelope
+    Topic.publish = _publish_once
+
+
+def _publish_once(self: Topic, *arguments: Any, **named: Any) -> str:
+    """Publish a message, and forget it: moto keeps all that were ever sent."""
+    message_id = _moto_publish_to_all(self, *arguments, **named)
+    self.sent_notifications.clear()
+    return message_id
 
 
 def _publish(

@@ -6,6 +6,7 @@ moto limits an item to 405,000 bytes, which it counts in another way, and does n
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import math
 import threading
@@ -13,7 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from moto.dynamodb.models.dynamo_type import LimitedSizeDict
+from moto.dynamodb.exceptions import ItemSizeToUpdateTooLarge
+from moto.dynamodb.models import DynamoDBBackend
+from moto.dynamodb.models.dynamo_type import Item, LimitedSizeDict
 
 from localcloud.context import Context
 from localcloud.iam import calls, errors
@@ -21,17 +24,30 @@ from localcloud.iam.calls import Call
 
 App = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
-PATCHED = ("moto.dynamodb.models.dynamo_type.LimitedSizeDict.__setitem__",)
+PATCHED = (
+    "moto.dynamodb.models.dynamo_type.LimitedSizeDict.__setitem__",
+    "moto.dynamodb.models.DynamoDBBackend.update_item",
+)
 
 ITEM_MOST_BYTES = 400 * 1024
 READ_UNITS_PER_S = 3000.0
 _READ_UNIT_BYTES = 4096
+_MOST_PARTITIONS = 10_000
+# Amazon DynamoDB Developer Guide, "Quotas": expressions.
+_EXPRESSION_MOST_BYTES = 4096
 _TOO_LARGE = ("ValidationException", "Item size has exceeded the maximum allowed size")
+_TOO_LONG = (
+    "ValidationException",
+    "Invalid UpdateExpression: Expression size has exceeded the maximum allowed size; expression size:",
+)
 EXHAUSTED = (
     "ProvisionedThroughputExceededException",
     "The level of configured provisioned throughput for the table was exceeded. Consider increasing your provisioning"
     " level with the UpdateTable API.",
 )
+
+
+_moto_update_item = DynamoDBBackend.update_item
 
 
 @dataclass
@@ -77,6 +93,9 @@ class Tables:
 
     def _refilled(self, partition: tuple[str, str]) -> _Bucket:
         now_s = self._clock.now().timestamp()
+        if len(self._buckets) > _MOST_PARTITIONS:
+            # Nothing was read from the others for a second: they are full again. A key need not be that of an item.
+            self._buckets = {key: one for key, one in self._buckets.items() if one.at_s > now_s - 1}
         bucket = self._buckets.setdefault(partition, _Bucket(READ_UNITS_PER_S, now_s))
         bucket.units = min(READ_UNITS_PER_S, bucket.units + (now_s - bucket.at_s) * READ_UNITS_PER_S)
         bucket.at_s = now_s
@@ -84,8 +103,23 @@ class Tables:
 
 
 def install(_context: Context) -> None:
-    """Take moto's limit away."""
+    """Take moto's limit away, and check what an update has made: `list_append(a, a)` doubles an item."""
     LimitedSizeDict.__setitem__ = dict.__setitem__  # type: ignore[method-assign]
+    DynamoDBBackend.update_item = _update_item
+
+
+def _update_item(self: DynamoDBBackend, table_name: str, key: dict[str, Any], *arguments: Any, **named: Any) -> Item:
+    table = self.get_table(table_name)
+    values = self.get_keys_value(table, key)
+    before = copy.deepcopy(table.get_item(*values))
+    item = _moto_update_item(self, table_name, key, *arguments, **named)
+    if item_bytes(item.to_json()["Attributes"]) > ITEM_MOST_BYTES:
+        if before is None:
+            table.delete_item(*values)
+        else:
+            item.attrs = before.attrs
+        raise ItemSizeToUpdateTooLarge
+    return item
 
 
 def wrap(context: Context, app: App) -> App:
@@ -98,6 +132,8 @@ def wrap(context: Context, app: App) -> App:
             return app(environ, start_response)
         if call.operation == "PutItem" and item_bytes(call.params.get("Item", {})) > ITEM_MOST_BYTES:
             return errors.refused(call, *_TOO_LARGE, start_response)
+        if len(str(call.params.get("UpdateExpression", ""))) > _EXPRESSION_MOST_BYTES:
+            return errors.refused(call, *_TOO_LONG, start_response)
         if call.operation in ("GetItem", "BatchGetItem"):
             return _read(tables, call, app, environ, start_response)
         return app(environ, start_response)

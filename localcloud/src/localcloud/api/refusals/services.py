@@ -1,4 +1,4 @@
-"""Lambda, EFS, DynamoDB, SNS, SQS, CloudWatch Logs, S3 and Systems Manager: values that moto takes and AWS refuses."""
+"""Lambda, EFS, DynamoDB, SNS, SQS, CloudWatch and its Logs, S3 and Systems Manager: what moto takes and AWS refuses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from moto.awslambda.exceptions import InvalidParameterValueException
 from moto.awslambda.models import LambdaBackend
+from moto.cloudwatch.models import CloudWatchBackend
 from moto.dynamodb.exceptions import MockValidationException
 from moto.dynamodb.models import DynamoDBBackend
 from moto.efs.exceptions import BadRequest, FileSystemNotFound
@@ -34,6 +35,9 @@ _NAME_LEAST, _NAME_MOST = 3, 255
 _PROTOCOLS = ("application", "email", "email-json", "firehose", "http", "https", "lambda", "sms", "sqs")
 _RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288)
 _MORE_RETENTION_DAYS = (3653,)
+# CloudWatch Logs API reference, PutLogEvents.
+_BATCH_MOST_BYTES, _EVENT_MORE_BYTES = 1_048_576, 26
+_COUNTS_SINGLY = 150
 
 
 @before(LambdaBackend, "create_function")
@@ -98,6 +102,28 @@ def _a_retention_is_not_offered(_backend: Any, given: Given) -> None:
     if days not in (*_RETENTION_DAYS, *_MORE_RETENTION_DAYS):
         text = f"1 validation error detected: Value '{days}' at 'retentionInDays' failed to satisfy constraint"
         raise InvalidParameterException(text)
+
+
+@before(LogsBackend, "put_log_events")
+def _a_batch_is_too_large(_backend: Any, given: Given) -> None:
+    size = sum(len(event["message"].encode()) + _EVENT_MORE_BYTES for event in given.log_events)
+    if size > _BATCH_MOST_BYTES:
+        raise InvalidParameterException(f"Upload too large: {size} bytes exceeds limit of {_BATCH_MOST_BYTES}")
+
+
+@before(CloudWatchBackend, "put_metric_data")
+def _a_value_counts_often(_backend: Any, given: Given) -> None:
+    """Keep one statistic, which gives the same answers, where moto would keep a value as often as it counts."""
+    for datum in given.metric_data:
+        values, counts = datum.get("Values") or [], datum.get("Counts") or []
+        if len(values) == len(counts) and sum(counts) > _COUNTS_SINGLY:
+            del datum["Values"], datum["Counts"]
+            datum["StatisticValues"] = {
+                "Sum": sum(value * count for value, count in zip(values, counts, strict=True)),
+                "Minimum": min(values),
+                "Maximum": max(values),
+                "SampleCount": sum(counts),
+            }
 
 
 @before(S3Backend, "complete_multipart_upload")
