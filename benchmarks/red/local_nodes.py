@@ -8,6 +8,19 @@ from benchmarks.red.defence import defence
 _IDS = ("localcloud/nodes/userns.py", "return _NODES_ROOT if shifted else 0", "return 0")
 _CROWDING = "test_crowding_the_local_cloud.py::test_a_job_takes_little_of_the_local_cloud_and_nobody_else_s_place"
 
+_FILLING = "test_filling_the_local_cloud.py::test_"
+_QUOTAS = ("localcloud/api/quotas.py", "if peer == USER or (", "if True or (")
+_STATUS = "localcloud/nodes/supervisor.py"
+_STOPS = (
+    _STATUS,
+    "node.status_fd is not None:\n            self._stop_listening(node)\n            self._node_is_up",
+    "node.status_fd is not None:\n            self._node_is_up",
+)
+_OF_HANDLES = (
+    ("localcloud/messaging/queues.py", "if len(self.deleted_messages) > _MOST_DELETED:", "if False:"),
+    ("localcloud/messaging/queues.py", "del self._old_receipt_handles[:-_MOST_HANDLES]", "pass"),
+)
+
 DEFENCES = (
     defence(
         "root on a local node has another number than the kernel's root",
@@ -146,6 +159,133 @@ DEFENCES = (
         ("state_files.py", "path.mkdir(mode=0o700, exist_ok=True)", "path.mkdir(exist_ok=True)"),
         ("cluster/keys.py", "    private.parent.chmod(0o700)\n", ""),
         ("state_files.py", "files.write(str(path), text, 0o600,", "files.write(str(path), text, 0o644,"),
+    ),
+    *(
+        defence(f"{kept} of nodes have a limit", f"{_FILLING}{test}", _QUOTAS)
+        for kept, test in (
+            ("logs", "logs_of_a_node_push_out_its_own_oldest_ones"),
+            ("messages", "a_node_that_fills_a_queue_is_throttled_alone_and_only_while_it_is_full"),
+            ("metrics", "metrics_of_a_node_push_out_its_own_oldest_ones"),
+            ("items", "a_node_that_fills_a_table_is_throttled_alone"),
+            ("objects", "objects_of_nodes_take_an_eighth_of_this_machine_s_memory"),
+            ("other changes", "all_other_changes_of_a_node_have_a_rate"),
+        )
+    ),
+    *(
+        defence(name, f"{_FILLING}{test}", *edits)
+        for name, test, *edits in (
+            (
+                "delayed messages cost nothing until their time",
+                "nobody_looks_at_all_delayed_messages_for_each_one_that_comes",
+                (
+                    "localcloud/messaging/queues.py",
+                    "if self.quiet_since == changes and now_ms <",
+                    "if False and now_ms <",
+                ),
+                ("localcloud/messaging/queues.py", "if len(self._messages) <= _EXACT:", "if True:"),
+            ),
+            ("handles of messages are forgotten", "handles_of_messages_are_not_kept_for_ever", *_OF_HANDLES),
+            (
+                "a batch of logs has a size",
+                "a_batch_of_logs_has_at_most_a_mebibyte",
+                ("localcloud/api/refusals/services.py", "if size > _BATCH_MOST_BYTES:", "if False:"),
+            ),
+            (
+                "a value that counts often is one statistic",
+                "a_value_that_counts_a_million_times_is_kept_once",
+                (
+                    "localcloud/api/refusals/services.py",
+                    "if len(values) == len(counts) and sum(counts) > _COUNTS_SINGLY:",
+                    "if False:",
+                ),
+            ),
+            (
+                "updates of items have a size",
+                "an_update_makes_no_item_larger_than_an_item_may_be",
+                (
+                    "localcloud/storage/tables.py",
+                    'if item_bytes(item.to_json()["Attributes"]) > ITEM_MOST_BYTES:',
+                    "if False:",
+                ),
+            ),
+            (
+                "partitions are forgotten",
+                "partitions_that_nobody_reads_are_forgotten",
+                ("localcloud/storage/tables.py", "if len(self._buckets) > _MOST_PARTITIONS:", "if False:"),
+            ),
+            (
+                "sessions of a node have a limit",
+                "a_node_has_as_many_sessions_of_roles_as_anyone_needs",
+                ("localcloud/iam/credentials.py", "if len(mine) > _MOST_ASSUMED:", "if False:"),
+            ),
+            (
+                "tokens of an instance have a limit",
+                "an_instance_has_as_many_tokens_for_its_metadata_as_anyone_needs",
+                ("localcloud/ec2/imds.py", "if len(mine) > _MOST_TOKENS:", "if False:"),
+            ),
+            (
+                "the record of used rights has a limit",
+                "what_a_role_uses_is_noted_so_many_times",
+                ("localcloud/iam/usage.py", " or _of_role[role] >= _MOST_OF_A_ROLE:", ":"),
+            ),
+            (
+                "messages of a topic are forgotten",
+                "messages_of_a_topic_are_forgotten_once_they_are_sent",
+                ("localcloud/messaging/notifications.py", "self.sent_notifications.clear()", "pass"),
+            ),
+            (
+                "the local cloud's log has an end",
+                "the_local_cloud_s_log_has_an_end",
+                ("localcloud/daemon/lifecycle.py", "os.fstat(2).st_size < _LOG_BYTES", "True"),
+            ),
+            (
+                "signals have a limit",
+                "a_wait_handle_keeps_so_many_signals",
+                ("localcloud/cloudformation/worker.py", "if is_new and len(received) >= MOST_SIGNALS:", "if False:"),
+            ),
+        )
+    ),
+    defence(
+        "other users of this machine have a share of their own",
+        "test_web_page.py::test_another_user_s_unfinished_requests_shut_nobody_out",
+        ("localcloud/api/http.py", "OTHERS if accounts and not accounts.is_ours(client, own) else USER", "USER"),
+    ),
+    defence(
+        "unfinished logins are counted for each address",
+        "test_silent_logins.py::test_a_job_that_says_nothing_to_sshd_keeps_no_other_node_out",
+        ("node/contract.py", '"PerSourceMaxStartups 100\\n" if openssh >= (8, 5) else ""', '""'),
+        (
+            "localcloud/nodes/image.py",
+            'return "PerSourceMaxStartups 100\\n" if known and (int(known[1]), int(known[2])) >= (8, 5) else ""',
+            'return ""',
+        ),
+    ),
+    defence(
+        "nothing is read of a node that is up",
+        "test_what_nodes_report.py::test_a_node_that_is_up_reports_no_more",
+        _STOPS,
+        (_STATUS, "elif len(node.output) >= _MOST_STATUS_BYTES:", "elif False:"),
+    ),
+    defence(
+        "nobody waits for the end of what a node reports",
+        "test_what_nodes_report.py::test_nobody_waits_for_the_end_of_what_another_nodes_process_still_writes",
+        _STOPS,
+        (_STATUS, "os.set_blocking(status_r, False)", "pass"),
+        (
+            _STATUS,
+            "with suppress(BlockingIOError):\n            self._reported(node)",
+            "while self._reported(node):\n            pass",
+        ),
+        ("localcloud/nodes/console.py", "for _ in range(_LAST_READS):", "while True:"),
+    ),
+    defence(
+        "a console may be empty when it is read",
+        "test_what_nodes_report.py::test_a_node_that_reads_its_own_console_takes_nothing_from_others",
+        (
+            _STATUS,
+            "with suppress(BlockingIOError):\n                        self._handlers",
+            "if True:\n                        self._handlers",
+        ),
     ),
     defence(
         "the nodes can be dialled only by this user",
