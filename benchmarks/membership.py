@@ -94,7 +94,7 @@ class Member:
             root="",
             head_address=cluster.head.address,
             settings=SimpleNamespace(networks=_NETWORK, patience=ON_AWS),
-            workers=cluster.nodes - 1,
+            nodes=cluster.nodes,
             log=SimpleNamespace(say=lambda _: None),
         )
         self.beats = Beats(cluster, node.address, self._on_change)
@@ -172,16 +172,16 @@ class Cluster:
         aws = self.aws
         settings = SimpleNamespace(
             patience=ON_AWS,
-            cluster="demo", workers=self.nodes - 1, min=self.nodes // 2, node_timeout_s=NODE_TIMEOUT_S,
+            cluster="demo", nodes=self.nodes, min=self.nodes // 2, node_timeout_s=NODE_TIMEOUT_S,
             worker_role=_ROLE, job_user="phalanx", wait_handle="", networks=_NETWORK,
         )  # fmt: skip
         table = SimpleNamespace(get=lambda key: aws.items.get(key, {}), put=self._put, epoch="")
         queue = SimpleNamespace(receive=self._receive, delete=lambda _: self._spend(CALL_S))
         fleet = SimpleNamespace(
-            read=lambda: Reading(self.nodes - 1, aws.instances, ()),
+            read=lambda: Reading(aws.instances, ()),
             addresses=lambda ids: {one: _ADDRESSES[one] for one in ids},
             ended=lambda _: set(),
-            set_desired=lambda _: None,
+            request=lambda _: None,
             terminate=lambda *_, **__: None,
         )
         return SimpleNamespace(

@@ -35,11 +35,11 @@ class Memory:
         self.items: dict[str, dict] = {}
         self.sent: list[dict] = []
         self.deleted: list[dict] = []
-        self.desired: list[int] = []
+        self.requested: list[int] = []
         self.terminated: list[str] = []
         self.gate = threading.Event()
         self.gate.set()
-        self.reading = Reading(3, (), ())
+        self.reading = Reading((), ())
         self.known: dict[str, str] = {f"i-{n}": f"10.0.1.{10 + n}" for n in range(1, 5)}
         self.signals: list[tuple[str, str]] = []
         self.logged: list[str] = []
@@ -73,8 +73,8 @@ class Memory:
         self.asked.append(instance_ids)
         return self.gone & set(instance_ids)
 
-    def set_desired(self, number: int) -> None:
-        self.desired.append(number)
+    def request(self, nodes: int) -> None:
+        self.requested.append(nodes)
 
     def terminate(self, instance_id: str, replaced: bool) -> None:
         assert self.gate.wait(60)
@@ -89,7 +89,7 @@ def an_agent(memory: Memory, keys: Keys, root, number: int, nodes: int = 4, mini
     me = a_node(number, name="", host_key=keys[number][0], user_key=keys[number][1])
     settings = SimpleNamespace(
         cluster="demo",
-        workers=nodes - 1,
+        nodes=nodes,
         min=minimum,
         node_timeout_s=600,
         job_user="phalanx",
@@ -100,7 +100,7 @@ def an_agent(memory: Memory, keys: Keys, root, number: int, nodes: int = 4, mini
         patience=ON_AWS,
     )
     return SimpleNamespace(
-        workers=nodes - 1,
+        nodes=nodes,
         head_address="",
         settings=settings,
         root=str(home),

@@ -336,8 +336,8 @@ class FakeAws(Aws):
     def keep_until(self, cluster, at_s):
         self.kept_until.append(at_s)
 
-    def start_nodes(self, cluster, workers):
-        self.started.append(workers)
+    def start_nodes(self, cluster, nodes):
+        self.started.append(nodes)
         self.roster = self.roster_after_start
 
     def heads(self, group):

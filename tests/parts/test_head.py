@@ -27,8 +27,8 @@ def test_from_hello_to_success(memory, keys, tmp_path):
     master = Head(an_agent(memory, keys, tmp_path, 1))
     workers = [an_agent(memory, keys, tmp_path, n) for n in (2, 3, 4)]
     master.restore()
-    assert memory.desired == [3]
-    memory.reading = Reading(3, tuple(w.describe().instance_id for w in workers), ())
+    assert memory.requested == [4]
+    memory.reading = Reading(tuple(w.describe().instance_id for w in workers), ())
     for agent in (*workers, workers[0]):
         says_hello(agent)
     turn(master)
@@ -50,14 +50,14 @@ def test_a_shortage_shrinks_the_group_and_is_reported_with_its_reason(memory, ke
     master = Head(an_agent(memory, keys, tmp_path, 1))
     two = an_agent(memory, keys, tmp_path, 2)
     refusals = tuple(Refusal(f"cause {n}", "no sufficient capacity") for n in range(3))
-    memory.reading = Reading(3, (two.describe().instance_id,), refusals)
+    memory.reading = Reading((two.describe().instance_id,), refusals)
     says_hello(two)
     turn(master)
-    assert memory.desired == [1]
+    assert memory.requested == [2]
     assert memory.logged.count("Auto Scaling: no sufficient capacity") == 3
-    assert two.workers == 3
+    assert two.nodes == 4
     worker.follow(two, two.describe())
-    assert two.workers == 1, "it polls as often as one worker may"
+    assert two.nodes == 2, "it polls as often as one worker may"
     turn(master)
     missing = json.loads(memory.signals[0][1])["missing"]
     assert [m["reason"] for m in missing] == ["no sufficient capacity"] * 2
@@ -66,7 +66,7 @@ def test_a_shortage_shrinks_the_group_and_is_reported_with_its_reason(memory, ke
 def test_a_boot_that_fails_below_the_minimum_ends_the_cluster(memory, keys, tmp_path):
     master = Head(an_agent(memory, keys, tmp_path, 1, nodes=2))
     two = an_agent(memory, keys, tmp_path, 2)
-    memory.reading = Reading(1, (two.describe().instance_id,), ())
+    memory.reading = Reading((two.describe().instance_id,), ())
     two.report("failed", step="boot script", command="the boot script", exit=9, output="no such package")
     turn(master)
     ((status, text),) = memory.signals
@@ -93,7 +93,7 @@ def hello_of(agent, **changes) -> dict:
 def test_a_message_speaks_for_its_sender_alone(memory, keys, tmp_path):
     master = Head(an_agent(memory, keys, tmp_path, 1))
     two, three = (an_agent(memory, keys, tmp_path, n) for n in (2, 3))
-    memory.reading = Reading(3, ("i-2", "i-3"), ())
+    memory.reading = Reading(("i-2", "i-3"), ())
     for sender in (f"{ROLE}:i-2", "AROAANOTHERROLE000000:i-3", "AIDAIT2UOQQY3AUEKVGXU", "123456789012", "", "i-3"):
         memory.sent += [
             hello_of(three, sender=sender),
@@ -124,7 +124,7 @@ def test_a_newcomer_is_believed_once_auto_scaling_and_ec2_know_it(memory, keys, 
     memory.known.clear()
     says_hello(two)
     turn(master)
-    memory.reading = Reading(3, ("i-2",), ())
+    memory.reading = Reading(("i-2",), ())
     turn(master)
     assert master.state.hellos == {}, "EC2 has no address for it"
     memory.known["i-2"] = "10.0.1.12"
@@ -136,7 +136,7 @@ def test_a_newcomer_is_believed_once_auto_scaling_and_ec2_know_it(memory, keys, 
 def test_a_node_that_claims_another_address_is_not_believed(memory, keys, tmp_path):
     master = Head(an_agent(memory, keys, tmp_path, 1))
     two = an_agent(memory, keys, tmp_path, 2)
-    memory.reading = Reading(3, ("i-2",), ())
+    memory.reading = Reading(("i-2",), ())
     memory.sent.append(hello_of(two, address="10.0.1.13", hostname="ip-10-0-1-13"))
     turn(master)
     assert master.state.hellos == {}
@@ -147,7 +147,7 @@ def test_a_node_that_claims_another_address_is_not_believed(memory, keys, tmp_pa
 def test_keys_are_fixed_at_the_first_hello(memory, keys, tmp_path, changes):
     master = Head(an_agent(memory, keys, tmp_path, 1))
     two = an_agent(memory, keys, tmp_path, 2)
-    memory.reading = Reading(3, ("i-2",), ())
+    memory.reading = Reading(("i-2",), ())
     memory.sent += [hello_of(two), hello_of(two, **changes), hello_of(two, gpus=8)]
     turn(master)
     memory.sent.append(hello_of(two, **changes))

@@ -33,7 +33,7 @@ def head_and_worker(memory, keys, tmp_path):
     head = Head(an_agent(memory, keys, tmp_path, 1, nodes=2))
     head.restore()
     two = an_agent(memory, keys, tmp_path, 2)
-    memory.reading = Reading(1, (two.describe().instance_id,), ())
+    memory.reading = Reading((two.describe().instance_id,), ())
     says_hello(two)
     turn(head)
     return head, two
@@ -88,11 +88,11 @@ def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp
     worker.follow(two, two.describe())
     turn(first)
     authority = memory.items["authority"]["public_key"]
-    memory.desired.clear()
+    memory.requested.clear()
     second = Head(an_agent(memory, keys, tmp_path, 3, nodes=2))
     second.restore()
     turn(second)
-    assert memory.desired == [] and len(memory.signals) == 1
+    assert memory.requested == [] and len(memory.signals) == 1
     roster = json.loads(validate.unpacked(memory.items["roster"]["roster"]))
     assert roster["generation"] == 2
     assert [n["instance_id"] for n in roster["nodes"]] == ["i-3", "i-2"]
@@ -120,14 +120,14 @@ def cluster_of_four(memory, keys, tmp_path) -> Head:
     head = Head(an_agent(memory, keys, tmp_path, 1))
     head.restore()
     workers = [an_agent(memory, keys, tmp_path, n) for n in (2, 3, 4)]
-    memory.reading = Reading(3, ("i-2", "i-3", "i-4"), ())
+    memory.reading = Reading(("i-2", "i-3", "i-4"), ())
     for agent in workers:
         says_hello(agent)
     turn(head)
     for agent in workers:
         worker.follow(agent, agent.describe())
     turn(head)
-    memory.desired.clear()
+    memory.requested.clear()
     return head
 
 
@@ -154,21 +154,21 @@ def test_a_termination_that_aws_refuses_is_repeated_and_stops_no_other(memory, k
     refuse("terminate", "i-3")
     memory.items["wish"] = {"nodes": 2}
     turn(head)
-    assert memory.desired == [], "Auto Scaling would choose which instance ends"
+    assert memory.requested == [], "Auto Scaling would choose which instance ends"
     turn(head)
-    assert (memory.terminated, memory.desired) == (["i-4", "i-3"], [1])
+    assert (memory.terminated, memory.requested) == (["i-4", "i-3"], [2])
     turn(head)
-    assert (memory.terminated, memory.desired) == (["i-4", "i-3"], [1])
+    assert (memory.terminated, memory.requested) == (["i-4", "i-3"], [2])
 
 
 def test_a_growth_that_aws_refuses_is_requested_again(memory, keys, tmp_path, refuse):
     head = cluster_of_four(memory, keys, tmp_path)
-    refuse("set_desired", 5)
+    refuse("request", 6)
     memory.items["wish"] = {"nodes": 6}
     turn(head)
-    assert memory.desired == []
+    assert memory.requested == []
     turn(head)
-    assert memory.desired == [5]
+    assert memory.requested == [6]
     assert any("Rate exceeded" in line for line in memory.logged)
 
 
@@ -178,9 +178,9 @@ def test_a_growth_does_not_wait_for_a_termination_that_aws_refuses(memory, keys,
     head.state.failed["i-3"] = "only 7 of 8 GPUs work"
     memory.items["wish"] = {"nodes": 6}
     turn(head)
-    assert (memory.terminated, memory.desired) == ([], [5])
+    assert (memory.terminated, memory.requested) == ([], [6])
     turn(head)
-    assert (memory.terminated, memory.desired) == (["i-3"], [5])
+    assert (memory.terminated, memory.requested) == (["i-3"], [6])
 
 
 class Silence:

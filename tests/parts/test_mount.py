@@ -191,9 +191,7 @@ class TestMount:
         assert len(commands) == 1
 
 
-@pytest.mark.parametrize(
-    ("elapsed_s", "workers", "about_s"), [(0, 4, 0.1), (10, 4, 10 / 3), (600, 4, 5), (0, 1000, 0.5)]
-)
-def test_polling_costs_a_third_of_the_wait(elapsed_s, workers, about_s):
+@pytest.mark.parametrize(("elapsed_s", "nodes", "about_s"), [(0, 4, 0.1), (10, 4, 10 / 3), (600, 4, 5), (0, 1000, 0.5)])
+def test_polling_costs_a_third_of_the_wait(elapsed_s, nodes, about_s):
     for _ in range(20):
-        assert 0.69 * about_s <= worker.poll_pause_s(elapsed_s, workers, settled_s=0) <= 1.31 * about_s
+        assert 0.69 * about_s <= worker.poll_pause_s(elapsed_s, nodes, settled_s=0) <= 1.31 * about_s

@@ -199,12 +199,12 @@ def test_the_fleet_is_read_with_its_refusals(server, client):
     server.answers += [(200, GROUP), (200, ACTIVITIES)]
     reading = Fleet(client, "demo-workers").read()
     # Refusals before the last successful launch no longer matter.
-    assert reading == Reading(3, ("i-1", "i-3"), (Refusal("from 2 to 3", "No capacity."),))
+    assert reading == Reading(("i-1", "i-3"), (Refusal("from 2 to 3", "No capacity."),))
 
 
 def test_a_full_fleet_has_no_need_to_explain(server, client):
     server.answers += [(200, GROUP.replace(">3<", ">2<"))]
-    assert Fleet(client, "demo-workers").read() == Reading(2, ("i-1", "i-3"), ())
+    assert Fleet(client, "demo-workers").read() == Reading(("i-1", "i-3"), ())
     assert len(server.seen) == 1
 
 

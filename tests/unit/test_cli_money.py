@@ -29,7 +29,7 @@ def test_a_stopped_cluster_is_shown_as_such_and_up_starts_it(phalanx, cloud):
     assert phalanx("up") == 0
     assert "had stopped its nodes; starting them again" in phalanx.err
     assert "is ready after" in phalanx.out
-    assert (cloud.started, cloud.ends) == ([1], [])
+    assert (cloud.started, cloud.ends) == ([2], [])
 
 
 def test_status_ls_and_extend_show_when_a_stopped_cluster_is_removed(phalanx, cloud):

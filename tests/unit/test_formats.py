@@ -130,7 +130,11 @@ class TestRoster:
 class TestSettings:
     """The agent's settings, from user data."""
 
-    GIVEN: ClassVar = {**dict.fromkeys(Settings._fields, "7"), "format": "1", "wait_handle": "http://127.0.0.1/"}
+    GIVEN: ClassVar = {
+        **dict.fromkeys((*Settings._fields, "workers"), "7"),
+        "format": "1",
+        "wait_handle": "http://127.0.0.1/",
+    }
 
     def test_the_document_has_the_number_that_the_agent_reads(self):
         assert fleet.config("head", plan())["format"] == self.GIVEN["format"]

@@ -40,7 +40,7 @@ class TestGathering:
         action = decide(state(4, 2, 3), policy(), 1)
         assert isinstance(action, Publish)
         assert names(action) == {f"i-{n}": f"deeplearning-worker{n}" for n in (1, 2, 3, 4)}
-        assert action.roster.missing == () and action.desired is None and action.drop == ()
+        assert action.roster.missing == () and action.request is None and action.drop == ()
         assert (action.roster.cluster, action.roster.requested, action.roster.minimum) == ("demo", 4, 2)
 
     def test_only_this_machine_is_the_head_whatever_a_hello_says(self):
@@ -76,7 +76,7 @@ class TestGathering:
         assert isinstance(action, Publish)
         assert action.roster.missing[0].name == "deeplearning-worker4"
         assert "i-4 never said hello in 600 s" in action.roster.missing[0].reason
-        assert action.drop == ("i-4",) and action.desired == 2
+        assert action.drop == ("i-4",) and action.request == 3
 
     def test_the_time_of_a_late_launch_begins_when_it_is_seen(self):
         made = state(2, 3)
@@ -100,7 +100,7 @@ class TestLaunchFailures:
         action = decide(made, policy(), now)
         assert isinstance(action, Publish)
         assert [m.reason for m in action.roster.missing] == [NO_CAPACITY]
-        assert action.desired == 2 and action.drop == ()
+        assert action.request == 3 and action.drop == ()
 
     @pytest.mark.parametrize("refusal", refusals.FINAL)
     def test_what_no_other_attempt_can_pass_is_believed_at_once(self, refusal):

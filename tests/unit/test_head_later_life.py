@@ -159,7 +159,7 @@ class TestSilence:
         assert [n.name for n in action.roster.nodes] == ["deeplearning-worker1", "deeplearning-worker3"]
         assert [n.name for n in action.roster.silent] == ["deeplearning-worker2"]
         assert (action.roster.missing, action.roster.revoked) == ((), ())
-        assert (action.lost, action.drop, action.desired) == ((), (), None)
+        assert (action.lost, action.drop, action.request) == ((), (), None)
         assert decide(made, policy(3, 1), 100 + LOST_S) is None
 
     def test_a_silent_node_that_beats_again_is_the_same_member(self):
@@ -172,7 +172,7 @@ class TestSilence:
     def test_a_node_that_stays_silent_is_lost_and_replaced(self):
         made = self.silent()
         action = publish(made, policy(3, 1), 100.1 + LOST_S)
-        assert action.lost == ("i-2",) and action.drop == () and action.desired is None
+        assert action.lost == ("i-2",) and action.drop == () and action.request is None
         assert [m.reason for m in action.roster.missing] == ["i-2 was silent for 120 s"]
         assert action.roster.revoked == ("ssh-ed25519 AAAAhost2", "ssh-ed25519 AAAAuser2")
         assert action.roster.silent == ()
@@ -206,14 +206,14 @@ class TestSilence:
         made.beats["10.0.1.14"] = 100.0
         publish(made, policy(4, 1), 120)
         action = publish(made, policy(3, 1), 300)
-        assert (action.drop, action.lost, action.desired) == (("i-4",), (), 2)
+        assert (action.drop, action.lost, action.request) == (("i-4",), (), 3)
         assert (action.roster.silent, action.roster.missing) == ((), ())
 
     def test_a_silent_node_that_comes_back_with_fewer_gpus_is_replaced(self):
         made = self.silent()
         made.failed["i-2"] = "only 7 of 8 GPUs work"
         action = publish(made, policy(3, 1), 119)
-        assert (action.lost, action.drop, action.desired) == (("i-2",), (), None)
+        assert (action.lost, action.drop, action.request) == (("i-2",), (), None)
         assert [m.reason for m in action.roster.missing] == ["only 7 of 8 GPUs work"]
         made.dropped |= set(action.lost)
         assert decide(made, policy(3, 1), 120) is None
@@ -324,7 +324,7 @@ class TestStrays:
         made.group = group(3, at=30, refusals=LAUNCH_ATTEMPTS)
         action = publish(made, policy(3, 1), 31)
         assert [m.reason for m in action.roster.missing] == [NO_CAPACITY]
-        assert action.desired is None
+        assert action.request is None
         assert decide(made, policy(3, 1), 32) is None
 
     def test_a_launch_of_a_replacement_that_failed_once_may_be_tried_again(self):
@@ -341,7 +341,7 @@ class TestScale:
     def test_up_asks_for_more_and_takes_them_as_they_come(self):
         made = ready()
         action = publish(made, policy(5, 1), 20)
-        assert action.desired == 4 and action.roster.requested == 5
+        assert action.request == 5 and action.roster.requested == 5
         assert [m.reason for m in action.roster.missing] == ["it is being launched"] * 2
         made.group = group(2, 3, 4, 5, at=21)
         hear(made, 4, at=22)
@@ -352,7 +352,7 @@ class TestScale:
     def test_down_ends_the_highest_numbers(self):
         made = ready(4)
         action = publish(made, policy(2, 1), 20)
-        assert action.drop == ("i-3", "i-4") and action.desired == 1
+        assert action.drop == ("i-3", "i-4") and action.request == 2
         assert names(action) == {"i-1": "deeplearning-worker1", "i-2": "deeplearning-worker2"}
         assert action.roster.missing == () and action.roster.requested == 2
         assert set(action.roster.revoked) == {f"ssh-ed25519 AAAA{who}{n}" for who in ("host", "user") for n in (3, 4)}
@@ -360,4 +360,4 @@ class TestScale:
     def test_to_the_head_alone(self):
         action = decide(ready(), policy(1, 1), 20)
         assert isinstance(action, Publish)
-        assert len(action.roster.nodes) == 1 and action.desired == 0
+        assert len(action.roster.nodes) == 1 and action.request == 1

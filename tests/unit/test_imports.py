@@ -350,6 +350,14 @@ def test_contract_runner_launchers_and_command_line_do_not_ask_which_service_mak
     assert found == {"adopt", "emr_scripts", "template", "__init__"}
 
 
+def test_one_module_converts_between_nodes_and_workers() -> None:
+    """All others count nodes, the head included, or call it."""
+    converts = re.compile(r'(?:nodes|requested|instances|min|workers|s"\])\)* [-+] 1\b')
+    found = {module.name for module in modules() if module.part != "localcloud" and converts.search(module.text)}
+    # Each node has a link to each other one.
+    assert found == {"phalanx.node.workers_group", "phalanx.jobs.net_result"}
+
+
 def test_modules_say_what_they_are_for() -> None:
     assert [m.name for m in modules() if m.text.strip() and not m.docstring] == []
 

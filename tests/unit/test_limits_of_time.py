@@ -16,7 +16,7 @@ class Group:
 
     def __init__(self, idle_s=0, topic="", end=0.0, cleared=0.0):
         self.idle_s, self.topic, self.end, self.cleared = idle_s, topic, end, cleared
-        self.desired, self.mails = [], []
+        self.is_stopped, self.mails = False, []
 
     def settings(self, stack_id):
         assert stack_id == STACK
@@ -29,8 +29,8 @@ class Group:
     def lease_end(self):
         return self.end
 
-    def set_desired(self, number):
-        self.desired.append(number)
+    def stop(self):
+        self.is_stopped = True
 
     def publish(self, topic, subject, text):
         self.mails.append((topic, subject, text))
@@ -111,9 +111,9 @@ def test_an_unused_cluster_is_warned_and_then_stopped(head):
     assert limits.notice == ""
     limits.look(1400.0)
     assert "nobody has used the cluster for 22 min; in 8 min it stops" in limits.notice
-    assert not limits.agent.fleet.desired
+    assert not limits.agent.fleet.is_stopped
     limits.look(1901.0)
-    assert limits.agent.fleet.desired == [0] and limits.agent.own_group.desired == [0]
+    assert limits.agent.fleet.is_stopped and limits.agent.own_group.is_stopped
     assert "it stops. `phalanx up` starts it again" in limits.notice
 
 
@@ -124,7 +124,7 @@ def test_use_of_any_node_starts_the_time_anew(head, where):
     limits.look(1400.0)
     limits.used[where] = 1500.0
     limits.look(2000.0)
-    assert not limits.agent.fleet.desired
+    assert not limits.agent.fleet.is_stopped
     limits.look(2900.0)
     assert "in 7 min it stops" in limits.notice
 
@@ -132,19 +132,19 @@ def test_use_of_any_node_starts_the_time_anew(head, where):
 def test_a_cluster_that_is_not_ready_yet_is_not_idle(head):
     limits = head(idle_s=60, settled=False)
     limits.look(5000.0)
-    assert not limits.agent.fleet.desired
+    assert not limits.agent.fleet.is_stopped
 
 
 def test_without_limits_nothing_is_looked_at(head):
     limits = head()
     limits.look(1e9)
-    assert limits.notice == "" and not limits.agent.fleet.desired
+    assert limits.notice == "" and not limits.agent.fleet.is_stopped
 
 
 def test_a_head_that_has_just_started_is_not_idle(head):
     """`up` starts a stopped cluster again, whose head knows of no use yet."""
     limits = head(idle_s=60)
     limits.look(5000.0)
-    assert not limits.agent.fleet.desired
+    assert not limits.agent.fleet.is_stopped
     limits.look(5061.0)
-    assert limits.agent.fleet.desired == [0]
+    assert limits.agent.fleet.is_stopped

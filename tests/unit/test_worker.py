@@ -48,7 +48,7 @@ def a_worker(table: Table, head_address: str) -> Worker:
         settings=SimpleNamespace(file_system="fs-1", networks="10.0.0.0/16", patience=ON_AWS),
         describe=lambda: me,
         table=table,
-        workers=3,
+        nodes=4,
         head_address=head_address,
         report=lambda *_, **__: None,
     )

@@ -42,11 +42,11 @@ class AutoScaling:
     def keep_until(self, cluster: str, at_s: float) -> None:
         leases.keep_until(self._api, cluster, at_s)
 
-    def start_nodes(self, cluster: str, workers: int) -> None:
-        leases.start(self._api, cluster, workers)
+    def start_nodes(self, cluster: str, nodes: int) -> None:
+        leases.start(self._api, cluster, nodes)
 
-    def allow_workers(self, cluster: str, most: int) -> None:
-        leases.allow(self._api, cluster, most)
+    def allow_nodes(self, cluster: str, nodes: int) -> None:
+        leases.allow(self._api, cluster, nodes)
 
     def activities(self, group: str) -> list[ScalingActivity]:
         return activities.of(self._api, group, deleted=True)

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws.model import Running
+from phalanx.node.workers_group import workers_of
 from phalanx.spec.own_tags import KEEP_TAG
 
 if TYPE_CHECKING:
@@ -86,22 +87,22 @@ def end_at(api: Aws, cluster: str, at_s: float | None) -> None:
                 api.call("autoscaling", "put_scheduled_update_group_action", **of_group, StartTime=start, **_NOTHING)
 
 
-def allow(api: Aws, cluster: str, most: int) -> None:
-    """Let the workers' group have so many instances at most."""
+def allow(api: Aws, cluster: str, nodes: int) -> None:
+    """Let the cluster have so many nodes at most."""
+    most = workers_of(nodes)
     api.call("autoscaling", "update_auto_scaling_group", AutoScalingGroupName=f"{cluster}-{WORKERS}", MaxSize=most)
 
 
-def start(api: Aws, cluster: str, workers: int) -> None:
-    """Start the nodes of a stopped cluster: the head, and so many workers."""
-    sizes = {WORKERS: (workers, workers), HEAD: (1, 1)}
-    for role, (most, desired) in sizes.items():
+def start(api: Aws, cluster: str, nodes: int) -> None:
+    """Start so many nodes of a stopped cluster."""
+    for role, size in {WORKERS: workers_of(nodes), HEAD: 1}.items():
         api.call(
             "autoscaling",
             "update_auto_scaling_group",
             AutoScalingGroupName=f"{cluster}-{role}",
             MinSize=0,
-            MaxSize=most,
-            DesiredCapacity=desired,
+            MaxSize=size,
+            DesiredCapacity=size,
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from phalanx.node.workers_group import nodes_of
 from phalanx.spec.own_tags import CLUSTER_TAG
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ class StackState:
     @property
     def ready(self) -> bool:
         return self.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes the stack was requested with; `phalanx scale` changes no parameter."""
+        return nodes_of(int(self.parameters["Workers"]))
 
     @property
     def emr_cluster(self) -> str:
@@ -202,12 +208,12 @@ class Machines(Protocol):
         """Have a stopped cluster not removed before this time, in seconds since the epoch."""
         ...
 
-    def start_nodes(self, cluster: str, workers: int) -> None:
-        """Start the head and so many workers of a stopped cluster."""
+    def start_nodes(self, cluster: str, nodes: int) -> None:
+        """Start so many nodes of a stopped cluster."""
         ...
 
-    def allow_workers(self, cluster: str, most: int) -> None:
-        """Let the cluster have so many workers at most, where its service knows such a bound."""
+    def allow_nodes(self, cluster: str, nodes: int) -> None:
+        """Let the cluster have so many nodes at most, where its service knows such a bound."""
         ...
 
     def outdated(self, cluster: str) -> list[str]:

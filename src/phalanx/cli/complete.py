@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 from phalanx.cli.options import load_cluster
 from phalanx.errors import PhalanxError
 from phalanx.jobs.job import list_jobs
+from phalanx.node.workers_group import worker_numbers
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
@@ -25,7 +26,7 @@ def nodes(context: click.Context, _: click.Parameter, incomplete: str) -> list[C
     cluster = _cluster(context)
     if cluster is None:
         return []
-    workers = (f"worker{number}" for number in range(2, cluster.nodes + 1))
+    workers = (f"worker{number}" for number in worker_numbers(cluster.nodes))
     names = [("head", cluster.head_address), *((worker, "") for worker in workers)]
     return _matching(names, incomplete)
 

@@ -9,6 +9,7 @@ import click
 from phalanx.cli.console import note, say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.cluster import ssh_hosts
+from phalanx.node.workers_group import worker_numbers
 
 
 @click.command("ssh-config")
@@ -30,7 +31,10 @@ def command(name: str | None, file: Path | None, install: bool) -> None:
         click.echo(ssh_hosts.text(cluster), nl=False)
         return
     done = ssh_hosts.install(cluster)
-    say(f"ssh {cluster.name}" + "".join(f", ssh {cluster.name}-worker{n}" for n in range(2, min(cluster.nodes, 3) + 1)))
+    say(
+        f"ssh {cluster.name}"
+        + "".join(f", ssh {cluster.name}-worker{n}" for n in worker_numbers(min(cluster.nodes, 3)))
+    )
     if done.added:
         note(f"{done.config} has a new first line: {done.line}")
         note("To undo this, delete that line. `phalanx down` removes the cluster's part of what it includes.")

@@ -86,10 +86,9 @@ def settings(cloud: Aws, state: StackState) -> dict[str, Any]:
     No file describes an EMR cluster that phalanx did not make. Its record contains this in place of a file's keys.
     """
     given = state.parameters
-    known: dict[str, Any] = {"name": state.name, "cloud": cloud.name, "region": cloud.region}
+    known: dict[str, Any] = {"name": state.name, "cloud": cloud.name, "region": cloud.region, "nodes": state.nodes}
     known |= {field: given[parameter] for field, parameter in _TEXTS.items()}
     known |= {field: int(given[parameter]) for field, parameter in _NUMBERS.items()}
-    known["nodes"] = int(given["Workers"]) + 1
     if own := given.get("FileSystemId"):
         known["file_system"] = own
     if state.emr_cluster:

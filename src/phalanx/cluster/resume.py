@@ -46,7 +46,7 @@ class Resumption:
         """Yield nodes as they answer. Raises CloudError at the deadline."""
         node_timeout_s = float(self._state.parameters["NodeTimeout"])
         deadline = Deadline.after(node_timeout_s + _MORE_S, f"the nodes of {self._state.name} to start")
-        self._cloud.machines.start_nodes(self._state.name, self._before.requested - 1)
+        self._cloud.machines.start_nodes(self._state.name, self._before.requested)
         while True:
             roster = self._read()
             if roster.head.instance_id != self._before.head.instance_id:

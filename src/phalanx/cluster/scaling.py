@@ -1,6 +1,7 @@
 """Change the number of nodes: write the requested number into the roster table, from which the head takes it.
 
-How many workers there may be at most is the group's MaxSize. No node can change it: it goes with the user's rights.
+How many there may be at most is the MaxSize of the workers' group. No node can change it: it goes with the user's
+rights.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class Scaling:
             self.roster = self._read()
 
     def _allow(self) -> None:
-        self.cloud.machines.allow_workers(self.cluster.name, self.nodes - 1)
+        self.cloud.machines.allow_nodes(self.cluster.name, self.nodes)
 
     def _running(self) -> int:
         """Return how many nodes the cloud is to run, the head included. No maximum of an adopted cluster follows it."""

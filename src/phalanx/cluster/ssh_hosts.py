@@ -9,6 +9,7 @@ from phalanx.cluster.cluster_record import HEAD, Cluster
 from phalanx.cluster.ssh_config import joined
 from phalanx.errors import ClusterError
 from phalanx.node import files
+from phalanx.node.workers_group import worker_numbers
 from phalanx.state_files import state_directory, write_private
 
 HOSTS = "ssh_hosts"
@@ -34,7 +35,7 @@ def text(cluster: Cluster) -> str:
     options = _options(cluster)
     there = [line for line in options if not line.startswith("Proxy")]
     blocks = [_block([cluster.name, f"{cluster.name}-head", f"{cluster.name}-worker1"], _head(cluster, options))]
-    for number in range(2, max(cluster.nodes, int(cluster.spec.get("nodes", 0))) + 1):
+    for number in worker_numbers(max(cluster.nodes, int(cluster.spec.get("nodes", 0)))):
         name = f"deeplearning-worker{number}"
         own = [f"HostName {name}", f"HostKeyAlias {name}", f"ProxyJump {cluster.name}", *there]
         blocks.append(_block([f"{cluster.name}-worker{number}"], own))

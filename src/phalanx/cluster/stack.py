@@ -246,7 +246,7 @@ class Creation:
         """Before there is a roster: the head, once its agent speaks, and the workers that said hello to it."""
         progress = (tables.item(self.stack.cloud, table, "progress") if table else None) or {}
         self._watch.hear(progress)
-        requested = 1 + int(self.state.parameters["Workers"]) if self.state else 0
+        requested = self.state.nodes if self.state else 0
         for position, (instance_id, address) in enumerate(_workers(progress.get("answered", "[]")), 2):
             if self._is_new(instance_id):
                 yield NodeAnswered(instance_id, address, position, requested)

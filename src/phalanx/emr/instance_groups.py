@@ -81,14 +81,14 @@ class InstanceGroups:
             code="emr-ends-with-nodes",
         )
 
-    def start_nodes(self, cluster: str, workers: int) -> None:  # noqa: ARG002 - of the protocol
+    def start_nodes(self, cluster: str, nodes: int) -> None:  # noqa: ARG002 - of the protocol
         raise ClusterError(
             f"EMR can't start nodes of cluster {cluster} again",
             "`phalanx down`, then `phalanx up`.",
             code="emr-ends-with-nodes",
         )
 
-    def allow_workers(self, cluster: str, most: int) -> None:
+    def allow_nodes(self, cluster: str, nodes: int) -> None:
         """Do nothing: EMR's groups have no maximum."""
 
     def outdated(self, cluster: str) -> list[str]:  # noqa: ARG002 - of the protocol

@@ -16,6 +16,7 @@ from phalanx.emr.adopted_nodes import Nodes
 from phalanx.emr.adoption import job_role_of, unsuited
 from phalanx.errors import ClusterError
 from phalanx.node.roster import Node
+from phalanx.node.workers_group import workers_of
 from phalanx.template import userdata
 from phalanx.template.emr import adopted
 from phalanx.template.emr.adopted import Terms
@@ -43,9 +44,10 @@ class CoreGroup:
         if leaving:
             self._modify(EC2InstanceIdsToTerminate=[node.instance_id for node in leaving])
             return
-        if self._read()["RequestedInstanceCount"] < nodes - 1:
-            self._modify(InstanceCount=nodes - 1)
-        yield from self._running(nodes - 1)
+        workers = workers_of(nodes)
+        if self._read()["RequestedInstanceCount"] < workers:
+            self._modify(InstanceCount=workers)
+        yield from self._running(workers)
         found, known = look_up.find(self.cloud, self._id), {node.instance_id for node in members}
         new = [one for one in found.instances if one.instance_id not in known][: nodes - len(members)]
         if new:

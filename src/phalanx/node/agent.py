@@ -30,8 +30,8 @@ class Agent:
         # A head's progress until `settled` (node.progress): its step, and the workers that said hello, (id, address).
         self.step, self.settled = "", False
         self.answered: list[tuple[str, str]] = []
-        # How many workers poll the table: as many as the cluster was created with, then as in the newest roster.
-        self.workers = settings.workers
+        # How many nodes may poll the table: as many as the cluster was created with, then as in the newest roster.
+        self.nodes = settings.nodes
         # Of the head that was there when this worker was made.
         head = files.read(loader.HEAD)
         self.head_address = head and validate.address(head, settings.networks)

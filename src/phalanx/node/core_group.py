@@ -26,11 +26,11 @@ class Core(Fleet):
         super().__init__(aws, cluster)
         self._aws, self._cluster = aws, cluster
 
-    def set_desired(self, number: int) -> None:
-        """Request this many workers. EMR refuses a change while the cluster starts, with the number that it has."""
+    def _set_size(self, machines: int) -> None:
+        """Set the group's size. EMR refuses a change while the cluster starts, with the number that it has."""
         group = self._core()
-        if group and group["RequestedInstanceCount"] != number:
-            self._modify(group, InstanceCount=number)
+        if group and group["RequestedInstanceCount"] != machines:
+            self._modify(group, InstanceCount=machines)
 
     def terminate(self, instance_id: str, replaced: bool) -> None:
         """Terminate a worker, after which the group is smaller; request the same number again if it is `replaced`.
@@ -48,11 +48,11 @@ class Core(Fleet):
         """Read the group, its instances, and why EMR has given up to launch more."""
         group = self._core()
         if not group:
-            return Reading(0, (), ())
+            return Reading((), ())
         status = group["Status"]
         why = status.get("StateChangeReason", {}).get("Message") or f"EMR reports the group as {status['State']}"
         refusals = (Refusal(why, why),) if status["State"] in _GIVEN_UP else ()
-        return Reading(group["RequestedInstanceCount"], self._instances(group), refusals)
+        return Reading(self._instances(group), refusals)
 
     def lease_end(self) -> float:
         """Return 0: nothing ends the nodes of an EMR cluster at a time."""
@@ -90,7 +90,7 @@ class Core(Fleet):
 class Fixed(Core):
     """The core instance group of a user's own cluster, which is read and never changed."""
 
-    def set_desired(self, number: int) -> None:
+    def _set_size(self, machines: int) -> None:
         """Do nothing."""
 
     def terminate(self, instance_id: str, replaced: bool) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Optional, Union
+from typing import Optional, Sequence, Union
 
 from phalanx.node.roster import COMING, Missing, Node, Roster, worker_name, worker_number
 from phalanx.node.settings import ON_AWS
+from phalanx.node.workers_group import worker_numbers
 
 # Auto Scaling retries a failed launch by itself. These of its messages, which have no codes, are final:
 # quotas, what the zone or the image does not support, explicit denials, disk keys, and what does not exist
@@ -90,14 +91,14 @@ class State:
 class Publish:
     """Publish this roster.
 
-    `drop`: instances that will not be nodes; `lost`: those that Auto Scaling is to replace; `desired`: the number of
-    workers to request, None for no change.
+    `drop`: instances that will not be nodes; `lost`: those that Auto Scaling is to replace; `request`: the number of
+    nodes to request, None for no change.
     """
 
     roster: Roster
     drop: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
-    desired: Optional[int] = None
+    request: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -137,27 +138,26 @@ def decide(state: State, policy: Policy, now: float) -> Optional[Action]:
 
 def _gather(state: State, policy: Policy, now: float) -> Optional[Action]:
     """Publish the first roster when all nodes have answered, or no more can be expected."""
-    wanted = policy.nodes - 1
-    answered = _answered(state)
-    if len(answered) >= wanted:
-        return _first(state, policy, answered[:wanted], [], ())
+    ready = [state.me, *_answered(state)]
+    if len(ready) >= policy.nodes:
+        return _first(policy, ready[: policy.nodes], [], ())
     late = now - state.started_at > policy.node_timeout_s
     instances = state.group.instances if state.group else {}
     silent = [i for i in instances if i not in state.hellos and i not in state.failed]
     waiting = [i for i in silent if now - instances[i] <= policy.node_timeout_s]
     failed = [i for i in state.failed if state.group is None or i in instances]
-    unlaunched = max(0, wanted - len(answered) - len(silent) - len(failed))
+    unlaunched = max(0, policy.nodes - len(ready) - len(silent) - len(failed))
     hopeless = late or _given_up(state.group, policy, now)
     expected = len(waiting) + (0 if hopeless else unlaunched)
     reasons = [state.failed[i] for i in failed]
     reasons += [_mute(i, policy) for i in silent if i not in waiting]
     reasons += [_launch_reason(state.group, policy)] * (unlaunched if hopeless else 0)
-    if 1 + len(answered) + expected < policy.minimum:
-        return Fail(_verdict(1 + len(answered), policy, reasons))
+    if len(ready) + expected < policy.minimum:
+        return Fail(_verdict(len(ready), policy, reasons))
     if expected:
         return None
     dropped = tuple(i for i in instances if i in failed or i in silent)
-    return _first(state, policy, answered, reasons, dropped)
+    return _first(policy, ready, reasons, dropped)
 
 
 def _answered(state: State) -> list[Node]:
@@ -187,13 +187,12 @@ def _launch_reason(group: Optional[Group], policy: Policy) -> str:
     return f"Auto Scaling launched no instance for it in {policy.node_timeout_s:.0f} s"
 
 
-def _first(state: State, policy: Policy, workers: list[Node], reasons: list[str], drop: tuple[str, ...]) -> Publish:
-    nodes = tuple(n._replace(name=worker_name(i), head=i == 1) for i, n in enumerate([state.me, *workers], 1))
+def _first(policy: Policy, ready: list[Node], reasons: list[str], drop: tuple[str, ...]) -> Publish:
+    nodes = tuple(n._replace(name=worker_name(i), head=i == 1) for i, n in enumerate(ready, 1))
     # A person may have raised the group beyond the requested number, which limits how many can be missing.
-    shown = reasons[: policy.nodes - len(nodes)]
-    missing = tuple(Missing(worker_name(i), reason) for i, reason in enumerate(shown, len(nodes) + 1))
+    missing = tuple(Missing(name, reason) for name, reason in zip(_free(policy, nodes), reasons))  # noqa: B905
     roster = Roster(policy.cluster, 1, policy.nodes, policy.minimum, nodes, missing)
-    return Publish(roster, drop, desired=len(workers) if reasons else None)
+    return Publish(roster, drop, request=len(nodes) if reasons else None)
 
 
 def _revise(state: State, policy: Policy, roster: Roster, now: float) -> Optional[Publish]:
@@ -222,7 +221,7 @@ def _revise(state: State, policy: Policy, roster: Roster, now: float) -> Optiona
         return None
     changes = {"requested": policy.nodes, "revoked": revoked, **members_now}
     following = roster._replace(generation=roster.generation + 1, **changes)
-    return Publish(following, drop, lost, policy.nodes - 1 if rescaled else None)
+    return Publish(following, drop, lost, policy.nodes if rescaled else None)
 
 
 def _why_gone(state: State, policy: Policy, roster: Roster, node: Node, now: float) -> str:
@@ -295,10 +294,10 @@ def _missing(
     return tuple(Missing(n, why or known.get(n, COMING)) for n, why in zip(names, reasons))  # noqa: B905
 
 
-def _free(policy: Policy, nodes: list[Node]) -> list[str]:
+def _free(policy: Policy, nodes: Sequence[Node]) -> list[str]:
     """Return the workers' names that none of these nodes has, from below. The head's is never free."""
     taken = {n.name for n in nodes}
-    return [name for name in map(worker_name, range(2, policy.nodes + 1)) if name not in taken]
+    return [name for name in map(worker_name, worker_numbers(policy.nodes)) if name not in taken]
 
 
 def _join(state: State, policy: Policy, kept: list[Node], revoked: tuple[str, ...]) -> list[Node]:

@@ -17,6 +17,7 @@ from phalanx.node.disk import HOME
 from phalanx.node.limits import Limits
 from phalanx.node.roster import Node, Roster, worker_name
 from phalanx.node.services import ROSTERS, Reading
+from phalanx.node.workers_group import nodes_of
 
 _CHECK_FIRST_S = 1.0
 _CHECK_MOST_S = 10.0
@@ -39,7 +40,7 @@ class Head:
         self.agent = agent
         settings = agent.settings
         self.policy = Policy(
-            settings.cluster, settings.workers + 1, settings.min, settings.node_timeout_s, settings.patience.launch_s
+            settings.cluster, settings.nodes, settings.min, settings.node_timeout_s, settings.patience.launch_s
         )
         self.authority = trust.Authority(f"{agent.root}{HOME}/authority/key", settings.cluster, settings.networks)
         self.state = State(agent.describe(), time.monotonic())
@@ -54,9 +55,10 @@ class Head:
         self._newcomers: dict[str, Node] = {}
         self._known: set[str] = set()  # addresses whose hellos have arrived
         self._refused = 0
-        # Changes of the group that are due: instances to terminate, each with whether it is replaced, and the capacity.
+        # Changes of the group that are due: instances to terminate, each with whether it is replaced, and how
+        # many nodes to request.
         self._ending: deque[tuple[str, bool]] = deque()
-        self._desired: Optional[int] = None
+        self._request: Optional[int] = None
 
     def serve(self) -> None:
         """Manage the membership. Never returns."""
@@ -295,26 +297,26 @@ class Head:
             self.ear.announce(number)
 
     def _give_up(self, action: Publish) -> None:
-        """Have instances that are not nodes terminated, and the group's desired capacity set."""
+        """Have instances that are not nodes terminated, and another number of nodes requested."""
         for instance_id in (*action.drop, *action.lost):
             self._ending.append((instance_id, instance_id in action.lost))
             self.state.dropped.add(instance_id)
-        if action.desired is not None:
-            self._desired = action.desired
+        if action.request is not None:
+            self._request = action.request
         self._change_group()
 
     def _change_group(self) -> None:
         """Make the changes that are due. One that fails is made after the next reading, and stops no other for good."""
-        instances = len(self.state.group.instances) if self.state.group else 0
+        nodes = nodes_of(len(self.state.group.instances) if self.state.group else 0)
         while self._ending:
             if not self._done(lambda: self._terminate(*self._ending[0])):
                 self._ending.rotate(-1)
                 break
             self._ending.popleft()
         # Auto Scaling must not choose which instance ends: one that is to end may still be there.
-        desired = self._desired
-        if desired is not None and (not self._ending or instances <= desired):
-            self._desired = None if self._done(lambda: self.agent.fleet.set_desired(desired)) else desired
+        request = self._request
+        if request is not None and (not self._ending or nodes <= request):
+            self._request = None if self._done(lambda: self.agent.fleet.request(request)) else request
 
     def _terminate(self, instance_id: str, replaced: bool) -> None:
         """Terminate an instance, unless EC2 has ended it.
@@ -366,5 +368,5 @@ class Head:
 
 def raise_workers(agent: Agent) -> None:
     """Request all workers from Auto Scaling. Idempotent."""
-    if agent.settings.workers:
-        agent.fleet.set_desired(agent.settings.workers)
+    if agent.settings.nodes > 1:
+        agent.fleet.request(agent.settings.nodes)

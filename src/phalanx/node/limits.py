@@ -95,8 +95,8 @@ class Limits:
 
     def _stop(self) -> None:
         self.warn(f"nobody has used the cluster for {_minutes(self._idle_s)}: it stops. `phalanx up` starts it again.")
-        self.agent.fleet.set_desired(0)
-        self.agent.own_group.set_desired(0)
+        self.agent.fleet.stop()
+        self.agent.own_group.stop()
 
     def warn(self, text: str) -> None:
         """Show a warning on this node's terminals, hand it to the workers, and mail it to those who subscribed."""

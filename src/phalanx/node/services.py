@@ -9,6 +9,7 @@ import time
 from typing import Any, NamedTuple
 
 from phalanx.node.aws_client import Aws, AwsError
+from phalanx.node.workers_group import workers_of
 
 _TEN = {"MaxNumberOfMessages": 10, "MessageSystemAttributeNames": ["SenderId"]}
 
@@ -124,7 +125,6 @@ class Refusal(NamedTuple):
 class Reading(NamedTuple):
     """The workers' group at one moment. `instances`: ids of all that exist or are being launched."""
 
-    desired: int
     instances: tuple[str, ...]
     refusals: tuple[Refusal, ...]
 
@@ -145,9 +145,16 @@ class Fleet:
     def __init__(self, aws: Aws, group: str) -> None:
         self._aws, self._group = aws, group
 
-    def set_desired(self, number: int) -> None:
-        """Request this many workers, up to the group's MaxSize, which only the user may change."""
-        self._call("SetDesiredCapacity", AutoScalingGroupName=self._group, DesiredCapacity=number)
+    def request(self, nodes: int) -> None:
+        """Request so many nodes, the head included, up to the group's MaxSize, which only the user may change."""
+        self._set_size(workers_of(nodes))
+
+    def stop(self) -> None:
+        """End all machines of the group."""
+        self._set_size(0)
+
+    def _set_size(self, machines: int) -> None:
+        self._call("SetDesiredCapacity", AutoScalingGroupName=self._group, DesiredCapacity=machines)
 
     def take_address(self, allocation: str, instance_id: str) -> None:
         """Move the Elastic IP to an instance; its earlier holder loses it."""
@@ -174,7 +181,7 @@ class Fleet:
             if not i.findtext("{*}LifecycleState", "").startswith(("Terminat", "Detach"))
         ]
         desired = int(group.findtext(".//{*}DesiredCapacity") or 0)
-        return Reading(desired, tuple(instances), self._refusals() if len(instances) < desired else ())
+        return Reading(tuple(instances), self._refusals() if len(instances) < desired else ())
 
     def lease_end(self) -> float:
         """Return when a scheduled action lowers the group to 0 nodes, in seconds since the epoch; 0 if none does."""

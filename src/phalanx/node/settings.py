@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from phalanx.node.workers_group import nodes_of
+
 FORMAT = 1
 """The number of the settings' format."""
-_NUMBERS = ("workers", "min", "node_timeout_s", "slots")
+_NUMBERS = ("min", "node_timeout_s", "slots")
 
 
 class Patience(NamedTuple):
@@ -56,8 +58,8 @@ class Settings(NamedTuple):
     table: str
     log_group: str
     job_role: str
-    workers: int
-    """How many the cluster was created with; how many nodes are requested now is in the table's item `wish`."""
+    nodes: int
+    """How many the cluster was created with; how many are requested now is in the table's item `wish`."""
     min: int
     node_timeout_s: int
     shared: str
@@ -106,7 +108,7 @@ class Settings(NamedTuple):
         if number != FORMAT:
             raise ValueError(f"{number} is not the number of a format")
         values: dict[str, Any] = {name: given[name] for name in Settings._fields if name in given}
-        values.update({name: int(given[name]) for name in _NUMBERS})
+        values.update({name: int(given[name]) for name in _NUMBERS}, nodes=nodes_of(int(given["workers"])))
         return Settings(**{**values, "patience": Patience.of(given.get("patience", ""))})
 
     @property

@@ -79,12 +79,12 @@ class Worker:
             self._hello_at = now
             hello(self.agent, self.me)
         settled_s = _POLL_SETTLED_S if self.applied else _POLL_HEARD_S if beat.heard and not beat.unknown else 0.0
-        return poll_pause_s(now - self._began, self.agent.workers, settled_s)
+        return poll_pause_s(now - self._began, self.agent.nodes, settled_s)
 
     def spread_s(self) -> float:
         """Return a random pause after the head's announcement, which reaches all workers at the same moment."""
-        workers = self.agent.workers
-        return random.uniform(0, workers * (1 + _UNITS_PER_NODE * workers) / (_UNITS_PER_S * len(ROSTERS)))
+        nodes = self.agent.nodes
+        return random.uniform(0, nodes * (1 + _UNITS_PER_NODE * nodes) / (_UNITS_PER_S * len(ROSTERS)))
 
     def _poll(self) -> None:
         """Read from the table which node is the head, and the newest generation."""
@@ -132,7 +132,7 @@ def replace_lost_head(agent: Agent, known: dict[str, Any], beat: beats.Beat) -> 
     This node stands in the newest roster: a head that lives and does not hear it would have taken it out long ago, so
     that it is not this node which is cut off. A machine whose network answers in any way is left to EC2.
     """
-    if beat.unanswered < _GONE_AFTER or random.random() * agent.workers > _AT_ONCE or _answers(beat.head):
+    if beat.unanswered < _GONE_AFTER or random.random() * agent.nodes > _AT_ONCE or _answers(beat.head):
         return
     beat.unanswered = 0
     if agent.table.get("generation") == known:
@@ -151,13 +151,13 @@ def _answers(address: str) -> bool:
     return True
 
 
-def poll_pause_s(elapsed_s: float, workers: int, settled_s: float) -> float:
-    """Return the pause before the next poll: a third of the wait so far, longer the more workers there are.
+def poll_pause_s(elapsed_s: float, nodes: int, settled_s: float) -> float:
+    """Return the pause before the next poll: a third of the wait so far, longer the more nodes there are.
 
     The head announces generations by itself; this is for workers that it can't reach, or that don't know it yet. For
     the others it is `settled_s`, unless that is 0.
     """
-    least = max(_POLL_LEAST_S, workers / _READS_PER_S)
+    least = max(_POLL_LEAST_S, nodes / _READS_PER_S)
     pause = settled_s or min(max(least, elapsed_s / 3), max(least, _POLL_MOST_S))
     return pause * random.uniform(0.7, 1.3)
 
@@ -187,7 +187,7 @@ def follow(agent: Agent, me: Node, applied: int = 0) -> int:
         validate.certificate_line(papers["user_certificate"]),
     )
     contract.apply(roster, me.instance_id, agent.machine(), signed, agent.root)
-    agent.workers = len(roster.nodes) - 1
+    agent.nodes = len(roster.nodes)
     agent.report("ack", generation=roster.generation)
     agent.log.say(f"generation {roster.generation}: {len(roster.nodes)} nodes")
     return roster.generation

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from phalanx.counts import counted
 from phalanx.errors import SpecError
+from phalanx.node.workers_group import nodes_of, workers_of
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_limits import OWN_GROUP
 
@@ -48,7 +49,7 @@ def refuse_impossible(spec: ClusterSpec, reservation: Reservation | None) -> Non
         )
     _refuse_other(spec, reservation)
     _refuse_group(spec, reservation)
-    least = spec.min - 1 if spec.head else spec.min
+    least = workers_of(spec.min) if spec.head else spec.min
     if reservation.free < least:
         raise SpecError(
             f"capacity: {spec.reservation} has {counted(reservation.free, 'instance')} free, and at least {least} are "
@@ -62,7 +63,7 @@ def _nearest(spec: ClusterSpec, free: int) -> str:
     """Name the nearest cluster that a reservation with so many free instances can hold."""
     if not free:
         return "Wait until one of its instances ends, or name another reservation."
-    nodes = free + 1 if spec.head else free
+    nodes = nodes_of(free) if spec.head else free
     return f"The nearest that fits: `nodes: {nodes}` with `min: {nodes}`; or name another reservation."
 
 

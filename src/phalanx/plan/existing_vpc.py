@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.node.validate import NETWORKS
+from phalanx.node.workers_group import workers_of
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_storage import HEAD
 
@@ -191,7 +192,7 @@ def _of_private(found: ExistingVpc) -> Iterator[str]:
 def _of_addresses(spec: ClusterSpec, found: ExistingVpc, each: int, endpoints: int) -> Iterator[str]:
     needed = {found.head: 0, found.workers: endpoints}
     needed[found.head] += 1
-    needed[found.workers] += each * (spec.nodes - 1)
+    needed[found.workers] += each * workers_of(spec.nodes)
     needed[found.workers] += spec.storage != HEAD  # the mount target's
     for subnet, number in needed.items():
         if subnet.free < number:

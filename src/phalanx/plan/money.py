@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from phalanx.data import table
 from phalanx.errors import SpecError
+from phalanx.node.workers_group import workers_of
 from phalanx.plan import lustre_storage, private_access
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.makers import maker_of
@@ -180,7 +181,7 @@ def spot_usd_per_hour(spec: ClusterSpec, nodes: int, prices: Prices, endpoints: 
     node = prices.of(spec.type)
     if worker is None or on_demand is None or node is None:
         return None
-    return round(on_demand - (nodes - 1) * (node - worker), 4)
+    return round(on_demand - workers_of(nodes) * (node - worker), 4)
 
 
 def limits(

@@ -9,6 +9,7 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import SpecError
+from phalanx.node.workers_group import workers_of
 from phalanx.plan import lustre_storage, vpc_endpoints
 from phalanx.plan.capacity import ON_DEMAND, SPOT, bought
 from phalanx.plan.existing_vpc import ExistingVpc
@@ -62,7 +63,7 @@ def of(spec: ClusterSpec, vcpus: int, head_vcpus: int | None = None, vpc: Existi
             first = of_head if bought(spec, "head") == way and head in row["families"] else 0
             each = vcpus if bought(spec, "worker") == way and _family(spec.type) in row["families"] else 0
             if first or (each and spec.nodes > 1):
-                whole, least = (first + (number - 1) * each for number in (spec.nodes, spec.min))
+                whole, least = (first + workers_of(number) * each for number in (spec.nodes, spec.min))
                 rows.append((row, "nodes", "vCPU", whole, least, each))
     network = _of_network(spec, vpc)
     rows += [(row, "", row["unit"], taken, taken, 0) for row, taken in network if taken]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from phalanx.errors import SpecError
+from phalanx.node.workers_group import workers_of
 from phalanx.spec.spec import ClusterSpec
 
 DEFAULT = "10.0.0.0/16"
@@ -56,7 +57,8 @@ def _block(cidr: str, prefix: int, number: int) -> str:
 
 def refuse_too_small(spec: ClusterSpec, cidr: str, each: int, endpoints: int = 0) -> None:
     """Raise SpecError if the workers, with so many addresses each, do not fit into the private subnet."""
-    needed, places = each * (spec.nodes - 1), new(cidr, endpoints).places
+    workers = workers_of(spec.nodes)
+    needed, places = each * workers, new(cidr, endpoints).places
     if needed <= places:
         return
     able = (
@@ -64,7 +66,7 @@ def refuse_too_small(spec: ClusterSpec, cidr: str, each: int, endpoints: int = 0
     )
     prefix = next(able, None)
     raise SpecError(
-        f"network: {cidr} has {places} addresses for workers, and {spec.nodes - 1} workers need {needed}",
+        f"network: {cidr} has {places} addresses for workers, and {workers} workers need {needed}",
         f"Write a network of /{prefix} or larger." if prefix else f"At most {places // each} workers fit.",
         code="network-too-small",
     )

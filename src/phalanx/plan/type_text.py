@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.counts import counted
+from phalanx.node.workers_group import workers_of
 from phalanx.plan.plan import Plan
 from phalanx.spec.cloud_names import is_local
 
 
 def nodes(plan: Plan) -> str:
     """Describe how many nodes there are of which type."""
-    workers = plan.spec.nodes - 1
+    workers = workers_of(plan.spec.nodes)
     if plan.spec.head:
         return f"1 × {plan.spec.head['type']}: the head, which does not train; {workers} × {plan.spec.type}: workers"
     return (

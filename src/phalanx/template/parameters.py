@@ -6,6 +6,7 @@ from typing import Any
 
 from troposphere import Equals, Not, Parameter, Ref, Template
 
+from phalanx.node.workers_group import workers_of
 from phalanx.plan.machine_images import is_ami
 from phalanx.plan.plan import Plan
 from phalanx.spec.makers import maker_of
@@ -96,7 +97,7 @@ def metadata(template: Template, plan: Plan) -> dict[str, Any]:
 
 def _sizes(plan: Plan) -> dict[str, dict[str, Any]]:
     return {
-        "Workers": _number(plan.spec.nodes - 1, 0, MOST_NODES - 1, "Workers beside the head."),
+        "Workers": _number(workers_of(plan.spec.nodes), 0, workers_of(MOST_NODES), "Workers beside the head."),
         "MinNodes": _number(
             plan.spec.min, 1, MOST_NODES, "With fewer nodes, the head included, the stack is rolled back."
         ),

@@ -36,6 +36,7 @@ STAGE_1 = (
     "__main__",
     "loader",
     "settings",
+    "workers_group",
     "sigv4",
     "wire",
     "metadata",

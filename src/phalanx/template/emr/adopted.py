@@ -13,6 +13,7 @@ from troposphere import Output, Parameter, Ref, Template, cloudformation, iam
 
 from phalanx import __version__
 from phalanx.node.settings import FORMAT
+from phalanx.node.workers_group import workers_of
 from phalanx.template import access, rendezvous, storage, userdata
 from phalanx.template.emr import bootstrap_action
 from phalanx.template.emr.emr_cluster import EmrCluster, Instance
@@ -65,7 +66,7 @@ def _parameters(terms: Terms) -> dict[str, str]:
         "InstanceType": found.type,
         "HeadType": found.master_type,
         "Image": found.image,
-        "Workers": str(len(found.instances) - 1),
+        "Workers": str(workers_of(len(found.instances))),
         "MinNodes": str(terms.least),
         "NodeTimeout": str(terms.node_timeout_s),
         "SharedDirectory": terms.shared,
@@ -121,7 +122,7 @@ def boot(terms: Terms, instance: Instance, stack_id: str, domain: str, made: dic
         "table": made["RosterTable"],
         "log_group": made["LogGroup"],
         "job_role": job_role,
-        "workers": str(len(found.instances) - 1),
+        "workers": str(workers_of(len(found.instances))),
         "min": str(terms.least),
         "node_timeout_s": str(terms.node_timeout_s),
         "slots": "0" if trains else "-1",
