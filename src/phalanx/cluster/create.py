@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 
-from phalanx.aws import stacks
+from phalanx import template
+from phalanx.aws import s3_objects, stacks
 from phalanx.aws.model import StackState
 from phalanx.cluster import failed_creation, keys, rivals, shortage
+from phalanx.cluster.large_document import send
 from phalanx.cluster.note import Note
-from phalanx.cluster.stack import Creation, Progress, Stack, deploy
+from phalanx.cluster.stack import Creation, Progress, Stack
 from phalanx.cluster.target import Target, require_key
 from phalanx.errors import CloudError, NoCapacity, PhalanxError, StackFailed
+from phalanx.objects.sent_document import InBucket
 from phalanx.plan.plan import Plan
 from phalanx.plan.plan_text import installed_at_boot, warnings
 
@@ -73,25 +77,30 @@ def _create_from(target: Target, plan: Plan) -> Attempt:
 
 
 def _deploy(target: Target, plan: Plan) -> Generator[Note, None, Stack]:
-    """Create the stack, or follow it if another `up` has just created it."""
+    """Request the stack, or follow it if another `up` has just created it."""
+    cloud, spec = target.cloud, plan.spec
+    document, parameters = template.request(plan)
+    if plan.limits.lease_s:
+        parameters["LeaseEnd"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + plan.limits.lease_s))
 
-    def begins() -> None:
+    def ask(sent: str | InBucket) -> Stack:
+        for url, text in template.uploads(plan).items():
+            s3_objects.put(cloud, url, text)
         target.may_be_requested = True
-
-    def begun(stack: Stack) -> None:
-        target.stack = stack
+        target.stack = Stack(cloud, spec.name, stacks.create(cloud, spec.name, sent, parameters, spec.tags))
+        return target.stack
 
     try:
-        return (yield from deploy(target.cloud, plan, begins, begun))
+        return (yield from send(cloud, spec, document, ask))
     except StackFailed:
         raise  # of another document than this one: never to be followed
     except CloudError:
-        found = stacks.describe(target.cloud, target.spec.name)
+        found = stacks.describe(cloud, spec.name)
         if found is None or not found.creating or not found.ours:
             raise
         require_key(found)
         target.refuse_changes(found)
-        return Stack(target.cloud, found.name, found.stack_id)
+        return Stack(cloud, found.name, found.stack_id)
 
 
 def _follow(target: Target, stack: Stack) -> Attempt:

@@ -1,27 +1,23 @@
-"""A CloudFormation stack: create it, follow it, and explain its failure."""
+"""A CloudFormation stack: follow its creation, and explain its failure."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from phalanx.aws import log_groups, s3_objects, stacks, tables
+from phalanx.aws import log_groups, stacks, tables
 from phalanx.aws.model import StackEvent, StackState
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.head_watch import HeadWatch
-from phalanx.cluster.large_document import send
-from phalanx.cluster.note import Note
 from phalanx.errors import CloudError, NewerFormat
 from phalanx.node import validate
 from phalanx.node.roster import Roster
-from phalanx.objects.sent_document import InBucket
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
-    from phalanx.plan.plan import Plan
 
 # Longer than CloudFormation tries to create a stack and takes to roll everything back.
 UP_DEADLINE_S = 120 * 60.0
@@ -111,28 +107,6 @@ class Stack:
     cloud: Aws
     name: str
     stack_id: str
-
-
-def deploy(
-    cloud: Aws, plan: Plan, begins: Callable[[], object], begun: Callable[[Stack], object]
-) -> Generator[Note, None, Stack]:
-    """Start creating the stack of a plan; call `begins` before the request, and `begun` at once after its answer."""
-    from phalanx.template import request, uploads
-
-    spec = plan.spec
-    document, parameters = request(plan)
-    if plan.limits.lease_s:
-        parameters["LeaseEnd"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + plan.limits.lease_s))
-
-    def create(template: str | InBucket) -> Stack:
-        for url, text in uploads(plan).items():
-            s3_objects.put(cloud, url, text)
-        begins()
-        stack = Stack(cloud, spec.name, stacks.create(cloud, spec.name, template, parameters, spec.tags))
-        begun(stack)
-        return stack
-
-    return (yield from send(cloud, spec, document, create))
 
 
 class Follower:
