@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 from phalanx.version import __version__
 
 TYPE_CHECKING = False  # Importing typing would take most of the time of a short command.
@@ -123,8 +125,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'phalanx' has no attribute '{name}'")
-    import importlib  # here, because `import phalanx` alone does not need it
-
     value = getattr(importlib.import_module(_PUBLIC[name]), name)
     globals()[name] = value
     return value

@@ -6,15 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phalanx.aws import tables
-from phalanx.aws.auto_scaling import AutoScaling
-from phalanx.aws.aws_account import Account
 from phalanx.cluster import diagnosis
 from phalanx.cluster.stack import read_roster
-from phalanx.emr.instance_groups import InstanceGroups
 from phalanx.errors import ClusterError, SpecError
 from phalanx.local import endpoint
 from phalanx.spec.cloud_names import CLOUDS, is_local
-from phalanx.spec.makers import EMR, maker_of
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
@@ -26,26 +22,9 @@ if TYPE_CHECKING:
 def connect(name: str, region: str) -> Aws:
     """Return the cloud of this name. Connects to nothing yet and starts nothing."""
     _require_known(name)
-    aws = _here(name, region) if is_local(name) else _account(name, region)
-    aws.machines = InstanceGroups(aws) if maker_of(name) is EMR else AutoScaling(aws)
-    return aws
+    from phalanx import clouds  # here: it loads botocore
 
-
-def _account(name: str, region: str) -> Aws:
-    from phalanx.aws.aws import Aws  # here: it loads botocore
-
-    aws = Aws(region, name)
-    aws.site = Account(aws)
-    return aws
-
-
-def _here(name: str, region: str) -> Aws:
-    from phalanx.local.local_aws import LocalAws  # here: it loads botocore
-    from phalanx.local.this_machine import ThisMachine  # here: it loads YAML, which a job's commands do not need
-
-    aws = LocalAws(region, name)
-    aws.site = ThisMachine(aws)
-    return aws
+    return clouds.of(name, region)
 
 
 def begin(name: str) -> None:

@@ -229,7 +229,7 @@ class TestPackages:
         assert packages.lacking(path, str(tmp_path)) == wanted
 
     def test_an_image_that_has_all_of_it_gets_nothing(self, tmp_path):
-        libraries = [f"usr/lib/x86_64-linux-gnu/{name}" for name in ("libgomp.so.1", "libquadmath.so.0")]
+        libraries = [f"usr/lib/{os.uname().machine}-linux-gnu/{name}" for name in ("libgomp.so.1", "libquadmath.so.0")]
         path = self.image(tmp_path, "sbin/mount.efs", "opt/mpi/bin/mpiexec", *libraries)
         assert packages.lacking(path, str(tmp_path)) == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from phalanx.aws import activities, heads, leases
+from phalanx.aws import activities, heads, leases, metering
 from phalanx.aws.model import Heads, Resource, Running, ScalingActivity
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ class AutoScaling:
         return leases.running(self._api, cluster)
 
     def use(self, cluster: str, file_system: str, now_s: float) -> Use:
-        from phalanx.aws import metering
-
         return metering.use(self._api, cluster, file_system, now_s)
 
     def outdated(self, cluster: str) -> list[str]:

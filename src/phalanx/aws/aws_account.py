@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import price_list
+from phalanx.aws import buckets, price_list, private_buckets
 from phalanx.aws.model import SshRoute
 from phalanx.errors import CloudError
 from phalanx.ssh import session_manager
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 
 class Account:
-    """See `phalanx.aws.model.Site`. What needs the models of specs, which are slow to import, is imported late."""
+    """See `phalanx.aws.model.Site`."""
 
     def __init__(self, aws: Aws) -> None:
         self.aws = aws
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
-        from phalanx.aws import lookups
+        from phalanx.aws import lookups  # here, because few commands need what it imports of plan/
 
         return lookups.facts(self.aws, spec, ssh_public_key)
 
     def promised_bit_s(self, instance_type: str) -> float | None:
-        from phalanx.aws import lookups
+        from phalanx.aws import lookups  # here, because few commands need what it imports of plan/
 
         return lookups.promised_bit_s(self.aws, instance_type)
 
     def image(self, parameter: str) -> Image | None:
-        from phalanx.aws import lookups
+        from phalanx.aws import lookups  # here, because few commands need what it imports of plan/
 
         return lookups.image(self.aws, parameter)
 
@@ -46,14 +46,10 @@ class Account:
         return price_list.ask(self.aws, types, spot_in)
 
     def require_bucket(self, bucket: str, make: bool = False) -> None:  # noqa: ARG002 - the protocol's signature
-        from phalanx.aws import buckets
-
         for code, reason in buckets.refusals(self.aws, bucket):
             raise CloudError(reason, "`aws s3 ls` lists your buckets.", code=code)
 
     def require_private_bucket(self, bucket: str) -> PrivateBucket:
-        from phalanx.aws import private_buckets
-
         return private_buckets.require(self.aws, bucket)
 
     def ssh_route(self, by_session: bool = False) -> SshRoute:

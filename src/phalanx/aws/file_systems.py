@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import tags
 from phalanx.errors import SpecError
+from phalanx.plan.mount_targets import MountTarget
 
-# Imported where it is called, because `down` needs no spec.
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
-    from phalanx.plan.mount_targets import MountTarget
 
 
 def kept(api: Aws, cluster: str) -> str:
@@ -29,8 +28,6 @@ def mount_targets(api: Aws, file_system: str, cluster: str) -> tuple[MountTarget
 
     With its own as the user's, an update of the stack would remove it.
     """
-    from phalanx.plan.mount_targets import MountTarget
-
     answer = api.exists("efs", "describe_file_systems", FileSystemId=file_system)
     if not answer or not answer["FileSystems"]:
         raise SpecError(

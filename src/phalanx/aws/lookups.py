@@ -18,6 +18,7 @@ from phalanx.aws import (
 )
 from phalanx.aws.policies import require_policies
 from phalanx.errors import CloudError, Mistakes, SpecError
+from phalanx.jobs.environments import recipe_names
 from phalanx.plan import each_type, money, network_cards, quotas
 from phalanx.plan.capacity import SPOT, Reservation
 from phalanx.plan.existing_vpc import ExistingVpc
@@ -263,8 +264,6 @@ def _newest_of_recipe(api: Aws, name: str, architecture: str) -> str:
 
 
 def _without_image(api: Aws, name: str, versions: list[str]) -> SpecError:
-    from phalanx.jobs.environments import recipe_names
-
     recipe = name.partition("@")[0]
     if recipe not in recipe_names() and not versions:
         return SpecError(

@@ -9,11 +9,11 @@ from phalanx.aws import tags
 from phalanx.aws.refusals import code
 from phalanx.data import table
 from phalanx.errors import CloudError, SpecError
+from phalanx.plan import lustre_storage
+from phalanx.plan.lustre_storage import LustreFileSystem
 
-# Imported where it is called, because `down` needs none of it, and no spec.
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
-    from phalanx.plan.lustre_storage import LustreFileSystem
 
 
 def describe(api: Aws, file_system: str) -> dict[str, Any] | None:
@@ -31,8 +31,6 @@ def tagged(api: Aws) -> Iterator[tuple[dict[str, Any], str]]:
 
 def find(api: Aws, file_system: str) -> LustreFileSystem:
     """Return the file system that a spec names. Raises SpecError."""
-    from phalanx.plan.lustre_storage import LustreFileSystem
-
     found = describe(api, file_system)
     if not found or found["FileSystemType"] != "LUSTRE":
         raise SpecError(
@@ -61,8 +59,6 @@ def delete(api: Aws, file_system: str) -> str:
 
 def usd_per_hour(api: Aws, cluster: str, file_system: str) -> float:
     """Return what a file system costs; 0 for one that the cluster did not make."""
-    from phalanx.plan import lustre_storage
-
     found = describe(api, file_system)
     if not found or tags.cluster_of(found) != cluster:
         return 0.0

@@ -12,10 +12,10 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from phalanx.errors import CloudError
+from phalanx.plan.money import Prices
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
-    from phalanx.plan.money import Prices
 
 _ELSEWHERE = {
     "cn-": "AWS's price list in China has prices in yuan",
@@ -38,9 +38,6 @@ _AMOUNT = re.compile(r"\d{1,6}(\.\d{1,10})?")
 
 def ask(api: Aws, types: Collection[str], spot_in: str = "") -> Prices:
     """Return what nodes of these types cost in the cloud's region; the table's prices, and why, if AWS does not say."""
-    # Here, because every command imports this module, and specs are slow to import.
-    from phalanx.plan.money import Prices
-
     spot = _spot(api, types, spot_in) if spot_in else {}
     reason = next((why for prefix, why in _ELSEWHERE.items() if api.region.startswith(prefix)), "")
     if reason:

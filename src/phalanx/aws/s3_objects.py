@@ -30,7 +30,7 @@ def as_template(api: Aws, template: str | InBucket) -> dict[str, str]:
     """
     if isinstance(template, str):
         return {"TemplateBody": template}
-    from phalanx.aws import domains
+    from phalanx.aws import domains  # here: it loads botocore
 
     endpoint = api.endpoint_url() or f"https://s3.{api.region}.{domains.of(api.region)}"
     return {"TemplateURL": f"{endpoint}/{template.url.removeprefix(_SCHEME)}"}

@@ -229,9 +229,7 @@ def _of_another_tool(option: str, context: click.Context) -> str:
 
 
 def _print_traceback(error: Exception) -> None:
-    import traceback  # here, because few commands fail
-
-    traceback.print_exception(error)
+    sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _report(error: PhalanxError, context: click.Context | None) -> int:

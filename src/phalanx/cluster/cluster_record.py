@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from phalanx.errors import ClusterError, NewerFormat, PhalanxError
+from phalanx.node import validate
 from phalanx.ssh.remote import Remote, close_all
 from phalanx.state_files import cluster_directory, known, write_private
 
@@ -92,8 +95,6 @@ class Cluster:
     @classmethod
     def load(cls, name: str | None = None) -> Cluster:
         """Load the named cluster, or the only one that this machine knows. Raises ClusterError, NewerFormat."""
-        from phalanx.node import validate
-
         path = cluster_directory(name or _only_known()) / "cluster.json"
         try:
             record = json.loads(path.read_text())
@@ -147,8 +148,6 @@ class Cluster:
         close_all(self.ssh_config)
         logs = self.directory / BOOT_LOGS
         if not (keep_logs and logs.exists()):
-            import shutil  # here, as the imports below, because `run` does not need it
-
             shutil.rmtree(self.directory, ignore_errors=True)
             return
         for path in self.directory.iterdir():
@@ -219,8 +218,6 @@ class Cluster:
 
     def _remembered(self, node: str, user: str) -> Remote | None:
         """Return the node as it was when this machine last read the roster."""
-        from phalanx.node import validate
-
         try:
             roster = validate.roster((self.directory / _ROSTER).read_text(), validate.NETWORKS)
             return self.remote_to(self._find(roster, node), user)
@@ -249,8 +246,6 @@ def _only_known() -> str:
 
 def _unknown(name: str) -> ClusterError:
     names = known()
-    import difflib
-
     near = difflib.get_close_matches(name, names, 1)
     if near:
         return ClusterError(

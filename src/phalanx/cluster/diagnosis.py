@@ -35,8 +35,7 @@ def repair(cluster: Cluster, error: ClusterError) -> bool:
 
 
 def _follow_head(cluster: Cluster) -> bool:
-    # Here, because it needs the reader of YAML, and most failures have other causes.
-    from phalanx.cluster.ready import follow_head
+    from phalanx.cluster.ready import follow_head  # here, because most failures have other causes
 
     return follow_head(cluster.aws(), cluster)
 

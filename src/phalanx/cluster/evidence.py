@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from phalanx import state_files
-from phalanx.aws import log_groups, stacks, tables
+from phalanx.aws import log_groups, stacks, tables, vpcs
 from phalanx.aws.inventory import drift, foreign
 from phalanx.aws.model import ScalingActivity, StackEvent, StackState
 from phalanx.cluster import cluster_record as store
@@ -96,8 +96,6 @@ def _without_any(cloud: Aws, state: StackState, gone: Sequence[str]) -> tuple[st
     """Return those that neither the user's VPC has nor, before it was rolled back, the stack had made."""
     given = state.parameters
     subnets = tuple(given[name] for name in ("HeadSubnet", "PrivateSubnet") if name in given)
-    from phalanx.aws import vpcs  # here, because it needs the models of specs, which are slow to import
-
     present = vpcs.services(cloud, given["Vpc"], subnets) if subnets else None
     return () if present is None else tuple(one for one in NEEDED if one not in (*present, *gone))
 

@@ -10,6 +10,8 @@ from phalanx.aws import s3_objects
 from phalanx.cluster.note import Note
 from phalanx.errors import CloudError, PhalanxError
 from phalanx.objects.sent_document import InBucket
+from phalanx.spec.spec_bucket import FOLDER
+from phalanx.template import is_large
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
@@ -26,9 +28,6 @@ def send(
 
     Raises SpecError if the bucket does not suit.
     """
-    from phalanx.spec.spec_bucket import FOLDER
-    from phalanx.template import is_large
-
     if spec.bucket is None or not is_large(document):
         return request(document)
     bucket = cloud.site.require_private_bucket(spec.bucket)

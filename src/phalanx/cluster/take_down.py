@@ -18,6 +18,8 @@ from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Leftovers, RoleFreed, Stack, require_ours
 from phalanx.counts import counted
 from phalanx.errors import CloudError, CloudUnreachable, ClusterError, PhalanxError
+from phalanx.spec import spec_lustre
+from phalanx.spec.spec_storage import HEAD
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
@@ -173,8 +175,6 @@ class TakeDown:
 
     def _let_go_of_the_head(self, state: StackState) -> None:
         """Ask about data on the head's own disk, which end with it. Raises ClusterError unless they may."""
-        from phalanx.spec.spec_storage import HEAD  # here, because most of `down` needs no rules of the spec
-
         if state.status.startswith("DELETE_"):
             return  # an earlier `down` has asked
         record, running = self._record(), self.cloud.machines.running(state.name)
@@ -236,8 +236,6 @@ def _described(lines: list[str], shared: str) -> str:
 
 def _imported(spec: Mapping[str, Any]) -> list[str]:
     """Return the directories whose files FSx imports from S3, and where jobs can't write."""
-    from phalanx.spec import spec_lustre  # here, as above
-
     linked = spec_lustre.linked(spec.get("lustre"), spec.get("data"))
     return [place.name for place in linked if not place.is_writable]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from phalanx import template
 from phalanx.aws import change_sets, policies, stacks
 from phalanx.aws.model import ChangeSet, StackChange, StackEvent, StackState
 from phalanx.cluster.deletion import REMOVAL_ROLE
@@ -15,6 +16,7 @@ from phalanx.cluster.stack import UP_DEADLINE_S, Deadline, Follower, Stack, desc
 from phalanx.errors import ClusterError, SpecError, StackFailed
 from phalanx.plan.machine_images import is_ami
 from phalanx.plan.plan import Facts, Plan, known_sizes, make_plan
+from phalanx.spec import spec_lustre
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_storage import EFS
 
@@ -74,8 +76,6 @@ def refuse_fixed(found: StackState, settings: Settings) -> None:
 
 def _refuse_other_lustre(found: StackState, settings: Settings) -> None:
     """Raise ClusterError for what FSx can't change of a file system that is there."""
-    from phalanx.spec import spec_lustre  # here, because few clusters have one
-
     wrong = spec_lustre.cannot_become(*cast("tuple[Any, Any]", settings["lustre"]))
     if wrong:
         raise ClusterError(
@@ -109,11 +109,9 @@ class Update:
         """Have the stack compared with the file; None if nothing of it differs."""
         if self._settings.keys() <= WITHOUT_STACK:
             return None
-        from phalanx.template import agent_version, request
-
-        self._refuse_other_agent(agent_version())
+        self._refuse_other_agent(template.agent_version())
         plan = self._plan()
-        document, parameters = request(plan)
+        document, parameters = template.request(plan)
         kept = [name for name in _KEPT if name in self._found.parameters]
         sent = {name: value for name, value in parameters.items() if name not in kept}
         return (
@@ -121,7 +119,7 @@ class Update:
                 self._cloud,
                 plan.spec,
                 document,
-                lambda template: change_sets.review(self._cloud, self._found, template, sent, kept, plan.spec.tags),
+                lambda source: change_sets.review(self._cloud, self._found, source, sent, kept, plan.spec.tags),
             )
         )
 

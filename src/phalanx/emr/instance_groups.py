@@ -8,12 +8,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import stacks, tags
+from phalanx.aws.metering import stored_gib
 from phalanx.aws.model import Heads, Resource, Running, ScalingActivity
+from phalanx.emr import checks
 from phalanx.errors import ClusterError
+from phalanx.plan.money import Use
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
-    from phalanx.plan.money import Use
     from phalanx.spec.spec import ClusterSpec
 
 RESOURCE = "EmrCluster"
@@ -39,8 +41,6 @@ class InstanceGroups:
         self._api = api
 
     def require(self, spec: ClusterSpec) -> tuple[str, str]:
-        from phalanx.emr import checks  # here, because the models of specs are slow to import
-
         return checks.require(self._api, spec)
 
     def running(self, cluster: str) -> Running | None:
@@ -55,9 +55,6 @@ class InstanceGroups:
         return Running(sum(group["RequestedInstanceCount"] for group in groups), stopped=False, end_s=None)
 
     def use(self, cluster: str, file_system: str, now_s: float) -> Use:
-        from phalanx.aws.metering import stored_gib
-        from phalanx.plan.money import Use
-
         known = self._cluster(cluster)
         hours, counts = {"MASTER": 0.0, "CORE": 0.0}, {"MASTER": 0, "CORE": 0}
         for kind in hours if known else ():

@@ -16,6 +16,11 @@ from phalanx.jobs.requirements_file import collect
 from phalanx.runner.environments.interpreters import allows
 from phalanx.runner.files.job_record import Environment
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pyright: ignore[reportMissingImports]
+
 REQUIREMENTS = "requirements.txt"
 _RECIPES = Path(__file__).parents[1] / "recipes"
 _BEFORE = "before.txt"
@@ -130,10 +135,6 @@ def _on_top(base: Environment, listed: Environment) -> Environment:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib  # pyright: ignore[reportMissingImports]
     with path.open("rb") as file:
         return tomllib.load(file)
 

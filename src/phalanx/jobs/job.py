@@ -13,20 +13,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from phalanx.code.bundle import SendProgress
 from phalanx.errors import ClusterError, ClusterGone, JobError, SharedSilent
 from phalanx.jobs import toolbox
 from phalanx.jobs.halting import halt
 from phalanx.jobs.head_command import HeadCommand, error_tail
 from phalanx.jobs.job_model import JobSpec, status_in, status_of
 from phalanx.jobs.job_output import FollowDecoder, OutputLine
+from phalanx.jobs.submission import Submission
 from phalanx.runner.checked import UNAVAILABLE
 from phalanx.runner.files.job_status import JobState, JobStatus, NodeVerdict
 from phalanx.runner.files.schema import LONGEST_GRACE_S
+from phalanx.runner.process import PreparedJob, RefusedError, planned
 from phalanx.ssh.remote import Remote
 from phalanx.waits import waiting
 
 if TYPE_CHECKING:
-    from phalanx.code.bundle import SendProgress
     from phalanx.node.roster import Roster
     from phalanx.runner.process import Launcher, Process
 
@@ -85,8 +87,6 @@ def submit(
     job = Job(cluster, _new_id())
     connection = _begin(job, cluster, spec, detach)
     try:
-        from phalanx.jobs.submission import Submission
-
         submission = Submission(spec, progress or (lambda _: None))
         with waiting("the head to accept the job"):
             connection = _with_runner(connection, job, cluster, spec, detach)
@@ -111,8 +111,6 @@ def submit(
 def _report_sharing(shares: str, spec: JobSpec, progress: Callable[[SendProgress], None] | None) -> None:
     """Report that a detached job has no slots to itself."""
     if shares and progress:
-        from phalanx.code.bundle import SendProgress
-
         progress(SendProgress(0, 0, 0, f"the job {'waits for' if spec.wait else 'runs on'} {shares}"))
 
 
@@ -144,9 +142,6 @@ def _with_runner(connection: HeadCommand, job: Job, cluster: ClusterAccess, spec
 
 def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Process]:
     """Return what `submit` would start on this roster, without the job's id and port. Raises JobError for a misfit."""
-    # Here, because only a dry run needs them.
-    from phalanx.runner.process import PreparedJob, RefusedError, planned
-
     try:
         return planned(launcher, PreparedJob.of(replace(spec, id="JOB"), f"{JOBS}/JOB"), roster)
     except RefusedError as error:

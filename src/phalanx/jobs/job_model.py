@@ -13,6 +13,7 @@ from phalanx.node.validate import Invalid, parse
 from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.files.job_status import JobStatus
 from phalanx.runner.files.schema import LONGEST_GRACE_S
+from phalanx.spec.spec_data import PREFIX_URL
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -122,9 +123,6 @@ class JobSpec(JobRecord):
 
 
 def _is_prefix(url: str) -> bool:
-    # Here, because most jobs keep nothing in S3.
-    from phalanx.spec.spec_data import PREFIX_URL
-
     return bool(re.fullmatch(PREFIX_URL, url))
 
 

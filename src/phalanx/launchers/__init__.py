@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+
+from phalanx.runner.process import RefusedError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from phalanx.runner.process import Launcher
@@ -22,12 +26,7 @@ LAUNCHERS = {
 def load(name: str) -> Launcher:
     """Import a launcher's module. Raises RefusedError for a name that is not in LAUNCHERS."""
     if name not in LAUNCHERS:
-        # Imported here, because the command line imports this package for its help and dataclasses take 15 ms.
-        from phalanx.runner.process import RefusedError
-
         raise RefusedError(
             f"there is no launcher '{name}'\nThe launchers are: {', '.join(LAUNCHERS)}.", code="no-launcher"
         )
-    import importlib  # here, because the command line imports this package for its help
-
     return importlib.import_module(LAUNCHERS[name])  # pyright: ignore[reportReturnType]

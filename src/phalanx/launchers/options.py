@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Dict, NamedTuple
 
+from phalanx.runner.process import RefusedError
+
 if TYPE_CHECKING:
     from phalanx.runner.process import PreparedJob
 
@@ -30,7 +32,5 @@ def count(job: PreparedJob, name: str, default: int) -> int:
     if text is None:
         return default
     if not text.isdecimal() or int(text) < 1:
-        from phalanx.runner.process import RefusedError  # the command line needs only the names
-
         raise RefusedError(f"--{name} is '{text}'\nIt is a number of processes, 1 or more.", code="out-of-range")
     return int(text)

@@ -59,8 +59,7 @@ class Torch:
         self._log = f"{os.environ.get('TMPDIR', '/tmp')}/nccl-{os.getpid()}.log"
         # NCCL reports only in its log which network it uses (docs/aws-behaviour.md 2.47).
         os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,NET", NCCL_DEBUG_FILE=self._log)
-        import torch  # here, after its variables are set
-        import torch.distributed  # here, for the same reason
+        import torch.distributed  # here, after its variables are set
 
         self._torch = torch
         self._device = "cuda:0" if torch.cuda.is_available() else "cpu"

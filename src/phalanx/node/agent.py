@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from phalanx.node import account, contract, files, loader, mount, services, trust, validate
+from phalanx.node import account, contract, core_group, files, loader, mount, services, trust, validate
 from phalanx.node.aws_client import Aws
 from phalanx.node.bootlog import BootLog
 from phalanx.node.command import CommandError, insist
@@ -89,8 +89,6 @@ class Agent:
 def _fleets(aws: Aws, settings: Settings) -> tuple[services.Fleet, services.Fleet]:
     """Return the workers' machines and the head's, as the service counts them that makes them."""
     if settings.emr:
-        from phalanx.node import core_group  # here, because only EMR's nodes need it
-
         workers = (core_group.Fixed if settings.fixed else core_group.Core)(aws, settings.emr)
         return workers, workers
     return services.Fleet(aws, settings.workers_group), services.Fleet(aws, settings.head_group)

@@ -7,7 +7,21 @@ import threading
 import time
 from typing import Any, Callable
 
-from phalanx.node import account, contract, daemon, files, firewall, loader, local_disks, mount, packages, trust, wire
+from phalanx.node import (
+    account,
+    contract,
+    daemon,
+    failure,
+    files,
+    firewall,
+    loader,
+    local_disks,
+    mount,
+    packages,
+    progress,
+    trust,
+    wire,
+)
 from phalanx.node.agent import HOST_KEY, USER_KEY, Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError, run
@@ -38,8 +52,6 @@ def boot(settings: Settings, metadata: Metadata, root: str = "", by_unit: bool =
             action()
         failed = False
     except Exception as error:
-        from phalanx.node import failure  # here, because few boots fail
-
         files.write(root + BOOTED, f"failed: {step}\n")
         failure.report(settings, agent, step, error)
         if agent is not None:
@@ -128,7 +140,7 @@ def _raise_workers(agent: Agent) -> None:
     """On a first head, request the workers now, so that they boot in parallel. `Head.serve` requests them again."""
     if not agent.settings.head:
         return
-    from phalanx.node import head, progress  # here, because compiling them would cost a worker a fifth of its CPU time
+    from phalanx.node import head  # here, because compiling it would cost a worker a fifth of its CPU time
 
     def work() -> None:
         try:
@@ -147,8 +159,6 @@ def _run_script(agent: Agent) -> None:
     if not os.path.exists(loader.SCRIPT) or not os.path.getsize(loader.SCRIPT):
         return
     if settings.head:
-        from phalanx.node import progress  # here, because only a head has it
-
         # A script may end this machine or process: the progress shows then that it was the script.
         progress.report(agent)
     state = f"{root}{HOME}/boot-script"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from typing import Optional
 
-from phalanx.node import contract, credentials, files, firewall
+from phalanx.node import contract, credentials, failure, files, firewall, nfs_metrics, progress
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError, run
@@ -75,11 +76,7 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
             agent.log.ship(agent.stream)
             _live(agent, desk, end)
         except Exception as error:
-            import traceback  # here, because few fail
-
-            from phalanx.node import failure  # here, because few fail
-
-            traceback.print_exc()
+            sys.excepthook(type(error), error, error.__traceback__)
             may_pass = time.monotonic() < end or files.read(root + contract.ROSTER)
             if not (may_pass and isinstance(error, (OSError, AwsError))):
                 failure.report(settings, agent, _DATA if agent and agent.step == _DATA else "agent", error)
@@ -93,12 +90,9 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
 def _live(agent: Agent, desk: credentials.Desk, end: float) -> None:
     """Run as head or worker. Never returns. Each imports only its own part, a third of the agent."""
     if agent.settings.metrics:
-        from phalanx.node import nfs_metrics  # here, because few clusters have metrics
-
         threading.Thread(target=nfs_metrics.watch, args=(agent,), daemon=True).start()
     if agent.settings.head:
-        from phalanx.node import progress  # here, because a worker needs none of it
-        from phalanx.node.head import Head  # here, for the same reason
+        from phalanx.node.head import Head  # here, because a worker needs none of it
 
         agent.step = _GPUS
         progress.begin(agent)

@@ -43,19 +43,19 @@ def lacking(path: str, root: str = "", serves: bool = False) -> list[str]:
     """
     if not os.access(root + _APT, os.X_OK) or not os.access(f"{root}/usr/bin", os.W_OK):
         return []
-    import glob  # here, because only an image that may lack some needs them
-    import importlib.util  # here, for the same reason
-    import shutil  # here, for the same reason
+    import importlib.util  # here, because only an image that may lack some needs it
 
+    machine = os.uname().machine
+    libraries = f"{root}/usr/lib/{machine}-linux-gnu"
     nfs = any(os.path.exists(f"{root}/sbin/mount.{kind}") for kind in ("efs", "nfs4"))
     there = {
         "nfs-common": nfs,
         "nfs-kernel-server": not serves or os.path.exists(f"{root}/usr/sbin/exportfs"),
-        "openmpi-bin": shutil.which("mpiexec", path=path),
+        "openmpi-bin": _has("mpiexec", path),
         "python3-venv": importlib.util.find_spec("ensurepip"),
         # MXNet's wheel leaves these to the system. No other processor has the latter.
-        "libgomp1": glob.glob(f"{root}/usr/lib/*/libgomp.so.1"),
-        "libquadmath0": os.uname().machine != "x86_64" or glob.glob(f"{root}/usr/lib/*/libquadmath.so.0"),
+        "libgomp1": os.path.exists(f"{libraries}/libgomp.so.1"),
+        "libquadmath0": machine != "x86_64" or os.path.exists(f"{libraries}/libquadmath.so.0"),
     }
     return [name for name, found in there.items() if not found]
 
@@ -87,10 +87,13 @@ def install_mountpoint(patience_s: float, say: Callable[[str], None], root: str 
 
     Raises CommandError.
     """
-    import shutil  # here, because few clusters mount S3
-
-    if shutil.which("mount-s3", path=f"{root}/usr/bin:{root}/usr/sbin:{root}/usr/local/sbin"):
+    if _has("mount-s3", f"{root}/usr/bin:{root}/usr/sbin:{root}/usr/local/sbin"):
         return
     say("installing Mountpoint for S3")
     script = _MOUNTPOINT_BY_APT if os.access(root + _APT, os.X_OK) else "dnf -q -y install mount-s3"
     insist(["sh", "-c", script], 300, _PASSING, time.monotonic() + patience_s, say)
+
+
+def _has(program: str, path: str) -> bool:
+    """Whether this PATH has the program. `shutil.which` takes 5 ms to import."""
+    return any(os.access(f"{directory}/{program}", os.X_OK) for directory in path.split(":"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from phalanx.runner.batch.scheduling import Scheduler
@@ -15,6 +17,4 @@ SCHEDULERS = {
 
 def load(name: str) -> Scheduler:
     """Import a scheduler's module; `name` is one of SCHEDULERS."""
-    import importlib  # imported here, because the command line imports this package for its help
-
     return importlib.import_module(SCHEDULERS[name])  # pyright: ignore[reportReturnType]

@@ -11,6 +11,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -95,6 +96,4 @@ def file_without_name() -> IO[bytes]:
     """Return an anonymous file: in memory on Linux, otherwise in the temporary directory."""
     if sys.platform == "linux":
         return os.fdopen(os.memfd_create("phalanx"), "w+b")
-    import tempfile  # not at the top: its import costs every `run` some ms
-
     return tempfile.TemporaryFile()

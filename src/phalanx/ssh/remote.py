@@ -13,6 +13,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -221,8 +222,6 @@ class Remote:
         self.control_path.unlink(missing_ok=True)
         persist = ["-o", "ControlMaster=yes", "-o", f"ControlPersist={_PERSIST_S}", "-o", "BatchMode=yes"]
         argv = [*self._ssh(), *persist, "-f", "-N", "--", self.host]
-        import tempfile  # here, because usually a connection is open already
-
         # A file, not a pipe: a ProxyCommand keeps stderr open as long as the connection lives. The proxy gets
         # its name, because ssh gives a proxy no stderr when the connection is to persist (sshconnect.c,
         # ssh_proxy_fdpass_connect). Both append, or ssh's output would overwrite the proxy's.

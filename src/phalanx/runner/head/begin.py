@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -81,8 +82,8 @@ def _daemonize(runner: Runner, listener: socket.socket, head: str) -> None:
         os.close(began_write)
         listener.close()
         _settle_after(pid, runner.directory)
-    except BaseException:
-        _log_traceback()
+    except BaseException as error:
+        _log(error)
     finally:
         os._exit(1)
 
@@ -128,8 +129,8 @@ class Runner:
             os.close(began)
             self.run(listener)
             status = 0
-        except BaseException:
-            _log_traceback()
+        except BaseException as error:
+            _log(error)
         finally:
             os._exit(status)
 
@@ -145,7 +146,7 @@ class Runner:
         except RefusedError as error:
             self._end_early(supervisor, str(error), 2)
         except Exception as error:
-            _log_traceback()
+            _log(error)
             # Every starter ends its processes when the runner closes its channel.
             held = f" ({supervisor.unreturned})" if supervisor and supervisor.unreturned else ""
             self._end_early(supervisor, f"phalanx's runner failed: {error!r}; see {self.directory}/runner.log{held}", 1)
@@ -156,8 +157,6 @@ class Runner:
         states.write(self.directory, status._replace(**over))
 
 
-def _log_traceback() -> None:
-    # Here, because it takes 10 ms and only a bug needs it.
-    import traceback  # here, because only a bug is shown with it
-
-    traceback.print_exc()
+def _log(error: BaseException) -> None:
+    """Print a traceback. The module of that name takes 10 ms to import."""
+    sys.excepthook(type(error), error, error.__traceback__)

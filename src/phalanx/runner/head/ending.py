@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from phalanx.runner.files.job_status import NodeVerdict
+from phalanx.runner.head import settle
 
 if TYPE_CHECKING:
     from typing import Dict, List, Mapping
 
     from phalanx.node.roster import Node
     from phalanx.runner.head.channel import Channel
-    from phalanx.runner.head.settle import Inquiry
     from phalanx.runner.process import PreparedJob
 
 # After SIGTERM, an engine without ranks only cleans up, or (mpiexec) waits for the daemon of a node that is gone.
@@ -68,14 +68,11 @@ class NodeReports:
 
     def __init__(self, job: PreparedJob) -> None:
         self._job = job
-        self._inquiries: Dict[str, Inquiry] = {}  # node → the inquiry over a new connection
+        self._inquiries: Dict[str, settle.Inquiry] = {}  # node → the inquiry over a new connection
 
     def inquire(self, node: Node) -> None:
         """Start to ask this node over a new connection."""
-        # Here, because `subprocess` takes a sixth of this process's start and only failures need it.
-        from phalanx.runner.head.settle import Inquiry
-
-        self._inquiries[node.name] = Inquiry(self._job.directory, self._job.id, node)
+        self._inquiries[node.name] = settle.Inquiry(self._job.directory, self._job.id, node)
 
     def boot_id(self, node: str) -> str:
         """Return the boot id of a node that has answered an inquiry; "" for every other."""

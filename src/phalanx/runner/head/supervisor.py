@@ -7,11 +7,15 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from phalanx.runner.batch.allocation import Allocation, EndedError, request_for
 from phalanx.runner.batch.scheduling import caller
+from phalanx.runner.environments.environment import job_variables
 from phalanx.runner.environments.preparation import Preparation
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_status import Attempt, Held, JobState, JobStatus, NodeVerdict
 from phalanx.runner.head.attempt_runner import AttemptRunner
+from phalanx.runner.head.checkpoint_copy import CheckpointCopy
+from phalanx.runner.head.elastic import ElasticAttemptRunner
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.planner import Plan, Planner
 from phalanx.runner.head.restarts import decide
@@ -24,10 +28,8 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Set, Tuple
 
     from phalanx.node.roster import Roster
-    from phalanx.runner.batch.allocation import Allocation
     from phalanx.runner.batch.scheduling import Scheduler
     from phalanx.runner.files.job_record import JobRecord
-    from phalanx.runner.head.checkpoint_copy import CheckpointCopy
 
 _REFUSED = 2
 _NO_SLOTS = 1
@@ -96,9 +98,6 @@ class Supervisor:
         """Prepare the job's environment, if it has one. Return how the job ended when that failed."""
         if not self._job.environment:
             return None
-        # Here, because most jobs have no environment.
-        from phalanx.runner.environments.environment import job_variables
-
         head, message = read_roster().head.name, self.status.message
         preparation = Preparation(self._context, self._directory, self._job, head)
         over = preparation.run(lambda text: self._write(message=text))
@@ -113,9 +112,6 @@ class Supervisor:
         """Bring the checkpoints that the job keeps in S3, if it does. Return how the job ended when that failed."""
         if not self._job.mirror:
             return {}
-        # Here, because most jobs keep none there.
-        from phalanx.runner.head.checkpoint_copy import CheckpointCopy
-
         message = self.status.message
         copy = CheckpointCopy(self._context, self._directory, self._job.mirror, read_roster().head.name)
         over = copy.begin(lambda text: self._write(message=text))
@@ -149,9 +145,6 @@ class Supervisor:
         if plan.job.nodes_min is None:
             dial = self._allocation.dial if self._allocation else None
             return AttemptRunner(self._context, *plan, self._on_begin, dial)
-        # Here, because most jobs do not grow.
-        from phalanx.runner.head.elastic import ElasticAttemptRunner
-
         return ElasticAttemptRunner(self._context, *plan, self._on_begin, replan=self._replan)
 
     def _replan(self) -> Optional[Plan]:
@@ -201,9 +194,6 @@ class Supervisor:
 
     def _granted(self, plan: Plan, scheduler: Scheduler) -> Optional[Plan]:
         """Return the plan on the nodes that the scheduler grants; None: the job has ended."""
-        # Here, because most jobs use no scheduler.
-        from phalanx.runner.batch.allocation import Allocation, EndedError, request_for
-
         call = caller(scheduler.NAME, self._directory)
         self._allocation = Allocation(scheduler, call, self._context, self._on_queue, self._on_submitted)
         try:

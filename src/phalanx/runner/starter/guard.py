@@ -61,9 +61,7 @@ def _complain(error: Exception) -> None:
     if isinstance(error, OSError) and error.errno in _FULL:
         print(f"it has no room for a job: {error.strerror}: {error.filename}", file=sys.stderr)
         return
-    import traceback  # here, because few fail
-
-    traceback.print_exception(type(error), error, error.__traceback__)
+    sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _end_orphans(job_id: str) -> None:
