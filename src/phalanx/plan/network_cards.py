@@ -70,7 +70,7 @@ def addresses(cards: Sequence[Card]) -> int:
 
 def refuse_impossible(spec: ClusterSpec, found: tuple[Card, ...] | None) -> None:
     """Raise SpecError if the nodes can't have the adapters that the spec wants."""
-    if spec.efa != "yes":
+    if not spec.uses_efa:
         return
     if found is None:
         raise SpecError(

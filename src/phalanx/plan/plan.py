@@ -303,7 +303,7 @@ def _refuse_unknown_address(spec: ClusterSpec, facts: Facts) -> None:
 
 def _refuse_network(spec: ClusterSpec, facts: Facts) -> None:
     """Raise SpecError if the nodes do not fit into the new VPC, or can't run in the existing one."""
-    cards = facts.cards if spec.efa == "yes" and facts.cards else network_cards.PLAIN
+    cards = facts.cards if spec.uses_efa and facts.cards else network_cards.PLAIN
     each = network_cards.addresses(cards)
     if spec.subnets:
         interfaces = len(list(network_cards.layout(cards)))

@@ -206,7 +206,7 @@ def _placement(spec: ClusterSpec) -> str:
 
 
 def _adapters(plan: Plan) -> str:
-    number = adapters(plan.facts.cards or ()) if plan.spec.efa == "yes" else 0
+    number = adapters(plan.facts.cards or ()) if plan.spec.uses_efa else 0
     return f"{counted(number, 'adapter')} on each node that trains" if number else ""
 
 
@@ -352,9 +352,9 @@ def _about_sizes(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
         yield f"{spec.type} is burstable: training slows down once its CPU credits are spent"
     if facts.gpus and facts.stand_ins is not None:
         yield _about_stand_ins(spec.type, facts.gpus, facts.stand_ins)
-    if facts.network_cards > 1 and spec.efa != "yes":
+    if facts.network_cards > 1 and not spec.uses_efa:
         yield f"{spec.type} has {facts.network_cards} network cards, and only the first is used: `efa: yes` uses all"
-    if spec.efa == "yes" and is_local(spec.cloud):
+    if spec.uses_efa and is_local(spec.cloud):
         yield "the local cloud has no Elastic Fabric Adapters: jobs use TCP there"
 
 

@@ -30,7 +30,7 @@ def interfaces(spec: ClusterSpec) -> tuple[str, ...]:
 
 def called(spec: ClusterSpec) -> tuple[str, ...]:
     """Return the services with interface endpoints that agents call."""
-    return (*maker_of(spec.cloud).agents_call, *(("monitoring",) if spec.metrics == "yes" else ()))
+    return (*maker_of(spec.cloud).agents_call, *(("monitoring",) if spec.sends_metrics else ()))
 
 
 NEEDED = (*GATEWAYS, *AUTO_SCALING.agents_call, *SESSIONS)

@@ -372,6 +372,16 @@ class ClusterSpec:
         return checks.is_private(self.network)
 
     @property
+    def uses_efa(self) -> bool:
+        """Whether nodes that train have EFA's adapters."""
+        return self.efa == "yes"
+
+    @property
+    def sends_metrics(self) -> bool:
+        """Whether nodes send to CloudWatch what they read and write over NFS."""
+        return self.metrics == "yes"
+
+    @property
     def budget_usd(self) -> float | None:
         """`budget` as a number."""
         return float(self.budget.removeprefix("$")) if self.budget else None

@@ -213,7 +213,7 @@ def membership_of_worker() -> list[dict[str, Any]]:
 def every_node(plan: Plan) -> list[dict[str, Any]]:
     """Allow no mounts: without the helper's option `iam`, EFS asks for no rights (docs/aws-behaviour.md 6)."""
     return [
-        *([_metrics()] if plan.spec.metrics == "yes" else []),
+        *([_metrics()] if plan.spec.sends_metrics else []),
         own_logs(),
     ]
 

@@ -172,7 +172,7 @@ def _instance_type(role: str, plan: Plan) -> Any:
 
 def _network(role: str, plan: Plan, groups: Sequence[str]) -> dict[str, Any]:
     """Return a node's security groups, or its interfaces, which then have the groups (docs/aws-behaviour.md 2.4)."""
-    cards = plan.facts.cards if plan.spec.efa == "yes" and plan.trains(role) else None
+    cards = plan.facts.cards if plan.spec.uses_efa and plan.trains(role) else None
     if not cards and not plan.needs_public_address(role):
         return {"SecurityGroupIds": [Ref(group) for group in groups]}
     found = interfaces.of(cards or PLAIN, groups)
@@ -220,8 +220,8 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "node_timeout_s": Ref("NodeTimeout"),
         "slots": Ref("Slots") if plan.trains(role) else "-1",
         # The local cloud has no adapters: there the interfaces are checked and have no effect.
-        "efa": "1" if plan.spec.efa == "yes" and plan.spec.cloud == "aws" and plan.trains(role) else "",
-        "metrics": "1" if plan.spec.metrics == "yes" else "",
+        "efa": "1" if plan.spec.uses_efa and plan.spec.cloud == "aws" and plan.trains(role) else "",
+        "metrics": "1" if plan.spec.sends_metrics else "",
         "gpus": f"{plan.spec.type}={plan.facts.gpus}" if plan.gpus else "",
         "block": _block(plan),
         "shared": Ref("SharedDirectory"),
