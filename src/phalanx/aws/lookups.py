@@ -23,12 +23,13 @@ from phalanx.plan import each_type, money, network_cards, quotas
 from phalanx.plan.capacity import SPOT, Reservation
 from phalanx.plan.existing_vpc import ExistingVpc
 from phalanx.plan.lustre_storage import LustreFileSystem
-from phalanx.plan.machine_images import BASE_TAG, OF_RECIPE, RECIPE_TAG, VERSION_TAG, Image, ImageChoice, is_ami
+from phalanx.plan.machine_images import Image, ImageChoice, is_ami
 from phalanx.plan.mount_targets import MountTarget
 from phalanx.plan.plan import Facts, HeadFacts, make_plan, unknown_type_hint
 from phalanx.spec.cloud_names import is_local
+from phalanx.spec.own_tags import BASE_TAG, RECIPE_TAG, VERSION_TAG
 from phalanx.spec.spec import ClusterSpec
-from phalanx.spec.spec_checks import AUTO
+from phalanx.spec.spec_checks import AUTO, OF_RECIPE
 from phalanx.spec.spec_limits import OWN_GROUP
 from phalanx.spec.spec_storage import LUSTRE
 

@@ -16,7 +16,7 @@ from phalanx import __version__
 from phalanx.images.base import Base
 from phalanx.images.component import Component, components
 from phalanx.jobs.environments import Recipe
-from phalanx.plan.machine_images import BASE_TAG, RECIPE_TAG, VERSION_TAG
+from phalanx.spec.own_tags import BASE_TAG, RECIPE_TAG, VERSION_TAG
 
 DIGEST_TAG, MANIFEST_TAG = "phalanx:digest", "phalanx:manifest"
 """Further tags of the stack and of its AMI: a hash of what it was made from, and the SHA-256 of what it contains."""

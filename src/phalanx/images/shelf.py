@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.errors import CloudError
 from phalanx.images.image_stack import DIGEST_TAG, MANIFEST_TAG, stack_prefix
-from phalanx.plan.machine_images import BASE_TAG, RECIPE_TAG, VERSION_TAG
+from phalanx.spec.own_tags import BASE_TAG, RECIPE_TAG, VERSION_TAG
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws

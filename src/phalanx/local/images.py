@@ -13,6 +13,8 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import LocalCloudError
+from phalanx.spec.own_tags import BASE_TAG, RECIPE_TAG, VERSION_TAG
+from phalanx.spec.spec_checks import OF_RECIPE
 
 _FULL = "-full"
 # What the components of a recipe write (phalanx.images.component).
@@ -39,8 +41,6 @@ class Built:
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Built:
         """Return the image of a record of the local cloud's."""
-        from phalanx.plan.machine_images import BASE_TAG, OF_RECIPE, RECIPE_TAG, VERSION_TAG  # here: it loads YAML
-
         tags, name, base = record["tags"], record["name"], ""
         use = f"{name}{_FULL}"
         if RECIPE_TAG in tags:

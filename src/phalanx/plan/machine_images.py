@@ -15,6 +15,7 @@ from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.spec.makers import EMR, maker_of
 from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec_checks import OF_RECIPE
 from phalanx.spec.spec_emr import ROOT_GIB
 
 _PARTS = {"venv": "Python's venv", "nfs": "an NFS client", "mpi": "MPI", "gpus": "drivers for GPUs"}
@@ -29,13 +30,6 @@ _ONLY_ON_X86 = "libquadmath0"
 _WITH_APT = ("Debian", "Ubuntu")
 # What `phalanx image build` has installed, whatever the base lacks.
 _OF_EVERY_RECIPE = {"venv": True, "nfs": True, "mpi": "/usr/bin"}
-
-
-OF_RECIPE = "recipe:"
-"""How `image` names an image that was made from a recipe: recipe:NAME or recipe:NAME@VERSION."""
-
-RECIPE_TAG, VERSION_TAG, BASE_TAG = "phalanx:recipe", "phalanx:version", "phalanx:base"
-"""Tags of an image that was made from a recipe."""
 
 
 def is_ami(image: str | None) -> bool:

@@ -14,7 +14,12 @@ from phalanx.data import table
 from phalanx.spec.cloud_names import is_local
 
 TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9-]+"
-IMAGE = r"ami-[0-9a-f]{8}(?:[0-9a-f]{9})?|/[A-Za-z0-9_./-]{1,1010}|recipe:[a-z0-9-]{1,40}(?:@[0-9]+\.[0-9]+\.[0-9]+)?"
+OF_RECIPE = "recipe:"
+"""How `image` names an image that was made from a recipe: recipe:NAME or recipe:NAME@VERSION."""
+IMAGE = (
+    r"ami-[0-9a-f]{8}(?:[0-9a-f]{9})?|/[A-Za-z0-9_./-]{1,1010}|"
+    rf"{OF_RECIPE}[a-z0-9-]{{1,40}}(?:@[0-9]+\.[0-9]+\.[0-9]+)?"
+)
 ZONE = r"[a-z]{2,4}(?:-[a-z]+)+-[0-9]+[a-z]"
 PATH = r"/[A-Za-z0-9._/-]{0,127}"
 NETWORK = r"(?:auto|anywhere|[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9.]+)?)?"
