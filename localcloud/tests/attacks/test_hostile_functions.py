@@ -115,12 +115,40 @@ def test_nothing_of_a_function_outlives_it(local):
     until(lambda: not named("sleep 31415"))
 
 
-def test_what_a_function_prints_is_bounded(local):
-    made = function(local, "def handler(event, context):\n  while True: print('x' * 100000)", Timeout=20)
+@pytest.mark.parametrize("line", ["x" * 100_000, "\n" * 100_000])
+def test_what_a_function_prints_is_bounded(local, line):
+    made = function(local, f"line = {line!r}\ndef handler(event, context):\n  while True: print(line)", Timeout=20)
     assert result(local, made)["errorType"] in ("OSError", "Runtime.ExitError")
-    assert sum(map(len, log_lines(local, made))) <= environment.LOG_BYTES + 1000
+    assert sum(512 + len(one) for one in log_lines(local, made)) <= environment.LOG_BYTES + 3000
     directory = local.context.state / environment.DIRECTORY
     assert sum(file.stat().st_size for file in directory.glob("*/output.log")) == 0
+
+
+def test_the_logs_of_functions_have_a_size(local, monkeypatch):
+    monkeypatch.setattr(functions, "MOST_LOGGED_BYTES", 1 << 20)
+    made = function(local, "def handler(event, context): print('x' * 400_000)")
+    for _ in range(5):
+        result(local, made)
+        local.clock.advance(functions.WARM_S)
+    assert 400_000 <= sum(map(len, log_lines(local, made))) <= 1 << 20
+
+
+def test_the_events_that_wait_for_a_function_have_a_number(local, monkeypatch, tmp_path):
+    monkeypatch.setattr(functions, "MOST_WAITING", 3)
+    made = function(local, "import time\ndef handler(event, context): time.sleep(event); print('done', event)")
+    for _ in range(functions.MAX_CHILDREN):
+        invoke(local, made, 1, InvocationType="Event")
+    until(lambda: len(functions._running()._busy) == functions.MAX_CHILDREN)
+    for _ in range(10):
+        invoke(local, made, 0, InvocationType="Event")
+
+    def done() -> int:
+        return sum(line.startswith("done") for line in log_lines(local, made))
+
+    until(lambda: local.client("logs").describe_log_groups(logGroupNamePrefix=f"/aws/lambda/{made}")["logGroups"])
+    until(lambda: done() == functions.MAX_CHILDREN + 3)
+    until(lambda: not functions._running()._busy)
+    assert done() == functions.MAX_CHILDREN + 3
 
 
 def test_a_process_has_the_memory_that_the_function_was_given(local):

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import uuid
-from collections import defaultdict
+from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -32,6 +32,14 @@ PATCHED = (
 MAX_CHILDREN = 2
 # Long enough for the notifications of one boot, and no longer: boto3 in a child takes 40 MiB.
 WARM_S = 10.0
+# Of events that wait for a child; AWS's own queue ends by age, after six hours.
+MOST_WAITING = 1000
+# Of all functions' logs, which are memory here. The oldest lines go first.
+MOST_LOGGED_BYTES = 16 << 20
+# What an event takes besides its text, roughly.
+_EVENT_BYTES = 512
+# PutLogEvents takes a MiB, with 26 bytes for each event; that of one invocation is one call here.
+_BATCH_BYTES = 1_000_000
 # AWS retries an asynchronous invocation after one minute and again after two.
 RETRY_DELAYS_S = (60.0, 120.0)
 # A throttled event is tried again after 1 s, 2 s, 4 s … (docs/aws-behaviour.md 11.2).
@@ -50,6 +58,9 @@ class Functions:
         self._warm: dict[str, list[Environment]] = defaultdict(list)
         self._busy: set[Environment] = set()
         self._pool = ThreadPoolExecutor(MAX_CHILDREN, thread_name_prefix="lambda")
+        self._waiting = 0
+        # The events of a log stream, how many of them an invocation has added, and their size.
+        self._logged: deque[tuple[list[Any], int, int]] = deque()
         context.at_stop(self.stop)
 
     def run(self, function: LambdaFunction, event: Any) -> Outcome:
@@ -73,6 +84,11 @@ class Functions:
         return self.context.weather.scaled(2**times - 1)
 
     def _attempt(self, function: LambdaFunction, event: Any, attempt: int) -> None:
+        with self._lock:
+            if self._waiting >= MOST_WAITING:
+                log.warning("an event for function %s was discarded: %s wait", function.function_name, MOST_WAITING)
+                return
+            self._waiting += 1
         self._pool.submit(self._run_and_retry, function, event, attempt)
 
     def forget(self, arn: str) -> None:
@@ -86,6 +102,8 @@ class Functions:
         trees.remove(self.context.state / DIRECTORY)
 
     def _run_and_retry(self, function: LambdaFunction, event: Any, attempt: int) -> None:
+        with self._lock:
+            self._waiting -= 1
         try:
             failed = self._run(function, event).failed
         except Exception:
@@ -106,8 +124,20 @@ class Functions:
         finally:
             self._give_back(environment)
         if self._may_log(function, environment.log_stream):
-            _write_log(function, environment.log_stream, request_id, outcome, time.monotonic() - started)
+            written = _write_log(function, environment.log_stream, request_id, outcome, time.monotonic() - started)
+            self._forget_logs(*written)
         return outcome
+
+    def _forget_logs(self, events: list[Any], count: int) -> None:
+        """Note what was logged, and drop the oldest lines of all functions beyond the limit."""
+        with self._lock:
+            size = sum(_EVENT_BYTES + len(event.message) for event in events[len(events) - count :])
+            self._logged.append((events, count, size))
+            total = sum(size for _, _, size in self._logged)
+            while total > MOST_LOGGED_BYTES:
+                oldest, number, size = self._logged.popleft()
+                del oldest[:number]
+                total -= size
 
     def _may_log(self, function: LambdaFunction, stream: str) -> bool:
         """Whether the function's role may write its log: Lambda does that with the role's rights."""
@@ -220,18 +250,21 @@ def _exists(function: LambdaFunction) -> bool:
     return get_backend(function.account_id, function.region).get_function_by_arn(function.function_arn) is not None
 
 
-def _write_log(function: LambdaFunction, stream: str, request_id: str, outcome: Outcome, seconds: float) -> None:
+def _write_log(
+    function: LambdaFunction, stream: str, request_id: str, outcome: Outcome, seconds: float
+) -> tuple[list[Any], int]:
     """Log an invocation to /aws/lambda/NAME, or to the group of the function's LoggingConfig, as Lambda formats it.
 
     AWS creates a missing group if the function's role may. The roles of our stacks may not
-    (docs/aws-behaviour.md 1.22), so a configured group that was deleted stays deleted.
+    (docs/aws-behaviour.md 1.22), so a configured group that was deleted stays deleted. Return the stream's events, and
+    how many are new.
     """
     backend, group = function.logs_backend, function.logs_group_name
     if group != f"/aws/lambda/{function.function_name}" and group not in backend.groups:
-        return
+        return [], 0
     lines = [
         f"START RequestId: {request_id} Version: $LATEST",
-        *outcome.log.splitlines(),
+        *_last_lines(outcome.log),
         f"END RequestId: {request_id}",
         f"REPORT RequestId: {request_id} Duration: {seconds * 1000:.2f} ms Memory Size: {function.memory_size} MB",
     ]
@@ -240,3 +273,16 @@ def _write_log(function: LambdaFunction, stream: str, request_id: str, outcome: 
     if stream not in backend.groups[group].streams:
         backend.create_log_stream(group, stream)
     backend.put_log_events(group, stream, [{"timestamp": now_ms, "message": line} for line in lines])
+    return backend.groups[group].streams[stream].events, len(lines)
+
+
+def _last_lines(text: str) -> list[str]:
+    """Return the last lines that fit into a batch. Empty ones take memory, too."""
+    found: list[str] = []
+    left = _BATCH_BYTES
+    for line in reversed(text.splitlines()):
+        left -= _EVENT_BYTES + len(line)
+        if left < 0:
+            break
+        found.append(line)
+    return found[::-1]
