@@ -77,6 +77,13 @@ def test_a_second_up_changes_nothing():
     assert cloud.made == 1
 
 
+def test_options_of_jobs_are_no_settings_of_a_cluster():
+    cloud = FakeAws()
+    up(cloud)
+    for job in ({"restarts": 3}, {"restarts": 3, "env": {"A": "1"}}, None):
+        assert up(cloud, job=job)[0].already
+
+
 def test_up_with_other_settings_says_which():
     cloud = FakeAws()
     up(cloud)

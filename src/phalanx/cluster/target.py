@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
 
 # Settings that may change after `up`: what `down` keeps, how few nodes a creation accepts, the types that were not
-# needed, the way of the document, and the limits, which count from the next start of the nodes.
-_FREE = frozenset({"keep", "min", "lease_s", "bucket", "budget", "other_types"})
+# needed, the way of the document, the limits, which count from the next start of the nodes, and the options of jobs.
+_FREE = frozenset({"keep", "min", "lease_s", "bucket", "budget", "other_types", "job"})
 
 
 @dataclass
