@@ -55,6 +55,18 @@ def test_fashion_mnist_trains_checkpoints_and_passes_its_evaluation(cluster):
     assert rows[0] == rows[1] != []
 
 
+def test_the_programs_of_the_page_about_pytorch_run_as_it_says(cluster, tmp_path):
+    programs = re.findall(r"```python\n(.*?)```", (DOCS / "pytorch.md").read_text(), re.DOTALL)
+    for name, program in zip(("train.py", "fsdp.py"), programs, strict=True):
+        (tmp_path / name).write_text(program)
+    code = ("run", "--directory", str(tmp_path), *ONE_THREAD, "-n", "2", "-N", "1")
+    done = cluster.phalanx(*code, "--", "python", "train.py", timeout_s=600)
+    assert "[0] trained by 2 processes" in done.stdout
+    cluster.phalanx(*code, "--checkpoint", "checkpoints/fsdp", "--", "python", "fsdp.py", timeout_s=600)
+    files = cluster.on("head", "ls -A /efs/checkpoints/fsdp").split()
+    assert files == [".metadata", "__0_0.distcp", "__1_0.distcp"]
+
+
 def test_the_commands_of_getting_started_run_one_after_the_other(cluster, tmp_path):
     sections = dict(re.findall(r"^## \d\. (.+?)\n(.*?)(?=^## )", GETTING_STARTED.read_text(), re.MULTILINE | re.DOTALL))
     # Install is `make fresh`, and Train takes a minute: a shorter training is above.
