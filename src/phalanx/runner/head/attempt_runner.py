@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _ENGINE_MAY_SPEAK_S = 1.0
 # An engine that ended the rank itself ends the others, too: Open MPI gives them a second before it kills them.
 _ENGINE_ENDS_WITHIN_S = 2.5
+_AFTER_TERMINATE_S = 1.0
 # Added to the deadlines of a sweep itself.
 _REPORT_WITHIN_S = 5.0
 # More than the agent waits (node.data_mounts).
@@ -161,18 +162,17 @@ class AttemptRunner:
 
     def _shutting_down(self) -> None:
         table = self._starters.table
-        now = time.monotonic()
         if not (table.running or table.has_ranks or self._starters.daemons):
-            self._sweep(self._end.left_s(now))
+            self._sweep(_AFTER_TERMINATE_S)
             return
-        next_step = self._end.step(now, table.has_ranks)
+        next_step = self._end.step(time.monotonic(), table.has_ranks)
         self._deadline = self._end.deadline
         if next_step == ASK_RANKS:
             self._starters.ask_ranks()
         elif next_step == TERMINATE:
             self._starters.terminate()
         elif next_step == GIVE_UP:
-            self._sweep(self._end.left_s(now))
+            self._sweep(_AFTER_TERMINATE_S)
 
     def _sweep(self, grace_s: float) -> None:
         if self._phase in (self._sweeping, self._over):

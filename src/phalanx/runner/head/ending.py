@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 # After SIGTERM, an engine without ranks only cleans up, or (mpiexec) waits for the daemon of a node that is gone.
 _ENGINE_GRACE_S = 2.0
-# What the ranks leave has this long, at least.
-_LEFTOVERS_GRACE_S = 1.0
 
 # The next step.
 WAIT = 0
@@ -37,7 +35,6 @@ class Shutdown:
         self.deadline = 0.0
         self._grace_s = grace_s
         self._next = ASK_RANKS
-        self._ranks_until = 0.0
 
     def begin(self, ask_at: float) -> None:
         """Begin the shutdown, with the first request at this time."""
@@ -48,19 +45,13 @@ class Shutdown:
         are_ranks_gone = self._next == TERMINATE and not has_ranks
         if now < self.deadline and not are_ranks_gone:
             return WAIT
-        if self._next == ASK_RANKS:
-            self._ranks_until = now + self._grace_s
-            if has_ranks:
-                self._next, self.deadline = TERMINATE, self._ranks_until
-                return ASK_RANKS
+        if self._next == ASK_RANKS and has_ranks:
+            self._next, self.deadline = TERMINATE, now + self._grace_s
+            return ASK_RANKS
         if self._next != GIVE_UP:
             self._next, self.deadline = GIVE_UP, now + _ENGINE_GRACE_S
             return TERMINATE
         return GIVE_UP
-
-    def left_s(self, now: float) -> float:
-        """Return how long processes that the ranks left behind may take to end."""
-        return max(_LEFTOVERS_GRACE_S, self._ranks_until - now)
 
 
 class NodeReports:

@@ -76,6 +76,8 @@ class Starter:
         self._own_ranks: Set[int] = set()  # numbers of spawned processes that are ranks themselves
         self._asked: Dict[int, float] = {}  # pid of a rank → when it got SIGTERM
         self._orphans: Set[int] = set()  # pids of ranks whose keepers an engine has killed
+        # Of ranks that were asked to end, and have ended before their children: pid → number, exit code and deadline.
+        self._families: Dict[int, Tuple[int, int, float]] = {}
         self._held: List[socket.socket] = []  # of keepers whose engine does not know yet that their ranks have ended
         self._holds_ends = False
         self._grace_s = GRACE_S
@@ -105,7 +107,7 @@ class Starter:
         self._loop.watch(0, self._read_commands)
         self._out.send(frames.MAGIC)
         while not self._is_over():
-            self._loop.turn(_SWEEP_EVERY_S if self._sweep or self._orphans else BEAT_EVERY_S)
+            self._loop.turn(_SWEEP_EVERY_S if self._sweep or self._orphans or self._families else BEAT_EVERY_S)
             self._output.balance()
             self._beat()
             self._insist()
@@ -142,11 +144,10 @@ class Starter:
 
     def _reap_children(self) -> None:
         for pid, code in reap():
-            self._asked.pop(pid, None)
             self._orphans.discard(pid)
             number = self._numbers.pop(pid, None)
             if number is not None:
-                self._ended(number, code)
+                self._ended_with_children(pid, number, code)
 
     # Requests of the head.
 
@@ -309,6 +310,7 @@ class Starter:
 
     def _insist(self) -> None:
         """Kill ranks that their engine wanted to kill, after the job's grace."""
+        self._report_families()
         for pid in list(self._orphans):
             if time.monotonic() >= self._asked.get(pid, 0.0) + self._grace_s:
                 self._orphans.discard(pid)
@@ -394,8 +396,26 @@ class Starter:
             self._orphans.add(pid)
             return
         del self._numbers[pid]
-        self._asked.pop(pid, None)
-        self._ended(number, -signal.SIGKILL if code is None else code)
+        self._ended_with_children(pid, number, -signal.SIGKILL if code is None else code)
+
+    def _ended_with_children(self, pid: int, number: int, code: int) -> None:
+        """Report the end of a process; of a rank that was asked to end, when its process group has ended, too.
+
+        A shell ends at SIGTERM, while the program that it has started may still save its state.
+        """
+        asked_at = self._asked.pop(pid, None)
+        if asked_at is None:
+            self._ended(number, code)
+            return
+        _signal_group(pid)
+        self._families[pid] = (number, code, asked_at + self._grace_s)
+        self._report_families()
+
+    def _report_families(self) -> None:
+        for pid, (number, code, deadline) in list(self._families.items()):
+            if time.monotonic() >= deadline or not _has_group(pid):
+                del self._families[pid]
+                self._ended(number, code)
 
     # The end.
 
@@ -437,7 +457,15 @@ def _signal_group(pid: int) -> None:
     try:
         os.killpg(pid, signal.SIGTERM)
     except ProcessLookupError:
-        kill(pid, signal.SIGTERM)  # it has no group of its own yet
+        kill(pid, signal.SIGTERM)  # it has no group of its own yet, or has ended
+
+
+def _has_group(pid: int) -> bool:
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _as_message(problem: str) -> bytes:
