@@ -39,6 +39,11 @@ _HOME = ("node/account.py", "os.chmod(directory, 0o1775)", "os.chmod(directory, 
 
 DEFENCES = (
     defence(
+        "the local cloud imports nothing from the shell's PYTHONPATH",
+        "test_hostile_repository.py::test_a_python_path_of_the_repository_does_not_lead_the_local_cloud_to_its_modules",
+        ("local/isolated.py", 'sys.executable, "-I", __file__', "sys.executable, __file__"),
+    ),
+    defence(
         "jobs can't change the key with which nodes log in to each other",
         "test_hindered_proof.py::test_a_job_can_t_spoil_the_key_with_which_nodes_log_in_to_each_other",
         ("node/account.py", "files.chown(path, _NO_ACCOUNT if uid else 0,", "files.chown(path, uid,"),

@@ -71,6 +71,21 @@ def test_modules_of_the_repository_do_not_run_on_this_machine(terminal, code):
     assert not (terminal.state.parent / "ran").exists()
 
 
+def test_a_python_path_of_the_repository_does_not_lead_the_local_cloud_to_its_modules(code):
+    # As direnv sets it. What the command line itself imports is not safe from it (docs/security.md).
+    for module in ("moto/__init__", "werkzeug", "localcloud/__init__"):
+        path = code / f"{module}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"open({str(code / 'ran')!r}, 'a').write(__name__)\n")
+    path = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH"))))
+    with a_terminal(SPEC) as terminal:
+        for command in ("start", "weather", "image list", "status"):
+            with terminal.start("local", *command.split(), PYTHONPATH=path) as process:
+                shown, _ = process.communicate(timeout=WITHIN_S)
+            assert not (code / "ran").exists()
+            assert process.returncode == 0, shown
+
+
 @pytest.mark.parametrize(
     "lines",
     [

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import site
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import threading
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +25,7 @@ from localcloud.__main__ import main
 from localcloud.daemon import endpoint_file, lifecycle
 from phalanx.aws.aws import Aws
 from phalanx.errors import CloudError, LocalCloudError
-from phalanx.local import endpoint
+from phalanx.local import endpoint, isolated
 from phalanx.local.local_aws import LocalAws
 from phalanx.local.this_machine import ThisMachine
 from phalanx.spec.spec import ClusterSpec
@@ -282,6 +284,19 @@ def test_a_refusal_by_one_that_this_version_started_is_left_as_it_is(served, mon
 
 def test_what_it_is_started_with_makes_this_interpreter_visible_in_nodes():
     argv = endpoint._serve_argv()
-    assert argv[:4] == [sys.executable, "-m", "localcloud", "serve"]
+    assert argv[:2] == [sys.executable, "-I"]
     assert sys.prefix in argv
     assert argv[argv.index("--path") + 1] == f"{sys.prefix}/bin"
+
+
+def test_the_isolated_local_cloud_is_found_in_the_user_s_site_packages(tmp_path, monkeypatch):
+    made = shutil.copytree(Path(isolated.__file__).parent, tmp_path / "phalanx/local")
+    (tmp_path / "localcloud").mkdir()
+    (tmp_path / "localcloud/__main__.py").write_text("import sys; print(__file__, *sys.argv[1:])")
+    monkeypatch.setattr(isolated, "__file__", str(made / "isolated.py"))
+    monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
+    monkeypatch.setattr(site, "getusersitepackages", lambda: str(tmp_path))
+    # The Python of the environment that runs the tests has a local cloud of its own.
+    monkeypatch.setattr(sys, "executable", f"{sys.base_prefix}/bin/python3")
+    shown = subprocess.run(isolated.program("status"), cwd="/", capture_output=True, text=True, timeout=60)
+    assert shown.stdout.split() == [str(tmp_path / "localcloud/__main__.py"), "status"], shown.stderr

@@ -20,7 +20,7 @@ from typing import Any
 import phalanx
 from phalanx.data import location
 from phalanx.errors import LocalCloudError, NotRunning
-from phalanx.local import images
+from phalanx.local import images, isolated
 from phalanx.state_files import state_directory
 from phalanx.waits import waiting
 
@@ -328,14 +328,6 @@ def _place() -> str:
     return str(state().absolute())
 
 
-def program(*arguments: str) -> list[str]:
-    """Return the command that runs `localcloud …` with the Python that runs phalanx, to be started in /.
-
-    Python imports from the directory in which it is started, where a user may have a module of any name.
-    """
-    return [sys.executable, "-m", "localcloud", *arguments]
-
-
 def _answer(*arguments: str) -> Any:
     return json.loads(_run(*arguments))
 
@@ -344,7 +336,7 @@ def _run(*arguments: str, timeout_s: float = _COMMAND_TIMEOUT_S) -> str:
     """Run a command of the local cloud, and return its output. Raises LocalCloudError with the reason that it gave."""
     try:
         done = subprocess.run(
-            program(*arguments),
+            isolated.program(*arguments),
             cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -394,7 +386,7 @@ def _request(
 def _serve_argv() -> list[str]:
     binds = [argument for path in _visible_in_nodes() for argument in ("--bind", str(path))]
     files = ["--images", str(images.directory()), "--prices", str(location("instance_types"))]
-    return program("serve", "--state", _place(), *binds, "--path", f"{sys.prefix}/bin", *files, *_mode())
+    return isolated.program("serve", "--state", _place(), *binds, "--path", f"{sys.prefix}/bin", *files, *_mode())
 
 
 def _mode() -> list[str]:

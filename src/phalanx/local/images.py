@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from phalanx.data import table
 from phalanx.errors import LocalCloudError
+from phalanx.local import isolated
 from phalanx.spec.own_tags import BASE_TAG, RECIPE_TAG, VERSION_TAG
 from phalanx.spec.spec_checks import OF_RECIPE
 
@@ -112,7 +112,7 @@ def require(alias: str, name: str) -> None:
 
 def run(*arguments: str) -> Any:
     """Run a command on images, with its progress on standard error; return its answer. Raises LocalCloudError."""
-    argv = [sys.executable, "-m", "localcloud", "image", "--images", str(directory()), *arguments]
+    argv = isolated.program("image", "--images", str(directory()), *arguments)
     process = subprocess.Popen(argv, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     try:
         printed, _ = process.communicate()
