@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from local_clouds import api
-from terminals import Terminal, a_cluster
+from terminals import Terminal, a_cluster, read_until
 
 pytestmark = pytest.mark.cluster
 
@@ -25,7 +25,7 @@ CONNECT = (
     " print(s.connect_ex(('169.254.169.254', 80)))"
 )
 CLIENT = (
-    "import sys, http.client; c = http.client.HTTPConnection('127.0.0.1', 331);"
+    "import sys, http.client; c = http.client.HTTPConnection('127.0.0.1', 331, timeout=10);"
     " c.request('GET', '/', headers={'Authorization': sys.argv[1]}); print(c.getresponse().status)"
 )
 # The agent looks each 5 s whether the way is shut; a machine that reboots lets people in after 2 s here.
@@ -240,6 +240,30 @@ def test_an_agent_that_comes_back_knows_the_jobs_that_ran_or_started_without_it(
             assert running != started != ""
             for token in (running, started):
                 wait_until_answered(lab, "worker2", token, "200")
+
+
+@contextmanager
+def crowding(terminal: Terminal, how: str) -> Iterator[None]:
+    """Crowd worker2's agent, as a job could."""
+    crowd, while_exists = script(terminal, "crowd_agent.py"), "/efs/crowding"
+    terminal.on("head", f"touch {while_exists}")
+    with terminal.start("ssh", "worker2", "--", f"python3 {crowd} {while_exists} {how}") as crowded:
+        read_until(crowded, "holding")
+        try:
+            yield
+        finally:
+            terminal.on("head", f"rm {while_exists}")
+            crowded.wait(timeout=60)
+
+
+def test_requests_that_do_not_end_keep_no_job_from_its_credentials(lab):
+    with a_job(lab) as (_, token), crowding(lab, "halves"):
+        wait_until_answered(lab, "worker2", token, "200")
+
+
+def test_jobs_that_do_not_exist_keep_no_job_from_its_credentials(lab):
+    with crowding(lab, "strangers"), a_job(lab) as (_, token):
+        wait_until_answered(lab, "worker2", token, "200")
 
 
 def test_rules_that_somebody_removes_come_back(lab):

@@ -45,8 +45,12 @@ if TYPE_CHECKING:
 # Also defined in runner.starter.guest. Below 1024, so that no job can take the agent's place.
 SOCKET = "/run/phalanx.sock"
 PORT = 331
-_AT_ONCE = 64
+# Each of a door's clients has a thread; fewer of them may still be sending their request.
+_CLIENTS, _SENDING = 256, 64
+# Of one process: a starter is connected once.
+_OF_A_PROCESS = 4
 _PATIENCE_S = 5
+_PAUSE_S = 0.1
 _LOOK_S = 0.5
 _REQUEST_BYTES = 8192
 # botocore renews credentials in their last 15 minutes, other SDKs in the last five.
@@ -77,28 +81,57 @@ def serve(settings: Settings, metadata: Metadata) -> Desk:
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(_AT_ONCE)
-        threading.Thread(target=_listen, args=(listener, handle), daemon=True).start()
+        listener.listen(_SENDING)
+        threading.Thread(target=_Door(listener, handle).work, daemon=True).start()
     os.chmod(SOCKET, 0o666)
     return desk
 
 
-def _listen(listener: socket.socket, handle: Callable[[socket.socket], None]) -> None:
-    """Handle each connection in a thread, with a limit on their number for each listener."""
-    room = threading.Semaphore(_AT_ONCE)
+class _Door:
+    """Accepts clients without ever waiting for one: who takes long to send a request makes room for a newer client."""
 
-    def work(connection: socket.socket) -> None:
-        with connection:
+    def __init__(self, listener: socket.socket, handle: Callable[[socket.socket, Callable[[], object]], None]) -> None:
+        self._listener, self._handle = listener, handle
+        self._room = threading.Semaphore(_CLIENTS)
+        # The oldest first.
+        self._sending: dict[socket.socket, None] = {}
+
+    def work(self) -> None:
+        """Handle each client in a thread. Never returns."""
+        while True:
             try:
-                connection.settimeout(_PATIENCE_S)
-                handle(connection)
-            except (OSError, ValueError):
-                pass  # the client has gone, or its request is invalid
-        room.release()
+                self._let_in(self._listener.accept()[0])
+            except (OSError, RuntimeError):
+                time.sleep(_PAUSE_S)  # there is no descriptor or no thread at the moment
 
-    while True:
-        room.acquire()
-        threading.Thread(target=work, args=(listener.accept()[0],), daemon=True).start()
+    def _let_in(self, client: socket.socket) -> None:
+        if not self._room.acquire(blocking=False):
+            client.close()
+            return
+        for oldest in list(self._sending)[: 1 - _SENDING]:
+            self._sending.pop(oldest, None)
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
+        self._sending[client] = None
+        try:
+            threading.Thread(target=self._attend, args=(client,), daemon=True).start()
+        except RuntimeError:
+            self._close(client)
+            raise
+
+    def _attend(self, client: socket.socket) -> None:
+        try:
+            client.settimeout(_PATIENCE_S)
+            self._handle(client, lambda: self._sending.pop(client, None))
+        except (OSError, ValueError):
+            pass  # the client has gone, or its request is invalid
+        finally:
+            self._close(client)
+
+    def _close(self, client: socket.socket) -> None:
+        self._sending.pop(client, None)
+        client.close()
+        self._room.release()
 
 
 def _say(starter: socket.socket, kind: str, problems: list[str], flags: int = 0) -> None:
@@ -127,6 +160,8 @@ class Desk:
         self._metadata = metadata
         self._aws = Aws(settings.region, settings.domain, metadata.credentials, settings.patience)
         self._jobs: dict[socket.socket, list[str]] = {}
+        # Of their starters.
+        self._processes: list[int] = []
         self._own: dict[str, str] = {}
         self.mounts: Optional[Mounts] = None
         # Those whose processes have ended.
@@ -144,13 +179,18 @@ class Desk:
             with contextlib.suppress(OSError):
                 _say(starter, _LOST, problems, socket.MSG_DONTWAIT)
 
-    def register(self, starter: socket.socket) -> None:
+    def register(self, starter: socket.socket, has_sent: Callable[[], object] = lambda: None) -> None:
         """Register a starter's job, "TOKEN JOB", for as long as its connection lasts, and answer what it asks."""
-        token, job = starter.recv(_REQUEST_BYTES).decode().split()
-        if struct.unpack("3i", starter.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1] != self._uid:
+        process, uid, _ = struct.unpack("3i", starter.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid != self._uid:
             return
+        token, job = starter.recv(_REQUEST_BYTES).decode().split()
+        has_sent()
+        self._processes.append(process)
         self._jobs[starter] = [token, job]
         try:
+            if self._processes.count(process) > _OF_A_PROCESS:
+                return
             starter.settimeout(_LOOK_S)
             # An agent that has started again serves credentials before it has looked at its mounts.
             while self._settings.data and not self.mounts:
@@ -164,6 +204,7 @@ class Desk:
         finally:
             self._settling.discard(starter)
             del self._jobs[starter]
+            self._processes.remove(process)
 
     def _attend(self, starter: socket.socket, mounts: Mounts) -> None:
         """Tell a job what has become of its data; it asks, by any byte, when its processes have ended."""
@@ -187,14 +228,17 @@ class Desk:
 
         return still
 
-    def answer(self, client: socket.socket) -> None:
+    def answer(self, client: socket.socket, has_sent: Callable[[], object] = lambda: None) -> None:
         """Answer an SDK's request. An error is JSON too, as the protocol requires."""
-        text = ""
+        text, end = "", time.monotonic() + _PATIENCE_S
         while "\r\n\r\n" not in text and len(text) < _REQUEST_BYTES:
+            client.settimeout(max(0, end - time.monotonic()))
             piece = client.recv(_REQUEST_BYTES)
             if not piece:
                 return
             text += piece.decode()
+        has_sent()
+        client.settimeout(_PATIENCE_S)
         named = re.search(r"(?i)\r\nauthorization:\s*(\S+)", text)
         job = {**self._own, **dict(list(self._jobs.values()))}.get(named[1] if named else "")
         refused = ("401 Unauthorized", {"code": "Unauthorized", "message": "no job has this token"})

@@ -73,7 +73,7 @@ def watch(settings: Settings) -> None:
         try:
             if uid and is_open(uid):
                 _shut(uid)
-        except CommandError as error:
+        except (CommandError, OSError) as error:
             print(error, flush=True)
         time.sleep(_LOOK_EVERY_S)
 
