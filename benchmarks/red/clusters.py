@@ -37,11 +37,31 @@ _SEEMS_SHUT = (
 )
 _HOME = ("node/account.py", "os.chmod(directory, 0o1775)", "os.chmod(directory, 0o775)")
 
+_FEW_CLIENTS = ("node/credentials.py", "_CLIENTS, _SENDING = 256, 64", "_CLIENTS, _SENDING = 64, 64")
+
 DEFENCES = (
     defence(
         "the local cloud imports nothing from the shell's PYTHONPATH",
         "test_hostile_repository.py::test_a_python_path_of_the_repository_does_not_lead_the_local_cloud_to_its_modules",
         ("local/isolated.py", 'sys.executable, "-I", __file__', "sys.executable, __file__"),
+    ),
+    defence(
+        "browsers get pages of jobs under the cluster's own name alone",
+        "test_web_page.py::test_a_page_of_a_job_gets_and_sets_no_cookie_of_other_services_of_this_machine",
+        ("jobs/relay.py", "if not request or not _BROWSER.search(headers) or", "if True or"),
+    ),
+    defence(
+        "requests for credentials that do not end make room for others",
+        "test_metadata.py::test_requests_that_do_not_end_keep_no_job_from_its_credentials",
+        _FEW_CLIENTS,
+        ("node/credentials.py", "for oldest in list(self._sending)[: 1 - _SENDING]:", "for oldest in ():"),
+        ("node/credentials.py", "client.settimeout(max(0, end - time.monotonic()))", "pass"),
+    ),
+    defence(
+        "one process can't take all places of starters at the agent",
+        "test_metadata.py::test_jobs_that_do_not_exist_keep_no_job_from_its_credentials",
+        _FEW_CLIENTS,
+        ("node/credentials.py", "if self._processes.count(process) > _OF_A_PROCESS:", "if False:"),
     ),
     defence(
         "jobs can't change the key with which nodes log in to each other",

@@ -9,16 +9,22 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shlex
+import shutil
 import socket
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from local_clouds import endpoint
+from ports import free_port
 from terminals import Terminal, a_cluster
 
 pytestmark = pytest.mark.cluster
@@ -138,3 +144,82 @@ def test_another_user_s_unfinished_requests_shut_nobody_out(terminal):
             ours.close()
         finally:
             other.kill()
+
+
+# A page of a job. It notes the cookies that it gets, sets some, and sends the browser on to where it likes.
+PAGE = """
+import http.server, sys
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        with open("/efs/cookies", "a") as kept:
+            print(self.headers["Host"].partition(":")[0], self.headers["Cookie"], file=kept)
+        path, _, away = self.path.partition("?")
+        self.send_response(302 if away else 200)
+        self.send_header("Set-Cookie", "job=%s; Max-Age=999; Path=/" % path[1:])
+        self.send_header("Set-Cookie", "wide=%s; Max-Age=999; Path=/; Domain=localhost" % path[1:])
+        if away:
+            self.send_header("Location", away)
+        self.end_headers()
+        self.wfile.write(b"a page")
+http.server.HTTPServer(("127.0.0.1", 8123), Page).serve_forever()
+"""
+BROWSERS = {
+    # It follows the same rules for cookies, and sends what each browser sends.
+    "curl": "curl -sL --max-redirs 5 -b {jar} -c {jar} -H Sec-Fetch-Mode:navigate {url}",
+    "chromium": "chromium --headless --no-sandbox --disable-gpu --user-data-dir={jar} --dump-dom {url}",
+}
+
+
+class Service(BaseHTTPRequestHandler):
+    """A service of the user's on this machine, with a cookie as Jupyter has it."""
+
+    def do_GET(self):
+        self.server.got.append(self.headers["Cookie"])  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.send_header("Set-Cookie", "token=secret; Max-Age=999; Path=/; HttpOnly")
+        self.end_headers()
+        self.wfile.write(b"a page")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("browser", BROWSERS)
+def test_a_page_of_a_job_gets_and_sets_no_cookie_of_other_services_of_this_machine(terminal, tmp_path, browser):
+    program = BROWSERS[browser].partition(" ")[0]
+    if not shutil.which(program):
+        pytest.skip(f"{program} is not on this machine")
+    terminal.on("head", f"rm -f /efs/cookies; cat > /tmp/page.py <<'END'\n{PAGE}END")
+    terminal.on("head", "(setsid python3 /tmp/page.py > /dev/null 2>&1 & echo $! > /tmp/page.pid)")
+    port = free_port()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    server.got = []  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever).start()
+    own = f"http://127.0.0.1:{server.server_port}/"
+
+    def visit(url: str) -> str:
+        argv = shlex.split(BROWSERS[browser].format(jar=tmp_path / "jar", url=url))
+        return subprocess.run(argv, capture_output=True, text=True, timeout=240).stdout
+
+    with terminal.start("forward", f"{port}:8123") as forwarding:
+        try:
+            assert forwarding.stdout
+            page = forwarding.stdout.readline().strip()
+            visit(own)
+            wait = time.monotonic() + 60
+            while "a page" not in visit(f"{page}/first") and time.monotonic() < wait:
+                time.sleep(0.2)
+            for host in ("127.0.0.1", "localhost"):
+                visit(f"{page}/away?http://{host}:{port}/stolen")
+                visit(f"http://{host}:{port}/asked")
+            visit(own)
+        finally:
+            forwarding.terminate()
+            server.shutdown()
+            server.server_close()
+            terminal.on("head", "kill $(cat /tmp/page.pid)")
+    seen = terminal.on("head", "cat /efs/cookies")
+    assert "job=" in seen
+    assert "token=secret" not in seen
+    assert "page.localhost" in seen
+    assert server.got == [None, "token=secret"]  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -234,7 +235,12 @@ def test_a_port_of_a_worker_is_forwarded_until_ctrl_c(cluster):
 
 
 def read(address: str) -> bytes:
-    return urllib.request.urlopen(address, timeout=240).read()
+    """Read a page as a browser does, which takes each name below localhost for loopback."""
+    there = urllib.parse.urlsplit(address)
+    assert there.hostname == "contract.localhost"
+    headers = {"Host": there.netloc, "Sec-Fetch-Mode": "navigate"}
+    request = urllib.request.Request(address.replace(there.hostname, "127.0.0.1", 1), headers=headers)
+    return urllib.request.urlopen(request, timeout=240).read()
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from phalanx.errors import ClusterError
 from phalanx.jobs.job import Job
 from phalanx.jobs.tunnel import Program, Service, answers, forward, notebook, require_free, tensorboard
 
+HOST = "demo.localhost"
 SERVER = f"""#!{sys.executable}
 import http.server, os, subprocess, sys
 subprocess.Popen(["setsid", "env", "-i", "sleep", "4713"])
@@ -120,7 +121,7 @@ def test_an_environment_that_is_none_hides_no_program(cluster, result):
 
 def test_a_program_that_fails_is_reported_with_its_last_lines(cluster):
     add(cluster, "jupyter", "#!/bin/sh\necho no such extension: $*; exit 5\n")
-    failing = Service(cluster, notebook("/efs", "token"))
+    failing = Service(cluster, notebook("/efs", "token", HOST))
     with raises_code("not-started", "no such extension", "--ServerApp.ip=127.0.0.1"):
         failing.start()
     failing.close()
@@ -140,7 +141,7 @@ class FakeForward:
     def __init__(self, script):
         self._script = script
 
-    def forward(self, local_port, port, shown):
+    def forward(self, path, port, shown):
         pipe = subprocess.PIPE
         return subprocess.Popen(["sh", "-c", self._script], stdin=pipe, stdout=pipe, stderr=shown)
 
@@ -158,11 +159,11 @@ def test_a_port_that_nothing_listens_on_is_noticed_through_ssh():
 
 def test_a_forward_that_ssh_refuses_is_reported_with_sshs_message():
     refused = FakeForward("echo 'bind: Cannot assign requested address' >&2; exit 255")
-    with pytest.raises(ClusterError, match="Cannot assign requested address"), forward(refused, free_port(), 1):
+    with pytest.raises(ClusterError, match="Cannot assign requested address"), forward(refused, free_port(), 1, HOST):
         pass
 
 
 def test_a_forward_ends_with_its_block():
-    with forward(FakeForward("echo ready; exec cat"), free_port(), 1) as connection:
+    with forward(FakeForward("echo ready; exec cat"), free_port(), 1, HOST) as connection:
         assert connection.poll() is None
     assert connection.poll() is not None

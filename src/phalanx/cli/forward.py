@@ -12,6 +12,7 @@ from phalanx.cli import complete
 from phalanx.cli.console import note, say
 from phalanx.cli.holding import until_interrupted
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.jobs.relay import host_of
 from phalanx.jobs.tunnel import answers, forward
 
 
@@ -32,17 +33,19 @@ def _ports(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]
 def command(name: str | None, file: Path | None, node: str, ports: tuple[int, int]) -> int:
     """Forward a port of this machine to a port of a node's 127.0.0.1, until Ctrl-C.
 
-    Of two ports, the first is this machine's and the second the node's. Only this machine can connect to it.
+    Of two ports, the first is this machine's and the second the node's. Only this machine can connect to it. Browsers
+    get pages at CLUSTER.localhost only, so that no page gets cookies of other services on this machine.
 
     \b
     Examples:
       phalanx forward 8888
       phalanx forward 9000:8265 --node worker2
     """
-    remote = load_cluster(name, file).remote(node)
-    with forward(remote, *ports) as connection:
-        say(f"http://127.0.0.1:{ports[0]}")
-        note(f"forwards to port {ports[1]} of {remote.host}; press Ctrl-C to end.")
+    cluster = load_cluster(name, file)
+    remote, host = cluster.remote(node), host_of(cluster.name)
+    with forward(remote, *ports, host) as connection:
+        say(f"http://{host}:{ports[0]}")
+        note(f"forwards 127.0.0.1:{ports[0]} to port {ports[1]} of {remote.host}; press Ctrl-C to end.")
         threading.Thread(target=_warn_if_silent, args=(*ports, remote.host), daemon=True).start()
         until_interrupted(connection)
     return 0

@@ -12,6 +12,7 @@ import click
 from phalanx.cli.console import note, say
 from phalanx.errors import ClusterError, JobError
 from phalanx.jobs.job import open_job
+from phalanx.jobs.relay import host_of
 from phalanx.jobs.tunnel import Service, forward, require_free
 
 if TYPE_CHECKING:
@@ -59,8 +60,9 @@ def serve(cluster: Cluster, program: Program, port: int, path: str = "/", job: J
     note(f"starting {program.name} on the head …")
     service = Service(cluster, program, job)
     try:
-        with forward(cluster.remote(), port, service.start()) as connection:
-            say(f"http://127.0.0.1:{port}{path}")
+        host = host_of(cluster.name)
+        with forward(cluster.remote(), port, service.start(), host) as connection:
+            say(f"http://{host}:{port}{path}")
             note(f"Press Ctrl-C to end {program.name}.")
             until_interrupted(connection, service)
         return _report(program.name, service.end())

@@ -10,6 +10,7 @@ import click
 from phalanx.cli import complete
 from phalanx.cli.holding import job_or_newest, serve
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.jobs.relay import host_of
 from phalanx.jobs.transfer import shared_path
 from phalanx.jobs.tunnel import notebook
 
@@ -36,5 +37,6 @@ def command(name: str | None, file: Path | None, directory: str, port: int, job:
     """
     cluster = load_cluster(name, file)
     token = secrets.token_urlsafe(24)
-    program = notebook(shared_path(cluster, directory), token, as_root=not cluster.accounts_separated)
+    as_root = not cluster.accounts_separated
+    program = notebook(shared_path(cluster, directory), token, host_of(cluster.name), as_root)
     return serve(cluster, program, port, f"/?token={token}", job_or_newest(cluster, job))

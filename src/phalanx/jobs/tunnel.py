@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import socket
@@ -16,6 +17,7 @@ from typing import IO, Any
 from phalanx.errors import ClusterError, PhalanxError
 from phalanx.jobs import toolbox
 from phalanx.jobs.job import ClusterAccess, Job
+from phalanx.jobs.relay import Relay
 from phalanx.node import validate
 from phalanx.runner.verbs.service import PORT
 from phalanx.ssh import head_answers
@@ -81,10 +83,14 @@ def tensorboard(logdir: str) -> Program:
     return Program("tensorboard", argv, "tensorboard")
 
 
-def notebook(directory: str, token: str, as_root: bool = False) -> Program:
-    """Describe JupyterLab, or else the classic notebook or the bare server, in a directory on the cluster."""
+def notebook(directory: str, token: str, host: str, as_root: bool = False) -> Program:
+    """Describe JupyterLab, or else the classic notebook or the bare server, in a directory on the cluster.
+
+    It answers requests to `host`, and to addresses of loopback.
+    """
     flags = ["--no-browser", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={PORT}", "--ServerApp.port_retries=0"]
-    flags += [f"--ServerApp.root_dir={directory}"] + ["--allow-root"] * as_root
+    flags += [f"--ServerApp.local_hostnames={host}", f"--ServerApp.root_dir={directory}"]
+    flags += ["--allow-root"] * as_root
     choose = 'for it in lab notebook server; do command -v jupyter-$it >/dev/null && break; done; exec jupyter $it "$@"'
     return Program("notebook", ("sh", "-c", choose, "notebook", *flags), "jupyter", {"JUPYTER_TOKEN": token})
 
@@ -96,25 +102,44 @@ def require_free(port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise PortTakenError(f"port {port} of this machine is not available: {error.strerror}", _OTHER) from error
+            raise _taken(port, error) from error
 
 
-_OTHER = "Choose another port: `phalanx forward 18888:8888`, or `--port 18888` with tensorboard and notebook."
+def _taken(port: int, error: OSError) -> PortTakenError:
+    return PortTakenError(
+        f"port {port} of this machine is not available: {error.strerror}",
+        "Choose another port: `phalanx forward 18888:8888`, or `--port 18888` with tensorboard and notebook.",
+    )
 
 
 @contextmanager
-def forward(remote: Remote, local_port: int, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Forward 127.0.0.1:local_port to the node's 127.0.0.1:port within the block. Raises ClusterError."""
+def forward(remote: Remote, local_port: int, port: int, host: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Forward 127.0.0.1:local_port to the node's 127.0.0.1:port within the block. Raises ClusterError, PortTakenError.
+
+    Browsers are sent to `host` (jobs.relay).
+    """
     require_free(local_port)
-    with tempfile.TemporaryFile() as said, remote.forward(local_port, port, said) as process:
+    with (
+        tempfile.TemporaryFile() as said,
+        tempfile.TemporaryDirectory(prefix="phalanx-") as place,
+        remote.forward(f"{place}/node", port, said) as process,
+    ):
         try:
             if b"ready" not in (Reader(process.stdout).line(_READY_TIMEOUT_S) or b""):
                 raise ClusterError(
                     f"port {local_port} can't be forwarded to {remote.host}: {_text(said)}", code="port-not-forwarded"
                 )
-            yield process
+            with contextlib.closing(_relay(local_port, f"{place}/node", host)):
+                yield process
         finally:
             process.kill()
+
+
+def _relay(local_port: int, path: str, host: str) -> Relay:
+    try:
+        return Relay(local_port, path, host)
+    except OSError as error:
+        raise _taken(local_port, error) from error
 
 
 def answers(local_port: int, within_s: float = 3.0) -> bool:

@@ -126,18 +126,18 @@ class Remote:
         self.connect()
         return subprocess.Popen(self.argv(command), stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
 
-    def forward(self, local_port: int, port: int, stderr: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Forward this machine's 127.0.0.1:local_port to the node's 127.0.0.1:port until stdin is closed.
+    def forward(self, path: str, port: int, stderr: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Forward a new Unix socket to the node's 127.0.0.1:port until stdin is closed.
 
         ssh prints a line when it listens, and its errors go to `stderr`. It uses a connection of its own: a shared one
-        would occupy the port for minutes after the caller was killed.
+        would forward for minutes after the caller was killed.
         """
         self.connect()
         own = ("ControlPath=none", "ControlMaster=no", "ExitOnForwardFailure=yes", "BatchMode=yes", *self._options())
         options = [word for option in own for word in ("-o", option)]
         there = [
             "-L",
-            f"127.0.0.1:{local_port}:127.0.0.1:{port}",
+            f"{path}:127.0.0.1:{port}",
             "-T",
             "--",
             self.host,
