@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import zipfile
 from pathlib import Path
 
 import pytest
 from fake_nodes import marked
+from hanging_files import a_file_that_never_closes
 
 from phalanx.runner import reaper
 from phalanx.runner.checked import first_argv
@@ -126,3 +129,35 @@ def test_a_name_with_parentheses_and_spaces_is_read(tmp_path: Path):
     assert stat is not None
     assert stat["parent"] == str(os.getpid())
     assert process_stat(process.pid) is None
+
+
+# It executes a program while nothing answers the close of a file: the kernel then keeps readers of its /proc waiting.
+HANGS = "import os, sys; os.open(sys.argv[1], os.O_RDONLY); os.execv('/bin/sleep', ['s', '9'])"
+SWEEP = """
+import json, sys
+from phalanx.node import proc_files
+from phalanx.runner import reaper
+reaper.PATIENCE_S, reaper.KILL_WAIT_S, proc_files._PATIENCE_S = 0.1, 0.5, 0.1
+work = reaper.Sweep(sys.argv[1], int(sys.argv[2]) or None, grace_s=0.1)
+while (report := work.step()) is None:
+    pass
+print(json.dumps([report, *[[pid for pid, _ in found] for found in reaper.search(sys.argv[1], int(sys.argv[2]))]]))
+"""
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_process_that_hangs_in_the_kernel_is_named_and_hinders_no_proof(tmp_path, is_ours):
+    with a_file_that_never_closes(tmp_path / "hanging") as (path, is_closed):
+        argv = [sys.executable, "-c", HANGS, str(path)]
+        process = subprocess.Popen(argv, env={**os.environ, MARK: JOB})
+        try:
+            assert is_closed.wait(60)
+            words = [sys.executable, "-c", SWEEP, JOB, str(process.pid if is_ours else 0)]
+            swept = subprocess.run(words, capture_output=True, text=True, timeout=60)
+            report, found, unclear = json.loads(swept.stdout)
+        finally:
+            process.kill()
+    process.wait(60)
+    assert (process.pid in found, process.pid in unclear) == (is_ours, not is_ours)
+    assert len(report["left"]) == 1 and report["left"][0].startswith("perhaps ") != is_ours
+    assert len(report["killed"]) == is_ours

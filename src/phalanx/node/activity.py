@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+from phalanx.node.proc_files import read_each
+
 # Accounts of people and of jobs; the image's services have smaller numbers, and `nobody` has a greater one.
 _FIRST_USER, _NOBODY = 1000, 65534
 _SHELLS = (b"bash", b"sh", b"dash", b"zsh", b"fish", b"csh", b"tcsh")
@@ -14,8 +16,10 @@ _MULTIPLEXED = b"[mux]"
 
 
 def last_use(proc: str = "/proc", terminals: str = "/dev/pts") -> float:
-    """Return when this node was used last, in seconds since the epoch: now, if a user's program runs."""
-    if any(_works(f"{proc}/{pid}") for pid in os.listdir(proc) if pid.isdigit()):
+    """Return when this node was used last, in seconds since the epoch: now, if a user's program runs or hangs."""
+    users = [int(pid) for pid in os.listdir(proc) if pid.isdigit() and _is_user_s(f"{proc}/{pid}")]
+    lines, hanging = read_each(users, "cmdline", proc)
+    if hanging or not all(at_rest(line.rstrip(b"\0").split(b"\0")) for line in lines.values()):
         return time.time()
     return last_input(terminals)
 
@@ -45,15 +49,12 @@ def at_rest(argv: list[bytes]) -> bool:
     return not name or name in _AT_REST or argv[0].endswith(_MULTIPLEXED)
 
 
-def _works(process: str) -> bool:
+def _is_user_s(process: str) -> bool:
     try:
         owner = os.stat(process).st_uid
-        if owner < _FIRST_USER or owner == _NOBODY:
-            return False
-        with open(f"{process}/cmdline", "rb") as file:
-            return not at_rest(file.read().rstrip(b"\0").split(b"\0"))
     except OSError:
         return False  # it has ended
+    return owner >= _FIRST_USER and owner != _NOBODY
 
 
 def _terminals(directory: str) -> list[str]:

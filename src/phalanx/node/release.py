@@ -90,10 +90,9 @@ def stop_agent() -> None:
             remove(path)
         remove(f"/etc/systemd/system/{unit}.service")
     for path in glob.glob("/proc/[0-9]*/cmdline"):
-        # One that still boots. Only of root's processes: what another one names may be endless.
-        program, _, arguments = read(path).partition("\0-IS\0")
-        is_agent = program.endswith("python3") and owner(path.replace("cmdline", "status")) == 0
-        if is_agent and "\n#agent=" in read(arguments.partition("\0")[0]):
+        # One that still boots. Only of root's processes: another one may hang in the kernel, or name what is endless.
+        program, _, arguments = (read(path) if is_root_s(path) else "").partition("\0-IS\0")
+        if program.endswith("python3") and "\n#agent=" in read(arguments.partition("\0")[0]):
             end(int(path.split("/")[2]))
     for output in glob.glob("/proc/[0-9]*/fd/1"):
         if links_to(output, "/opt/phalanx/agent.log"):
@@ -114,6 +113,11 @@ def owner(status: str) -> int:
     """Return the uid of a process; -1 for one that has ended, or that nobody has waited for yet."""
     fields = {line.partition(":")[0]: line.split()[1:] for line in read(status).splitlines()}
     return int(fields["Uid"][0]) if fields.get("State", ["Z"])[0] not in "ZX" else -1
+
+
+def is_root_s(of_process: str) -> bool:
+    """Whether a process that root runs has this file in /proc. Its status can always be read."""
+    return owner(f"{os.path.dirname(of_process)}/status") == 0
 
 
 def block(path: str) -> list[str]:
@@ -176,7 +180,7 @@ def links_to(path: str, target: str) -> bool:
 def reload_sshd() -> None:
     """Have the listening sshd read its settings again."""
     for path in glob.glob("/proc/[0-9]*/cmdline"):
-        title = read(path)
+        title = read(path) if is_root_s(path) else ""
         if title.startswith("sshd: ") and "[listener]" in title:
             end(int(path.split("/")[2]), signal.SIGHUP)
 

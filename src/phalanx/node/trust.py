@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterable, Sequence, Tuple
 
 from phalanx.node import files
 from phalanx.node.command import run
+from phalanx.node.proc_files import read_each
 from phalanx.node.roster import MASTER, Node
 
 # Each takes four files for a moment, and a small disk has few.
@@ -115,7 +116,8 @@ def reload_sshd(proc: str = "/proc") -> int:
     The same everywhere: what `systemctl reload` does is this signal. With socket activation (Ubuntu 24.04)
     there may be none; the next one reads the new files anyway.
     """
-    listening = [int(pid) for pid in os.listdir(proc) if pid.isdigit() and _is_listener(f"{proc}/{pid}")]
+    lines, _ = read_each([int(pid) for pid in os.listdir(proc) if pid.isdigit()], "cmdline", proc)
+    listening = [pid for pid, title in lines.items() if title.startswith(b"sshd: ") and b"[listener]" in title]
     for pid in listening:
         os.kill(pid, signal.SIGHUP)
     return len(listening)
@@ -133,12 +135,3 @@ def version_of_sshd(root: str = "") -> Tuple[int, int]:
         return 0, 0
     found = re.search(r"^OpenSSH_(\d+)\.(\d+)", said, re.MULTILINE)
     return (int(found[1]), int(found[2])) if found else (0, 0)
-
-
-def _is_listener(process: str) -> bool:
-    try:
-        with open(f"{process}/cmdline", "rb") as file:
-            title = file.read()
-    except OSError:
-        return False
-    return title.startswith(b"sshd: ") and b"[listener]" in title

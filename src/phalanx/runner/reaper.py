@@ -6,8 +6,9 @@ import os
 import signal
 import time
 
+from phalanx.node.proc_files import read_each
 from phalanx.runner.checked import VERB_AT
-from phalanx.runner.system import MARK, process_stat, reap
+from phalanx.runner.system import MARK, process_stats, reap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,15 +45,15 @@ class Sweep:
 
         "ended" names what had to be signalled, "killed" what needed SIGKILL, "left" what still runs.
         """
-        found = find(self._job_id, self._root)
-        if not found:
+        found, unclear = search(self._job_id, self._root)
+        if not found and not unclear:
             # The second search finds a process whose parent forked and ended between two reads of /proc.
             self._clean_looks += 1
             return self._report({}) if self._clean_looks > 1 or not self._signalled else None
         self._clean_looks = 0
         now = time.monotonic()
         if now > self._insist_at + KILL_WAIT_S:
-            return self._report(found)
+            return self._report({**found, **unclear})
         if now < self._ask_at:
             return None
         for identity, name in found.items():
@@ -100,15 +101,12 @@ def sweep(job_id: str, grace_s: float = GRACE_S) -> Dict[str, List[str]]:
 
 def find_starters(job_id: str) -> Set[int]:
     """Return the job's starters on this node, and their guards, which have the same command line."""
-    return {pid for pid in _pids() if _is_starter(pid, job_id)}
+    lines, _ = read_each(_pids(), "cmdline")
+    return {pid for pid, line in lines.items() if _is_starter(line, job_id)}
 
 
-def _is_starter(pid: int, job_id: str) -> bool:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read().decode(errors="replace").split("\0")
-    except OSError:
-        return False
+def _is_starter(line: bytes, job_id: str) -> bool:
+    words = line.decode(errors="replace").split("\0")
     # … starter JOB …, or, started by a batch scheduler, … attend SCHEDULER …/JOB …
     verb, first, second = (*words[VERB_AT : VERB_AT + 3], "", "", "")[:3]
     if verb == "attend":
@@ -118,20 +116,29 @@ def _is_starter(pid: int, job_id: str) -> bool:
 
 def find(job_id: str, root: Optional[int] = None) -> Dict[Identity, str]:
     """Return every live process of the job on this node, by pid and start time, except this one and its ancestors."""
+    return search(job_id, root)[0]
+
+
+def search(job_id: str, root: Optional[int] = None) -> Tuple[Dict[Identity, str], Dict[Identity, str]]:
+    """Return what `find` returns, and those of this user's processes that hang, so that nobody can read their mark."""
     table = processes()
-    ours = {pid for pid in table if _is_marked(pid, job_id)} | ({root} if root else set())
+    environments, hanging = read_each((pid for pid, stat in table.items() if stat["start"]), "environ")
+    hanging |= {pid for pid, stat in table.items() if not stat["start"]}
+    mark = f"{MARK}={job_id}".encode()
+    ours = {pid for pid, text in environments.items() if mark in text.split(b"\0")} | ({root} if root else set())
     _close(ours, children_of(table))
     protected = _ancestors(os.getpid(), table)
-    return {
-        (pid, table[pid]["start"]): table[pid]["name"]
-        for pid in sorted(ours - protected)
-        if pid in table and table[pid]["state"] not in "ZX"
-    }
+
+    def named(pids: Set[int], form: str) -> Dict[Identity, str]:
+        live = [(pid, table[pid]) for pid in sorted(pids - protected) if pid in table]
+        return {(pid, stat["start"]): form % stat["name"] for pid, stat in live if stat["state"] not in "ZX"}
+
+    return named(ours, "%s"), named({pid for pid in hanging - ours if _is_own(pid)}, "perhaps %s")
 
 
 def processes() -> Dict[int, Dict[str, str]]:
-    """Return what process_stat knows of each process on this node, by pid."""
-    return {pid: stat for pid in _pids() for stat in [process_stat(pid)] if stat}
+    """Return what process_stats knows of each process on this node, by pid."""
+    return process_stats(_pids())
 
 
 def children_of(table: Mapping[int, Dict[str, str]]) -> Dict[int, List[int]]:
@@ -163,12 +170,11 @@ def _pids() -> List[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _is_marked(pid: int, job_id: str) -> bool:
+def _is_own(pid: int) -> bool:
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return f"{MARK}={job_id}".encode() in file.read().split(b"\0")
+        return os.stat(f"/proc/{pid}").st_uid == os.geteuid()
     except OSError:
-        return False
+        return False  # it has ended
 
 
 def kill(pid: int, number: int) -> None:

@@ -9,9 +9,11 @@ import signal
 import socket
 import struct
 
+from phalanx.node import proc_files
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple
+    from typing import Dict, Iterable, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 # A variable in every process of a job; its value is the job's id.
 MARK = "PHALANX_JOB"
@@ -139,22 +141,28 @@ def signal_name(number: int) -> str:
 
 
 def process_stat(pid: int) -> Optional[Dict[str, str]]:
-    """Return a process's parent, session, state, start (in clock ticks since boot) and name; None if there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", errors="replace") as file:
-            text = file.read()
-    except OSError:
-        return None
+    """Return what process_stats knows of a process; None if there is none."""
+    return process_stats([pid]).get(pid)
+
+
+def process_stats(pids: Iterable[int]) -> Dict[int, Dict[str, str]]:
+    """Return parent, state, start (in ticks since boot) and name of each process; of one that hangs, start is ""."""
+    read, hanging = proc_files.read_each(pids, "stat")
+    known = {pid: _stat(text.decode(errors="replace")) for pid, text in read.items()}
+    statuses = {pid: proc_files.read(pid, "status") for pid in hanging}
+    return {**known, **{pid: _status(text.decode(errors="replace")) for pid, text in statuses.items() if text}}
+
+
+def _stat(text: str) -> Dict[str, str]:
     # The name is in parentheses and may contain anything, parentheses included.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
-    return {
-        "name": head.partition("(")[2],
-        "state": fields[0],
-        "parent": fields[1],
-        "session": fields[3],
-        "start": fields[19],
-    }
+    return {"name": head.partition("(")[2], "state": fields[0], "parent": fields[1], "start": fields[19]}
+
+
+def _status(text: str) -> Dict[str, str]:
+    fields = {name: value for name, _, value in (line.partition(":\t") for line in text.splitlines())}
+    return {"name": fields["Name"], "state": fields["State"][0], "parent": fields["PPid"], "start": ""}
 
 
 def boot_id() -> str:

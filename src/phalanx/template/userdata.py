@@ -48,7 +48,7 @@ STAGE_2 = (
     *("outcome", "roster", "validate", "agent", "contract", "account", "trust", "command", "mount", "bootlog"),
     *("progress", "boot", "firewall", "credentials", "proof", "services", "daemon", "decision", "worker"),
     *("activity", "packages", "beats", "limits", "head", "failure", "notice", "local_disks", "core_group"),
-    *("nfs_metrics", "data_mounts"),
+    *("nfs_metrics", "data_mounts", "proc_files"),
 )
 """The modules of phalanx.node that make up the agent, in an order that compresses well.
 

@@ -18,7 +18,8 @@ def signal_all(process_one: int, number: int, pattern: str = "") -> None:
     """
     signalled: set[int] = set()
     for _ in range(_ROUNDS_MOST):
-        new = {pid for pid in _inside(process_one) if re.search(pattern, _command_line(pid))} - signalled
+        # The kernel may keep a reader of a command line waiting.
+        new = {pid for pid in _inside(process_one) if not pattern or re.search(pattern, _command_line(pid))} - signalled
         if not new:
             return
         for pid in new:

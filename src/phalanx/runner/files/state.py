@@ -152,4 +152,5 @@ def runner_lives(runner: Optional[RunnerIdentity]) -> bool:
     if runner is None or runner.boot_id != boot_id():
         return False
     stat = process_stat(runner.pid)
-    return bool(stat) and stat["start"] == runner.start and stat["state"] not in "ZX"  # type: ignore[index]
+    # Of one that hangs, nobody can read the start.
+    return stat is not None and stat["start"] in (runner.start, "") and stat["state"] not in "ZX"

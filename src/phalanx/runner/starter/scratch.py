@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 
+from phalanx.node.proc_files import read_each
 from phalanx.objects import trees
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Set, Tuple
+    from typing import List, Tuple
 
 _SHARED_MEMORY = "/dev/shm"
 # Open MPI 4, Open MPI 5, MPICH: a rank that is killed leaves its segment, 2 to 16 MiB each.
@@ -46,10 +47,8 @@ class Scratch:
             if os.path.isdir(path):
                 trees.remove(path)
         segments, files = _ours(_SHARED_MEMORY, _SEGMENTS, self._since), _ours(_SHORT_TEMPORARY, _FILES, self._since)
-        in_use = _mapped() if segments else set()
-        for path in segments:
-            if path not in in_use:
-                _unlink(path)
+        for path in _unmapped(segments) if segments else ():
+            _unlink(path)
         # A file does not show which job it belongs to, and none is kept open. This job's own daemons have ended.
         if files and not _runs(_HYDRAS_DAEMON):
             for path in files:
@@ -70,31 +69,31 @@ def _ours(directory: str, beginnings: Tuple[str, ...], since: float) -> List[str
     return found
 
 
-def _mapped() -> Set[str]:
-    """Return the files that this user's processes have mapped: another job may have just begun."""
-    paths = set()
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/maps", errors="replace") as file:
-                paths.update(line.split(None, 5)[5].strip() for line in file if "/dev/shm/" in line)
-        except OSError:
-            continue  # it has ended, or belongs to another user
-    return paths
+def _unmapped(paths: List[str]) -> List[str]:
+    """Return those that no process of this user has mapped, or may have: another job may have just begun."""
+    maps, hanging = read_each(_own_pids(), "maps")
+    lines = [line for text in maps.values() for line in text.decode(errors="replace").splitlines()]
+    mapped = {line.split(None, 5)[5].strip() for line in lines if "/dev/shm/" in line}
+    return [] if hanging else [path for path in paths if path not in mapped]
 
 
 def _runs(program: str) -> bool:
-    """Return whether a process of this user runs the program."""
+    """Return whether a process of this user runs the program, or may."""
+    lines, hanging = read_each(_own_pids(), "cmdline")
+    return bool(hanging) or any(
+        os.path.basename(os.fsdecode(line.partition(b"\0")[0])) == program for line in lines.values()
+    )
+
+
+def _own_pids() -> List[int]:
+    pids = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if os.stat(f"/proc/{pid}").st_uid != os.getuid():
-                continue
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                word = file.read().partition(b"\0")[0]
+            if os.stat(f"/proc/{pid}").st_uid == os.getuid():
+                pids.append(int(pid))
         except OSError:
             continue  # it has ended
-        if os.path.basename(os.fsdecode(word)) == program:
-            return True
-    return False
+    return pids
 
 
 def _unlink(path: str) -> None:

@@ -1,0 +1,76 @@
+"""A file system (FUSE) with one file that can be opened, and never closed: nothing answers what a close sends."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import struct
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_DEVICE = "/dev/fuse"
+_REQUEST, _ANSWER = struct.Struct("=IIQQ"), struct.Struct("=IiQ")
+_BODY_AT = 40
+# Of the protocol (linux/fuse.h): numbers of requests, and what has no answer or shall have none.
+_LOOKUP, _GETATTR, _OPEN, _FLUSH, _INIT = 1, 3, 14, 25, 26
+_UNANSWERED = (2, 36, 42, _FLUSH)
+_FILE, _VALID_S = 2, 3600
+
+
+@contextlib.contextmanager
+def a_file_that_never_closes(directory: Path) -> Iterator[tuple[Path, threading.Event]]:
+    """Yield its path, and what is set once somebody closes it, who then hangs until the end of this."""
+    if os.geteuid() or not os.access(_DEVICE, os.R_OK | os.W_OK):
+        pytest.skip("only root mounts file systems, with /dev/fuse")
+    directory.mkdir()
+    device = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"
+    stop_r, stop_w = os.pipe()
+    is_closed = threading.Event()
+    server = threading.Thread(target=_serve, args=(device, stop_r, is_closed))
+    mount = ["mount", "-i", "-t", "fuse", "-o", options, "hanging", str(directory)]
+    subprocess.run(mount, pass_fds=[device], check=True, timeout=60)
+    server.start()
+    try:
+        yield directory / "file", is_closed
+    finally:
+        os.close(stop_w)
+        server.join(60)
+        os.close(stop_r)
+        # The kernel ends all that waits for an answer.
+        os.close(device)
+        subprocess.run(["umount", "-l", str(directory)], check=True, timeout=60)
+
+
+def _serve(device: int, stop: int, is_closed: threading.Event) -> None:
+    while stop not in (ready := select.select([device, stop], [], [])[0]):
+        request = os.read(ready[0], 1 << 17)
+        _, opcode, number, node = _REQUEST.unpack_from(request)
+        if opcode == _FLUSH:
+            is_closed.set()
+        if opcode not in _UNANSWERED:
+            error, body = _reply(opcode, node, request[_BODY_AT:])
+            os.write(device, _ANSWER.pack(_ANSWER.size + len(body), -error, number) + body)
+
+
+def _reply(opcode: int, node: int, body: bytes) -> tuple[int, bytes]:
+    if opcode == _INIT:
+        return 0, body[:12] + bytes(52)
+    if opcode == _LOOKUP:
+        return 0, struct.pack("=QQQQII", _FILE, 0, _VALID_S, _VALID_S, 0, 0) + _attributes(_FILE)
+    if opcode == _GETATTR:
+        return 0, struct.pack("=QII", _VALID_S, 0, 0) + _attributes(node)
+    if opcode == _OPEN:
+        return 0, bytes(16)
+    return errno.ENOSYS, b""
+
+
+def _attributes(node: int) -> bytes:
+    mode = 0o100644 if node == _FILE else 0o40755
+    return struct.pack("=6Q10I", node, 0, 0, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
