@@ -1,11 +1,51 @@
-"""Reads files of a repository, whose author is not trusted with this machine: regular files, none too large."""
+"""Reads files of a repository, whose author is not trusted with this machine: regular files, none too large.
+
+Nor is it trusted to answer: its directory may be on a server that is away, whose readers no Ctrl-C reaches.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+import threading
 from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    Result = TypeVar("Result")
+
+_SILENT_S = 30.0
+
+
+def answering(path: Path | str, call: Callable[[Callable[[str], object]], Result]) -> Result:
+    """Return `call(name)`, which names each path before it reads that, and runs in another thread.
+
+    Raises OSError if a path takes longer than 30 s; the thread is left behind. The first path is `path`.
+    """
+    at = [str(path)]
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(call(at.append))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        before = len(at)
+        thread.join(_SILENT_S)
+        if thread.is_alive() and len(at) == before:
+            raise OSError(errno.ETIMEDOUT, f"its file system does not answer within {_SILENT_S:g} s", at[-1])
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def read(path: Path, limit_bytes: int, within: Path | None = None) -> bytes:
@@ -13,6 +53,10 @@ def read(path: Path, limit_bytes: int, within: Path | None = None) -> bytes:
 
     `within`: the file must be in this directory, links resolved, and not in a `.git`, whose settings may have secrets.
     """
+    return answering(path, lambda _: _read(path, limit_bytes, within))
+
+
+def _read(path: Path, limit_bytes: int, within: Path | None) -> bytes:
     if within is not None:
         _require_within(path, within)
     # O_NONBLOCK: opening a FIFO would wait for a writer.

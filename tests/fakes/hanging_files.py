@@ -1,4 +1,4 @@
-"""A file system (FUSE) with one file that can be opened, and never closed: nothing answers what a close sends."""
+"""A file system (FUSE) with one file, which answers all requests but one, as a server does that went away meanwhile."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _DEVICE = "/dev/fuse"
 _REQUEST, _ANSWER = struct.Struct("=IIQQ"), struct.Struct("=IiQ")
 _BODY_AT = 40
 # Of the protocol (linux/fuse.h): numbers of requests, and what has no answer or shall have none.
-_LOOKUP, _GETATTR, _OPEN, _FLUSH, _INIT = 1, 3, 14, 25, 26
-_UNANSWERED = (2, 36, 42, _FLUSH)
+LOOKUP, _GETATTR, _OPEN, CLOSE, _INIT, READ_DIRECTORY = 1, 3, (14, 27), 25, 26, 28
+_UNANSWERED = (2, 36, 42)
 _FILE, _VALID_S = 2, 3600
 
 
 @contextlib.contextmanager
-def a_file_that_never_closes(directory: Path) -> Iterator[tuple[Path, threading.Event]]:
-    """Yield its path, and what is set once somebody closes it, who then hangs until the end of this."""
+def a_hanging_file_system(directory: Path, silent: int) -> Iterator[threading.Event]:
+    """Yield what is set once somebody sends a request of the kind `silent`, and hangs until the end of this."""
     if os.geteuid() or not os.access(_DEVICE, os.R_OK | os.W_OK):
         pytest.skip("only root mounts file systems, with /dev/fuse")
     directory.mkdir()
     device = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"
     stop_r, stop_w = os.pipe()
-    is_closed = threading.Event()
-    server = threading.Thread(target=_serve, args=(device, stop_r, is_closed))
+    hangs = threading.Event()
+    server = threading.Thread(target=_serve, args=(device, stop_r, silent, hangs))
     mount = ["mount", "-i", "-t", "fuse", "-o", options, "hanging", str(directory)]
     subprocess.run(mount, pass_fds=[device], check=True, timeout=60)
     server.start()
     try:
-        yield directory / "file", is_closed
+        yield hangs
     finally:
         os.close(stop_w)
         server.join(60)
@@ -48,13 +48,13 @@ def a_file_that_never_closes(directory: Path) -> Iterator[tuple[Path, threading.
         subprocess.run(["umount", "-l", str(directory)], check=True, timeout=60)
 
 
-def _serve(device: int, stop: int, is_closed: threading.Event) -> None:
+def _serve(device: int, stop: int, silent: int, hangs: threading.Event) -> None:
     while stop not in (ready := select.select([device, stop], [], [])[0]):
         request = os.read(ready[0], 1 << 17)
         _, opcode, number, node = _REQUEST.unpack_from(request)
-        if opcode == _FLUSH:
-            is_closed.set()
-        if opcode not in _UNANSWERED:
+        if opcode == silent:
+            hangs.set()
+        elif opcode not in _UNANSWERED:
             error, body = _reply(opcode, node, request[_BODY_AT:])
             os.write(device, _ANSWER.pack(_ANSWER.size + len(body), -error, number) + body)
 
@@ -62,11 +62,13 @@ def _serve(device: int, stop: int, is_closed: threading.Event) -> None:
 def _reply(opcode: int, node: int, body: bytes) -> tuple[int, bytes]:
     if opcode == _INIT:
         return 0, body[:12] + bytes(52)
-    if opcode == _LOOKUP:
+    if opcode == LOOKUP and body.rstrip(b"\0") != b"file":
+        return errno.ENOENT, b""
+    if opcode == LOOKUP:
         return 0, struct.pack("=QQQQII", _FILE, 0, _VALID_S, _VALID_S, 0, 0) + _attributes(_FILE)
     if opcode == _GETATTR:
         return 0, struct.pack("=QII", _VALID_S, 0, 0) + _attributes(node)
-    if opcode == _OPEN:
+    if opcode in _OPEN:
         return 0, bytes(16)
     return errno.ENOSYS, b""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from fake_nodes import marked
-from hanging_files import a_file_that_never_closes
+from hanging_files import CLOSE, a_hanging_file_system
 
 from phalanx.runner import reaper
 from phalanx.runner.checked import first_argv
@@ -147,11 +147,11 @@ print(json.dumps([report, *[[pid for pid, _ in found] for found in reaper.search
 
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_process_that_hangs_in_the_kernel_is_named_and_hinders_no_proof(tmp_path, is_ours):
-    with a_file_that_never_closes(tmp_path / "hanging") as (path, is_closed):
-        argv = [sys.executable, "-c", HANGS, str(path)]
+    with a_hanging_file_system(tmp_path / "hanging", CLOSE) as hangs:
+        argv = [sys.executable, "-c", HANGS, str(tmp_path / "hanging/file")]
         process = subprocess.Popen(argv, env={**os.environ, MARK: JOB})
         try:
-            assert is_closed.wait(60)
+            assert hangs.wait(60)
             words = [sys.executable, "-c", SWEEP, JOB, str(process.pid if is_ours else 0)]
             swept = subprocess.run(words, capture_output=True, text=True, timeout=60)
             report, found, unclear = json.loads(swept.stdout)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx import guest_file
 from phalanx.code.ignore_rules import IgnoreRules, rules_above
 from phalanx.counts import size_text
 from phalanx.errors import JobError
@@ -73,18 +74,22 @@ def scan(directory: Path) -> CodeTree:
 
     Raises JobError for what is not a directory of code, or too large to be one.
     """
-    _require_code(directory)
-    scanner = _Scanner()
-    entries: list[Entry] = []
-    total = 0
     try:
-        for entry in scanner.walk(str(directory), rules_above(directory)):
-            entries.append(entry)
-            total += entry.bytes
-            if total > MAX_BYTES or len(entries) > MAX_FILES:
-                raise _too_large(directory, entries, total)
+        return guest_file.answering(directory, lambda name: _scan(directory, name))
     except OSError as error:
         raise unreadable(error) from error
+
+
+def _scan(directory: Path, name: Callable[[str], object]) -> CodeTree:
+    _require_code(directory)
+    scanner = _Scanner(name)
+    entries: list[Entry] = []
+    total = 0
+    for entry in scanner.walk(str(directory), rules_above(directory)):
+        entries.append(entry)
+        total += entry.bytes
+        if total > MAX_BYTES or len(entries) > MAX_FILES:
+            raise _too_large(directory, entries, total)
     return CodeTree(directory, tuple(entries), frozenset(scanner.left_out))
 
 
@@ -104,10 +109,11 @@ def largest(entries: tuple[Entry, ...] | list[Entry]) -> str:
 
 
 class _Scanner:
-    """Walks a directory and records what ignore files exclude."""
+    """Walks a directory and records what ignore files exclude; `name` gets each path before it is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: Callable[[str], object]) -> None:
         self.left_out: list[str] = []
+        self._name = name
 
     def walk(self, directory: str, rules: IgnoreRules) -> Iterator[Entry]:
         """Yield everything below, each directory before its contents; skip what vanishes meanwhile.
@@ -117,6 +123,7 @@ class _Scanner:
         waiting = self._contents(directory, "", rules)
         while waiting:
             item, name, rules = waiting.pop()
+            self._name(item.path)
             try:
                 entry = Entry(item.path, name, item.stat(follow_symlinks=False))
             except FileNotFoundError:
