@@ -165,6 +165,24 @@ def test_grid_engine_grants_hosts_and_mpiexec_runs_there(lab):
     assert all(line[2] != "job=" and line[3] == "hidden=" for line in lines), lines
 
 
+@pytest.mark.parametrize("scheduler", ["slurm", "sge"])
+def test_a_job_has_a_home_of_its_own_that_is_gone_afterwards(lab, scheduler):
+    say = 'echo "home=$HOME $(ls -A ~ | wc -l)"; echo "exit 1" > ~/.bash_profile; touch ~/left'
+    homes = []
+    for _ in range(2):
+        done = run(lab, "--launcher", "mpi", "--via", scheduler, "-N", "1", "-n", "3", "--", "sh", "-c", say)
+        assert done.returncode == 0, done.stderr
+        homes.append(set(re.findall(r"home=(\S+) (\d+)", done.stdout)))
+    # Each job has one name for it on all nodes, and finds nothing there.
+    assert [len(found) for found in homes] == [1, 1] and homes[0] != homes[1], homes
+    paths = [path for found in homes for path, _ in found]
+    assert {number for found in homes for _, number in found} == {"0"}
+    account = lab.on("head", "echo $HOME").strip()
+    assert account not in paths
+    look = f"ls -d {' '.join(paths)} {account}/left 2>/dev/null; true"
+    assert "".join(lab.on("head", f"ssh {node} {shlex.quote(look)}", check=False) for node in NODES) == ""
+
+
 def test_a_job_that_qdel_ends_says_so_and_leaves_nothing(lab):
     job = start(lab, "--via", "sge", "--launcher", "exec", "--", "sleep", "1000")
     until(lambda: status(lab, job)["state"] == "running", "the job runs")
