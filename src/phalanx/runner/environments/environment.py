@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.node.validate import Invalid
 from phalanx.objects import trees
-from phalanx.runner.environments import managed_python, node_copy
+from phalanx.runner.environments import managed_python, node_copy, package_contents
 from phalanx.runner.environments.build_log import BuildLog
 from phalanx.runner.environments.interpreters import Interpreter, find
 from phalanx.runner.environments.uv_settings import QUIET, from_pip, plain_variables
@@ -65,7 +65,7 @@ def bring(directory: str) -> int:
     try:
         wanted = _wanted(directory)
         result = _on_image(wanted) or _on_shared_directory(directory, wanted)
-    except (CannotMakeError, Invalid) as error:
+    except (CannotMakeError, package_contents.UnknownCommitError, Invalid) as error:
         result = {"problem": str(error)}
     except OSError as error:
         result = {"problem": f"{error.filename or 'the shared directory'}: {error.strerror}"}
@@ -115,7 +115,10 @@ def lock(path: str, how: int) -> Optional[int]:
 def _bring(root: str, wanted: Environment, log: BuildLog) -> str:
     os.makedirs(root, mode=0o700, exist_ok=True)
     python = _interpreter(root, wanted, log)
-    path = os.path.join(root, f"{wanted.name}-{_digest(wanted, python)}")
+    wanted, said = package_contents.resolved(wanted)
+    for text in said:
+        _say(text)
+    path = os.path.join(root, f"{wanted.name}-{_digest(wanted, python, package_contents.contents(wanted, root))}")
     if not is_complete(path):
         _make_alone(path, wanted, python, log)
     if not node_copy.is_here(path):
@@ -159,10 +162,10 @@ def _interpreter(root: str, wanted: Environment, log: BuildLog) -> Interpreter:
     return python
 
 
-def _digest(wanted: Environment, python: Interpreter) -> str:
+def _digest(wanted: Environment, python: Interpreter, contents: Sequence[str]) -> str:
     packages = () if wanted.isolated else python.sites
-    parts = (_FORMAT, wanted.digest, python.base, python.version_text, python.platform, *packages)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+    parts = (_FORMAT, wanted.digest, python.base, python.version_text, python.platform, *packages, *contents)
+    return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 def _make_alone(path: str, wanted: Environment, python: Interpreter, log: BuildLog) -> None:
