@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from phalanx.cli import input
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.job_options import pairs
 from phalanx.cli.options import complete_clusters, debug_option, json_option_of, load_cluster, via_option
@@ -140,6 +141,7 @@ def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, d
     """
     if as_json and not dry_run:
         raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` shows the state of a job")
+    input.refuse_unread(chosen["argv"])
     cluster = load_cluster(name, file)
     cluster.require_ready()
     spec = _spec(cluster, **chosen)

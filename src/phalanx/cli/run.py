@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from phalanx.cli import input
 from phalanx.cli.console import note
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.job_options import chosen_fields, job_options
@@ -151,6 +152,7 @@ def _launcher_options(command: Any) -> Any:
     callback=_secrets,
     help="Set a variable from your environment or a file; it is never written or shown. Repeatable.",
 )
+@click.option("--stdin", "has_stdin", is_flag=True, help="Send this command's input to the job, for rank 0 to read.")
 @click.option("--detach", is_flag=True, help="Start the job and return; `logs -f` follows it later.")
 @click.option("--dry-run", is_flag=True, help="Print the processes that would be started; start nothing.")
 @json_option_of("With --dry-run: print JSON.")
@@ -198,6 +200,7 @@ def command(
       phalanx run --recipe torch --launcher torchrun -- train.py
       phalanx run --launcher torchrun --checkpoint checkpoints/mnist --restarts 3 -- train.py
       phalanx run --resume mnist
+      phalanx run --stdin -n 1 -- python - < train.py
       phalanx run --secret WANDB_API_KEY --secret HF_TOKEN=@~/.hf -- python train.py
     """
     if as_json and not dry_run:
@@ -214,11 +217,14 @@ def command(
         launcher = chosen["launcher"] or _launcher(fields["directory"], argv)
     if launcher == "mpi" and not chosen["job_resume"]:
         _refuse_nested(argv)
+    if not chosen["has_stdin"]:
+        input.refuse_unread(argv)
     cluster = load_cluster(name, file)
     cluster.require_ready()
     spec = JobSpec(
         **fields,
         command=argv,
+        stdin=input.read() if chosen["has_stdin"] and not dry_run else None,
         launcher=launcher,
         secrets=chosen["secrets"],
         via=chosen["via"],

@@ -26,9 +26,14 @@ _WITH_RESUME = ("resume", "directory")
 
 @dataclass(frozen=True)
 class JobSpec(JobRecord):
-    """A job as it is requested on this machine: its record, and `directory`, of which the contents are sent."""
+    """A job as it is requested on this machine: its record, and what is sent besides.
+
+    Of `directory` the contents are sent. `stdin` is what rank 0 reads, from the beginning after each restart (None:
+    nothing).
+    """
 
     directory: Path = field(default=Path(), metadata={"flag": "--directory", "help": "The code."})
+    stdin: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.command and not self.resume:
@@ -134,6 +139,7 @@ class JobOptions(TypedDict, total=False):
     per_node: int | None
     name: str | None
     directory: Path | str
+    stdin: bytes | None
     env: Mapping[str, str]
     tags: Mapping[str, str]
     links: Mapping[str, str]

@@ -11,7 +11,7 @@ from phalanx.code.bundle import SendProgress
 from phalanx.code.code_tree import CodeTree
 from phalanx.jobs.head_command import HeadCommand
 from phalanx.jobs.job_model import JobSpec
-from phalanx.runner.names import MANIFEST, WORK
+from phalanx.runner.names import MANIFEST, STDIN, WORK
 
 if TYPE_CHECKING:
     from phalanx.code.upload import Upload
@@ -33,8 +33,9 @@ class Submission:
         self._upload = _upload(tree)
         self._private = json.dumps(dict(spec.secrets)).encode() if spec.secrets else b""
         manifest = {MANIFEST: self._upload.manifest} if self._upload else {}
+        stdin = {} if spec.stdin is None else {STDIN: spec.stdin}
         # The last program is LAST_SENT: the head accepts no job without it, so none whose tar was cut short.
-        documents = {**manifest, **bundle.programs()}
+        documents = {**manifest, **stdin, **bundle.programs()}
         self._archive = bundle.tar(documents, None if self._upload else tree, WORK, progress)
 
     def write(self, out: IO[bytes], connection: HeadCommand) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Runner → starter.
 # JSON {"commands": [[…], …], "env", "ports": […], "sync_dir", "imports"}: are the commands here, and the ports free?
 CHECK = 1
-SPAWN = 2  # JSON {"argv", "env", "ranks", "harmless", "is_rank"}: start it as this process number
+SPAWN = 2  # JSON {"argv", "env", "ranks", "harmless", "is_rank", "reads_stdin"}: start it as this process number
 TERMINATE = 3  # send SIGTERM to the spawned processes, in the order of their start
 END = 4  # end everything that is left of the job, then REPORT and exit
 KICK = 5  # end the ranks but not their engine, so that it restarts them on the nodes that are left

@@ -9,6 +9,8 @@ WORK = "work"
 # The job's description, as JSON.
 RECORD = "job.json"
 OUTPUT = "output"
+# What rank 0 reads as its standard input, if the job has any; keeper.py has the name, too.
+STDIN = "stdin"
 # Of Python modules that a job's programs may import, without an installed phalanx.
 LIBRARY = "library"
 # Which process receives the submission, as JSON: before the first state, it shows whether more may come.

@@ -120,7 +120,7 @@ class Remote:
         return completed
 
     def popen(
-        self, command: str, *, stdin: Any = None, stdout: Any = None, stderr: Any = None
+        self, command: str, *, stdin: Any = subprocess.DEVNULL, stdout: Any = None, stderr: Any = None
     ) -> subprocess.Popen[bytes]:
         """Start a shell command that Ctrl-C in the terminal does not reach; status 255: the connection broke."""
         self.connect()

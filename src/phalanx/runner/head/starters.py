@@ -165,7 +165,8 @@ class Starters:
     def start(self, process: Process) -> None:
         """Start one of the launcher's processes."""
         member = Member(process.label, process.node, process.is_rank, True, process.role, process.service)
-        self._spawn(member, process.argv, process.env, process.harmless)
+        is_first = process == next(filter(_runs_command, self._processes), None)
+        self._spawn(member, process.argv, process.env, process.harmless, is_first)
 
     def serve(self, request: Request) -> None:
         """Start the daemon that an agent requests."""
@@ -202,7 +203,9 @@ class Starters:
             self.table.ended(number)
             self.daemons.ended(number, REFUSED)
 
-    def _spawn(self, member: Member, argv: Sequence[str], env: Any, harmless: str = "") -> int:
+    def _spawn(
+        self, member: Member, argv: Sequence[str], env: Any, harmless: str = "", reads_stdin: bool = False
+    ) -> int:
         node, number = member.node, self._add(member)
         devices = self._job.devices.get(node)
         visible = {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if devices else {}
@@ -210,7 +213,7 @@ class Starters:
         if self.nodes[node].head:
             own[RUNNER_SOCKET] = socket_name(self._job.id)
         body = {"argv": list(argv), "env": own, "ranks": self.ranks[node], "harmless": harmless}
-        body["is_rank"] = member.is_rank
+        body.update(is_rank=member.is_rank, reads_stdin=reads_stdin)
         self.channels[node].send(frames.pack_json(frames.SPAWN, body, number))
         return number
 
@@ -270,3 +273,8 @@ class Starters:
         if self.daemons.ended(number, end.code):
             end = end._replace(code=daemon_failure(end.code))
         self._listener.on_exit(number, member, end)
+
+
+def _runs_command(process: Process) -> bool:
+    """Whether it is the user's own command, as a worker: engines pass the job's input on by their ranks' keepers."""
+    return not process.service and process.argv[: len(process.command)] == process.command

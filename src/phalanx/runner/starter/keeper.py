@@ -28,7 +28,7 @@ def main() -> None:
         sys.exit(f"phalanx: the engine set none of {variables}")
     starter = _connect()
     pipes = [os.pipe(), os.pipe()]
-    pid = _start(command, pipes[0][1], pipes[1][1])
+    pid = _start(command, _stdin(label), pipes[0][1], pipes[1][1])
     _hand_over(starter, f"{label} {pid}", [pipes[0][0], pipes[1][0]])
     for fd in (*pipes[0], *pipes[1]):
         os.close(fd)
@@ -56,12 +56,18 @@ def _connect() -> _socket.socket:
     return connection
 
 
-def _start(command: list[str], out_fd: int, err_fd: int) -> int:
+def _stdin(label: str) -> str:
+    """Return the path of the rank's input: the job's, which is beside this file, or nothing."""
+    path = os.path.join(os.path.dirname(sys.argv[0]), "stdin")
+    return path if label == "0" and os.path.exists(path) else os.devnull
+
+
+def _start(command: list[str], stdin: str, out_fd: int, err_fd: int) -> int:
     pid = os.fork()
     if pid == 0:
         # A group of its own, so that a signal to the keeper's group reaches the rank only once, through the keeper.
         os.setpgid(0, 0)
-        for target, fd in enumerate((os.open(os.devnull, os.O_RDONLY), out_fd, err_fd)):
+        for target, fd in enumerate((os.open(stdin, os.O_RDONLY), out_fd, err_fd)):
             os.dup2(fd, target)
         _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)  # Python ignores these two; the rank must not inherit that
         _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)

@@ -19,7 +19,7 @@ from phalanx.runner import frames
 from phalanx.runner.environments import node_copy
 from phalanx.runner.liveness import BEAT_EVERY_S, FENCE_S, Contact, Pace
 from phalanx.runner.loop import READ_BYTES, Loop, Sender
-from phalanx.runner.names import LIBRARY
+from phalanx.runner.names import LIBRARY, STDIN
 from phalanx.runner.reaper import GRACE_S, Sweep, kill
 from phalanx.runner.starter import fabric as network
 from phalanx.runner.starter.answers import answer
@@ -262,7 +262,10 @@ class Starter:
         env = self._environment(body["env"])
         # Otherwise engines and libraries would each take all cores, or (torchrun) only one.
         env.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // max(1, body["ranks"]))))
-        pid = spawn(body["argv"], env, (self._null, out_write, err_write), self._work, die_with_parent=True)
+        stdin = self._stdin() if body["reads_stdin"] else self._null
+        pid = spawn(body["argv"], env, (stdin, out_write, err_write), self._work, die_with_parent=True)
+        if stdin != self._null:
+            os.close(stdin)
         os.close(out_write)
         os.close(err_write)
         self._numbers[pid] = number
@@ -270,6 +273,12 @@ class Starter:
         if body["is_rank"]:
             self._own_ranks.add(number)
         self._output.add(number, out_read, err_read, body["harmless"])
+
+    def _stdin(self) -> int:
+        try:
+            return os.open(os.path.join(self._directory, STDIN), os.O_RDONLY)
+        except FileNotFoundError:
+            return self._null  # the job has no input
 
     def _environment(self, extra: Dict[str, str]) -> Dict[str, str]:
         # Unbuffered: a Python rank's output appears at once, as on a terminal.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,14 @@ from phalanx.runner.files import state as states
 from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.slots import Occupancy
-from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_STATUS, RUNNER, SUBMITTER, WORK, refusal
+from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_STATUS, RUNNER, STDIN, SUBMITTER, WORK, refusal
 from phalanx.runner.process import PreparedJob, RefusedError, planned
 from phalanx.runner.system import forget_other_jobs, raise_file_limit, roster_path, spawn
 from phalanx.runner.verbs import checkpoints
 from phalanx.runner.verbs.follow import follow
 
 if TYPE_CHECKING:
-    from typing import BinaryIO, Dict, Mapping, Sequence
+    from typing import BinaryIO, Dict, Mapping, Optional, Sequence
 
     from phalanx.node.roster import Roster
     from phalanx.runner.plugins import Plugins
@@ -52,6 +53,7 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
     try:
         job = replace(job, secrets=_receive(directory))
         checkpoints.require_secrets(directory, job)
+        _take_stdin(directory, job.resume)
         job = checkpoints.claim(directory, job, occupancy.running)
         _link(directory, job.links)
         # Checked again, because a secret may have the name of a variable that the launcher sets.
@@ -138,6 +140,14 @@ def _receive(directory: str) -> Dict[str, str]:
     if sizes["in_parts"]:
         _unpack(directory, sys.stdin.buffer)
     return secrets
+
+
+def _take_stdin(directory: str, earlier: Optional[str]) -> None:
+    """Give the job the input of the job that it continues, unless it has its own. Raises OSError."""
+    stdin = os.path.join(directory, STDIN)
+    if earlier and not os.path.exists(stdin):
+        with suppress(FileNotFoundError):
+            os.link(os.path.join(os.path.dirname(directory), earlier, STDIN), stdin)
 
 
 def _link(directory: str, links: Mapping[str, str]) -> None:
