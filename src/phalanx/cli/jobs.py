@@ -1,20 +1,25 @@
-"""phalanx jobs: list the jobs of a cluster."""
+"""phalanx jobs: list the jobs of a cluster, or remove old ones."""
 
 from __future__ import annotations
 
 import shlex
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from phalanx.cli.console import duration, note, print_json, print_table
-from phalanx.cli.job_options import pairs
+from phalanx.cli.console import confirm, duration, note, print_json, print_table, require_terminal
+from phalanx.cli.job_options import Duration, pairs
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.errors import ClusterError, JobError
+from phalanx.jobs.ended_jobs import ended_jobs, space
 from phalanx.jobs.job import list_jobs
 
 if TYPE_CHECKING:
+    from phalanx.cluster.cluster_record import Cluster
+    from phalanx.jobs.ended_jobs import EndedJob
     from phalanx.jobs.job import JobStatus
 
 
@@ -23,18 +28,33 @@ if TYPE_CHECKING:
 @click.option(
     "--tag", "tags", multiple=True, metavar="NAME=value", callback=pairs, help="Only jobs with this tag. Repeatable."
 )
+@click.option(
+    "--prune", "age_s", type=Duration(), metavar="TIME", help="Remove the jobs that ended so long ago, such as 30d."
+)
+@click.option("--yes", is_flag=True, help="With --prune: remove them without asking.")
 @json_option
 @debug_option
-def command(name: str | None, file: Path | None, tags: dict[str, str], as_json: bool) -> None:
-    """List the jobs, the newest first.
+def command(
+    name: str | None, file: Path | None, tags: dict[str, str], age_s: int | None, yes: bool, as_json: bool
+) -> int:
+    """List the jobs, the newest first; or, with --prune, remove old ones.
+
+    A job keeps its copy of the code, what it wrote there, and its output until it is removed. --prune removes all of
+    that, and never a job that runs, nor any checkpoints.
 
     \b
     Examples:
       phalanx jobs
       phalanx jobs --tag model=resnet
       phalanx jobs --json | jq -r '.[0].id'
+      phalanx jobs --prune 30d
     """
-    found = [job for job in list_jobs(load_cluster(name, file)) if job.has(tags)]
+    if age_s is not None:
+        return _prune(load_cluster(name, file), time.time() - age_s, tags, yes, as_json)
+    if yes:
+        raise click.UsageError("--yes is for --prune")
+    cluster = load_cluster(name, file)
+    found = [job for job in list_jobs(cluster) if job.has(tags)]
     if as_json:
         print_json([job.to_json() for job in found])
     elif not found:
@@ -43,6 +63,44 @@ def command(name: str | None, file: Path | None, tags: dict[str, str], as_json: 
         print_table(
             ("JOB", "NAME", "TAGS", "STATE", "LAUNCHER", "PROCESSES", "TOOK", "COMMAND"), [_row(job) for job in found]
         )
+        _warn_of_space(cluster)
+    return 0
+
+
+def _prune(cluster: Cluster, before: float, tags: dict[str, str], yes: bool, as_json: bool) -> int:
+    """Remove jobs that ended before this time, after a question; return 1 if one of them is left."""
+    if not yes:
+        require_terminal()
+        if old := ended_jobs(cluster, before, tags):
+            confirm(f"Remove {_count(old)}, with all that they wrote in their copies of the code?")
+    done = ended_jobs(cluster, before, tags, remove=True)
+    removed = [job for job in done if job.removed]
+    if as_json:
+        print_json({"jobs": [vars(job) for job in done], "freed_bytes": sum(job.bytes for job in removed)})
+    else:
+        note(f"removed {_count(removed)}" if done else "No job ended so long ago.")
+        for job in done:
+            if not job.removed:
+                note(f"{job.id} can't be removed whole: it has files that the job user may not remove")
+    return 0 if len(removed) == len(done) else 1
+
+
+def _count(jobs: list[EndedJob]) -> str:
+    return f"{len(jobs)} job{'s' * (len(jobs) != 1)} ({_size(sum(job.bytes for job in jobs))})"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def _warn_of_space(cluster: Cluster) -> None:
+    """Say that jobs take much of the shared directory. Nothing else depends on it, so no failure counts."""
+    with suppress(ClusterError, JobError):
+        if (taken := space(cluster)).is_large:
+            note(
+                f"The jobs take at least {_size(taken.bytes)} of the shared directory: "
+                "`phalanx jobs --prune 30d` removes those that ended 30 days ago."
+            )
 
 
 def _row(job: JobStatus) -> tuple[object, ...]:

@@ -81,6 +81,21 @@ def _list(arguments: List[str]) -> int:
     return list_jobs(arguments[0], arguments[1])
 
 
+def _prune(arguments: List[str]) -> int:
+    """ROOT BEFORE TAGS [--remove]"""
+    import json
+
+    from phalanx.runner.verbs.prune import prune
+
+    return prune(arguments[0], float(arguments[1]), json.loads(arguments[2]), "--remove" in arguments[3:])
+
+
+def _measure(arguments: List[str]) -> int:
+    from phalanx.runner.verbs.prune import measure
+
+    return measure(arguments[0], float(arguments[1]))
+
+
 def _starter(arguments: List[str]) -> int:
     from phalanx.runner.starter.guard import main as serve
 
@@ -164,6 +179,8 @@ _VERBS = {
     "stop": _stop,
     "halt": _halt,
     "list": _list,
+    "prune": _prune,
+    "measure": _measure,
     "starter": _starter,
     "settle": _settle,
     "environment": _environment,

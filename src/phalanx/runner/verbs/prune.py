@@ -1,0 +1,107 @@
+"""Removes the directories of jobs that ended long ago, with their code and output; and says how much jobs take."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING
+
+from phalanx.node.validate import Invalid
+from phalanx.objects import trees
+from phalanx.runner.files import job_record
+from phalanx.runner.files import state as states
+from phalanx.runner.files.schema import is_job_id
+from phalanx.runner.verbs.checkpoints import VARIABLE
+
+if TYPE_CHECKING:
+    from typing import Iterator, List, Mapping, Optional
+
+    from phalanx.runner.files.job_status import JobStatus
+
+# A job's directory gets this name first, which no list shows: half a job is never seen.
+_PRUNED = ".pruned-"
+
+
+def prune(root: str, before: float, tags: Mapping[str, str], is_real: bool) -> int:
+    """Print a JSON line for each job with these tags that ended before this time, and if `is_real` remove it.
+
+    A job that has not ended, whose runner lives, or whose record is damaged is no such job, and neither is one whose
+    directory has the checkpoints of any job, or what a link of a job that runs leads to.
+    """
+    root = os.path.abspath(root)
+    if is_real:
+        for name in os.listdir(root):
+            if name.startswith(_PRUNED):
+                trees.remove(os.path.join(root, name))  # what an earlier call has left
+    jobs = sorted(filter(is_job_id, os.listdir(root)))
+    kept = [path for name in jobs for path in _needed_by(os.path.join(root, name))]
+    for name in jobs:
+        directory = os.path.join(root, name)
+        status = _ended(directory)
+        if status is None or _end_of(status) >= before or not status.has(tags):
+            continue
+        if any(f"{path}/".startswith(f"{directory}/") for path in kept):
+            continue
+        size_bytes = _size(directory)
+        removed = is_real and _remove(root, name)
+        facts = {"id": name, "name": status.name, "state": status.state.value, "ended_at": _end_of(status)}
+        print(json.dumps({**facts, "bytes": size_bytes, "removed": removed}), flush=True)
+    return 0
+
+
+def measure(root: str, within_s: float) -> int:
+    """Print how much all jobs take, as far as that can be said in this time, and how large their file system is."""
+    end, found = time.monotonic() + within_s, 0
+    for directory, names in trees.walk(os.path.abspath(root)):
+        found += sum(_sizes(directory, names))
+        if time.monotonic() > end:
+            break
+    disk = os.statvfs(root)
+    print(json.dumps({"bytes": found, "of_bytes": disk.f_blocks * disk.f_frsize}))
+    return 0
+
+
+def _ended(directory: str) -> Optional[JobStatus]:
+    """Return the status of a job that is over; None for any other."""
+    try:
+        status = states.read(directory)
+    except (OSError, Invalid):
+        return None
+    return status if status.state.final and not states.runner_lives(status.runner) else None
+
+
+def _end_of(status: JobStatus) -> float:
+    return status.ended_at or status.submitted_at
+
+
+def _needed_by(directory: str) -> List[str]:
+    """Return the paths of a job's checkpoints and, unless it is over, of what its links lead to."""
+    try:
+        job = job_record.read(directory)
+    except (OSError, Invalid):
+        return []
+    shared = os.path.dirname(os.path.dirname(os.path.dirname(directory)))
+    paths = [job.env.get(VARIABLE, ""), *(() if _ended(directory) else job.links.values())]
+    return [os.path.normpath(os.path.join(shared, path)) for path in paths if path]
+
+
+def _size(directory: str) -> int:
+    return sum(size for here, names in trees.walk(directory) for size in _sizes(here, names))
+
+
+def _sizes(directory: str, names: List[str]) -> Iterator[int]:
+    for name in names:
+        status = trees.status_of(os.path.join(directory, name))
+        if status is not None:
+            # What it takes on the disk, without holes; of a file with several names, its share.
+            yield status.st_blocks * 512 // status.st_nlink
+
+
+def _remove(root: str, name: str) -> bool:
+    place = os.path.join(root, _PRUNED + name)
+    try:
+        os.rename(os.path.join(root, name), place)
+    except OSError:
+        return False
+    return trees.remove(place)
