@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
+import shutil
 import subprocess
 import time
 import uuid
@@ -12,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.runner.checked import VERB_AT
+from phalanx.runner.reaper import has_other_starters
 from phalanx.runner.starter import guard
 from phalanx.runner.starter.scratch import Scratch
 
@@ -53,6 +57,64 @@ def test_segments_that_engines_left_since_go_and_others_stay(scratch, segment):
     os.utime(earlier, (1, 1))
     scratch.remove()
     assert [path.exists() for path in (left, users, earlier)] == [False, True, True]
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """No other job is on this node, whatever tests run on this machine."""
+    monkeypatch.setattr("phalanx.runner.starter.scratch.has_other_starters", lambda _: False)
+
+
+@pytest.mark.parametrize("beginning", ["torch_1234_", "psm_", "nccl-", "mx_0001_", "sem.mp-"])
+def test_shared_memory_that_libraries_left_goes_also_that_of_earlier_jobs(scratch, segment, alone, beginning):
+    left, earlier, users = segment(beginning), segment(beginning), segment("dataset.")
+    os.utime(earlier, (1, 1))
+    scratch.remove()
+    assert [path.exists() for path in (left, earlier, users)] == [False, False, True]
+
+
+def test_a_directory_of_joblib_goes_unless_a_process_uses_a_file_in_it(scratch, alone):
+    folder = SHARED / f"joblib_memmapping_folder_{uuid.uuid4().hex}"
+    folder.mkdir()
+    try:
+        with (folder / "0.pkl").open("w"):
+            scratch.remove()
+            assert folder.exists()
+        scratch.remove()
+        assert not folder.exists()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_shared_memory_that_a_process_has_open_stays(scratch, segment, alone):
+    path = segment("psm_")
+    with path.open():
+        scratch.remove()
+        assert path.exists()
+
+
+def test_shared_memory_of_libraries_stays_while_another_job_is_on_the_node(scratch, segment):
+    path = segment("torch_1234_")
+    argv = ["starter", *["-"] * (VERB_AT - 1), "starter", "other"]
+    with subprocess.Popen(["sh", "-c", "read -r line", *argv[3:]], stdin=subprocess.PIPE) as other:
+        while not Path(f"/proc/{other.pid}/cmdline").read_bytes().endswith(b"other\0"):
+            time.sleep(0.001)
+        assert has_other_starters("job")
+        scratch.remove()
+        assert path.exists()
+        other.communicate(b"\n")
+
+
+def test_segments_of_system_v_that_were_left_since_go_and_attached_ones_stay(scratch, alone):
+    libc = ctypes.CDLL(None)
+    libc.shmat.restype = ctypes.c_void_p
+    left, used = (libc.shmget(0, 4096, 0o600) for _ in range(2))
+    place = libc.shmat(used, None, 0)
+    scratch.remove()
+    there = [line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()]
+    libc.shmdt(ctypes.c_void_p(place))
+    libc.shmctl(used, 0, None)
+    assert [str(one) in there for one in (left, used)] == [False, True]
 
 
 def test_a_segment_that_somebody_has_mapped_stays(scratch, segment):

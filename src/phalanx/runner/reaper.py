@@ -101,17 +101,28 @@ def sweep(job_id: str, grace_s: float = GRACE_S) -> Dict[str, List[str]]:
 
 def find_starters(job_id: str) -> Set[int]:
     """Return the job's starters on this node, and their guards, which have the same command line."""
+    return {pid for pid, job in _starters().items() if job == job_id}
+
+
+def has_other_starters(job_id: str) -> bool:
+    """Return whether another job than this one is on this node."""
+    return bool({*_starters().values()} - {job_id})
+
+
+def _starters() -> Dict[int, str]:
+    """Return the jobs of the starters on this node, and of their guards, by pid."""
     lines, _ = read_each(_pids(), "cmdline")
-    return {pid for pid, line in lines.items() if _is_starter(line, job_id)}
+    return {pid: job for pid, line in lines.items() if (job := _job_of_starter(line))}
 
 
-def _is_starter(line: bytes, job_id: str) -> bool:
+def _job_of_starter(line: bytes) -> str:
+    """Return the id of the job whose starter, or guard, has this command line; "" for any other process."""
     words = line.decode(errors="replace").split("\0")
     # … starter JOB …, or, started by a batch scheduler, … attend SCHEDULER …/JOB …
     verb, first, second = (*words[VERB_AT : VERB_AT + 3], "", "", "")[:3]
     if verb == "attend":
-        return os.path.basename(second) == job_id
-    return (verb, first) == ("starter", job_id)
+        return os.path.basename(second)
+    return first if verb == "starter" else ""
 
 
 def find(job_id: str, root: Optional[int] = None) -> Dict[Identity, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 
 from phalanx.node.proc_files import read_each
 from phalanx.objects import trees
+from phalanx.runner.reaper import has_other_starters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +17,12 @@ if TYPE_CHECKING:
 _SHARED_MEMORY = "/dev/shm"
 # Open MPI 4, Open MPI 5, MPICH: a rank that is killed leaves its segment, 2 to 16 MiB each.
 _SEGMENTS = ("vader_segment.", "sm_segment.", "mpich_shm_")
+# PyTorch (`file_system`), Python's multiprocessing, NCCL, MXNet, UCX, LLVM's OpenMP, joblib: their names do not show
+# the job, and a process that has one by its name need not have it mapped yet.
+_OF_LIBRARIES = ("torch_", "psm_", "sem.mp-", "nccl-", "mx_", "ucx_shm_posix_", "__KMP_REGISTERED_LIB_")
+_OF_LIBRARIES += ("joblib_memmapping_folder_",)
+_SEGMENTS_OF_SYSTEM_V = "/proc/sysvipc/shm"
+_IPC_RMID = 0
 # Hydra writes one for each of its daemons, which their children read, and does not use TMPDIR.
 _FILES = ("hydra_hwloc_xmlfile_",)
 _HYDRAS_DAEMON = "hydra_pmi_proxy"
@@ -34,6 +42,7 @@ class Scratch:
         self.path = os.path.join(os.environ.get("TMPDIR", _SHORT_TEMPORARY), f"phalanx-{job_id}")
         on_disk = _ON_DISK if os.access(_ON_DISK, os.W_OK) else os.path.dirname(self.path)
         self.home = os.path.join(on_disk, f"phalanx-{job_id}-home")
+        self._job_id = job_id
         self._since = time.time()
 
     def make(self) -> None:
@@ -42,12 +51,18 @@ class Scratch:
             os.makedirs(path, 0o700, exist_ok=True)
 
     def remove(self) -> None:
-        """Remove the directories, and unused files that engines wrote elsewhere since this was created."""
+        """Remove the directories, and unused files that engines wrote elsewhere since this was created.
+
+        When no other job is on the node, the unused shared memory of libraries goes, too, also that of earlier jobs.
+        """
         for path in (self.path, self.home):
             if os.path.isdir(path):
                 trees.remove(path)
         segments, files = _ours(_SHARED_MEMORY, _SEGMENTS, self._since), _ours(_SHORT_TEMPORARY, _FILES, self._since)
-        for path in _unmapped(segments) if segments else ():
+        if not has_other_starters(self._job_id):
+            segments += _ours(_SHARED_MEMORY, _OF_LIBRARIES, 0.0)
+            _remove_segments_of_system_v(self._since)
+        for path in _unused(segments) if segments else ():
             _unlink(path)
         # A file does not show which job it belongs to, and none is kept open. This job's own daemons have ended.
         if files and not _runs(_HYDRAS_DAEMON):
@@ -69,12 +84,32 @@ def _ours(directory: str, beginnings: Tuple[str, ...], since: float) -> List[str
     return found
 
 
-def _unmapped(paths: List[str]) -> List[str]:
-    """Return those that no process of this user has mapped, or may have: another job may have just begun."""
+def _remove_segments_of_system_v(since: float) -> None:
+    """Remove this user's segments that were made since then, and that no process has attached."""
+    try:
+        with open(_SEGMENTS_OF_SYSTEM_V) as file:
+            names, *rows = (line.split() for line in file)
+    except (OSError, ValueError):
+        return  # the kernel has none
+    for row in rows:
+        one = dict(zip(names, map(int, row)))  # noqa: B905 - Python 3.9 has no `strict`
+        if one["uid"] == os.getuid() and not one["nattch"] and one["ctime"] >= int(since) - 1:
+            ctypes.CDLL(None).shmctl(one["shmid"], _IPC_RMID, None)
+
+
+def _unused(paths: List[str]) -> List[str]:
+    """Return those that no process of this user has mapped or open, or may have: another job may have just begun."""
     maps, hanging = read_each(_own_pids(), "maps")
+    if hanging:
+        return []
     lines = [line for text in maps.values() for line in text.decode(errors="replace").splitlines()]
-    mapped = {line.split(None, 5)[5].strip() for line in lines if "/dev/shm/" in line}
-    return [] if hanging else [path for path in paths if path not in mapped]
+    in_use = {line.split(None, 5)[5].strip() for line in lines if "/dev/shm/" in line}
+    for pid in _own_pids():
+        try:
+            in_use.update(os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
+        except OSError:
+            continue  # it has ended
+    return [path for path in paths if path not in in_use and not any(one.startswith(f"{path}/") for one in in_use)]
 
 
 def _runs(program: str) -> bool:
@@ -97,6 +132,9 @@ def _own_pids() -> List[int]:
 
 
 def _unlink(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        trees.remove(path)
+        return
     try:
         os.unlink(path)
     except OSError:
