@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 import click
 
 from phalanx.cli.console import drop_output, duration, note
+from phalanx.cli.kept_output import keeping
 from phalanx.cli.terminal import CLEAR_LINE, plain, write
 from phalanx.counts import counted
 from phalanx.errors import JobError
@@ -52,12 +53,18 @@ def follow(
     attempt: int | None = None,
     tail: int | None = None,
     stop_on_interrupt: bool = False,
+    cluster: str = "",
 ) -> int:
-    """Print output until the job ends (without `wait`: what there is now), and return the exit code."""
+    """Print output until the job ends (without `wait`: what there is now), and return the exit code.
+
+    With the cluster's name, an output that is shown whole is also kept on this machine.
+    """
     printer = _Printer()
     try:
         drafts = sys.stdout.isatty() or sys.stderr.isatty()
         events = job.follow(wait=wait, process=process, attempt=attempt, tail=tail, drafts=drafts)
+        if cluster and process is None and tail is None:
+            events = keeping(events, cluster, job.id)
         status = _print_all(job, events, printer)
     except Terminated:
         note(f"job {job.id} continues: `phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phalanx.cli import complete
+from phalanx.cli import complete, kept_output
 from phalanx.cli.following import follow
-from phalanx.cli.options import cluster_option_long, debug_option, load_cluster
-from phalanx.errors import JobError
+from phalanx.cli.options import cluster_name, cluster_option_long, debug_option, load_cluster
+from phalanx.errors import ClusterError, ClusterGone, JobError
 from phalanx.jobs.job import open_job
 from phalanx.node.validate import Invalid, parse
 from phalanx.runner.files.record import MOST_BYTES
@@ -42,7 +42,7 @@ def command(
     """Show the output of JOB (an id, the beginning of one, or a name; default: the newest job).
 
     With -f it continues until the job ends, and exits with the job's exit code. For a restarted job it shows the
-    current attempt; --attempt 0 shows the first.
+    current attempt; --attempt 0 shows the first. Of a cluster that is gone, it shows what this machine has fetched.
 
     \b
     Examples:
@@ -50,9 +50,19 @@ def command(
       phalanx logs -f --tail 20
       phalanx logs 261121-0755 --rank 3
     """
-    cluster = load_cluster(name, file)
-    found = open_job(cluster, job)
-    status = follow(found, wait=wait, process=rank, attempt=-1 if attempt is None else attempt, tail=tail)
+    try:
+        cluster = load_cluster(name, file)
+        found = open_job(cluster, job)
+    except ClusterError as error:
+        is_gone = isinstance(error, ClusterGone) or error.code == "no-cluster"
+        kept = kept_output.find(cluster_name(name, file), job) if is_gone and not wait else None
+        if kept is None:
+            raise
+        kept_output.show(kept, rank, tail)
+        return 0
+    status = follow(
+        found, wait=wait, process=rank, attempt=-1 if attempt is None else attempt, tail=tail, cluster=cluster.name
+    )
     if rank is not None:
         _require(rank, cluster, found)
     return status if wait else 0

@@ -38,7 +38,7 @@ def start(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
     job = submit(cluster, spec, detach=detach, progress=_warn)
     if detach:
         return _detached(job)
-    return follow(job, stop_on_interrupt=True)
+    return follow(job, stop_on_interrupt=True, cluster=cluster.name)
 
 
 def start_own(cluster: Cluster, job: Callable[[Path], JobSpec]) -> int:
