@@ -92,8 +92,10 @@ def _gpus_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _serve(options: argparse.Namespace) -> int:
+    from localcloud.daemon import users_settings
     from localcloud.daemon.lifecycle import CannotStart, Options, start
 
+    users_settings.forget()
     binds = tuple(Path(path).absolute() for path in options.bind)
     path_dirs = tuple(part for part in options.path.split(":") if part)
     try:

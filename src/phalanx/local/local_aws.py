@@ -11,6 +11,8 @@ from phalanx.aws.aws import Aws
 from phalanx.errors import CloudError, CloudUnreachable
 from phalanx.local import endpoint
 
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+
 
 class LocalAws(Aws):
     """The local cloud's API. Every method raises NotRunning when nothing has started it."""
@@ -33,10 +35,13 @@ class LocalAws(Aws):
         return endpoint.wait()
 
     def session(self) -> sessions.Session:
-        """Return a session of the administrator, or of whoever's keys for this local cloud the shell has."""
-        if os.environ.get("AWS_ENDPOINT_URL") == self.endpoint.url and "AWS_SESSION_TOKEN" in os.environ:
-            return sessions.make(self.region)
-        return sessions.make(self.region, (self.endpoint.access_key_id, self.endpoint.secret_access_key))
+        """Return a session of the administrator, or of whoever's keys for this local cloud the shell has.
+
+        Nothing else of the shell's settings of AWS matters, nor of the user's ~/.aws.
+        """
+        if os.environ.get("AWS_ENDPOINT_URL") == self.endpoint.url and all(os.environ.get(name) for name in _KEYS):
+            return sessions.apart(*(os.environ[name] for name in _KEYS))
+        return sessions.apart(self.endpoint.access_key_id, self.endpoint.secret_access_key)
 
     def endpoint_url(self) -> str | None:
         return self.endpoint.url

@@ -145,7 +145,7 @@ class Remote:
         ]
         argv = ["ssh", "-F", str(self.config), "-l", self.user, *options, *there]
         pipe = subprocess.PIPE
-        return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=stderr, start_new_session=True)
+        return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=stderr, env=_variables(), start_new_session=True)
 
     def interactive(self, command: str | None = None) -> int:
         """Run a login shell, or a command, on the caller's terminal, and return ssh's exit status.
@@ -226,7 +226,7 @@ class Remote:
         # its name, because ssh gives a proxy no stderr when the connection is to persist (sshconnect.c,
         # ssh_proxy_fdpass_connect). Both append, or ssh's output would overwrite the proxy's.
         with tempfile.NamedTemporaryFile() as output, open(output.name, "ab") as stderr:
-            env = {**os.environ, "PHALANX_PROXY_ERRORS": output.name}
+            env = {**_variables(), "PHALANX_PROXY_ERRORS": output.name}
             null = subprocess.DEVNULL
             try:
                 with bounded.started(argv, stdin=null, stdout=null, stderr=stderr, env=env) as ssh:
@@ -260,6 +260,11 @@ class Remote:
                 f"`{command}` on {self.host} ended with status {completed.status}: {output[-2000:]}",
                 code="command-failed",
             )
+
+
+def _variables() -> dict[str, str]:
+    """Return ssh's variables. It runs a ProxyCommand with $SHELL, and a service's account may have /bin/false there."""
+    return {**os.environ, "SHELL": "/bin/sh"}
 
 
 def _end_with_this_process() -> Callable[[], None] | None:
