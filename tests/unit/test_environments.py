@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -120,10 +122,87 @@ def test_a_link_keeps_its_name_and_its_includes_stand_beside_it(tmp_path: Path):
     assert made.steps == (("-r", "requirements.txt"),)
 
 
-@pytest.mark.parametrize("line", ["-e .", "--editable=./lib", "./lib", "../wheels/a.whl", "-f ./wheels", "."])
-def test_a_path_in_the_code_is_refused_with_its_line(tmp_path: Path, line: str):
+@pytest.mark.parametrize(
+    ("line", "path"),
+    [
+        ("-e .", "."),
+        ("-e .[dev]", ".[dev]"),
+        ("-e libs/x", "libs/x"),
+        ("--editable=./lib", "./lib"),
+        ("-f wheels", "wheels"),
+        ("-f ./wheels", "./wheels"),
+        ("./lib", "./lib"),
+        ("libs/x", "libs/x"),
+        ("libs/x[dev] ; python_version > '3'", "libs/x[dev]"),
+        ("x-1-py3-none-any.whl", "x-1-py3-none-any.whl"),
+        ("../wheels/a.whl", "../wheels/a.whl"),
+        (".", "."),
+        (".[dev]", ".[dev]"),
+        ("x @ ./libs/x", "./libs/x"),
+        ("x[dev] @ libs/x", "libs/x"),
+        ("file:libs/x", "file:libs/x"),
+    ],
+)
+def test_a_path_in_the_code_is_refused_with_its_line(tmp_path: Path, line: str, path: str):
+    (tmp_path / "libs/x").mkdir(parents=True)
+    (tmp_path / "x-1-py3-none-any.whl").touch()
     (tmp_path / "requirements.txt").write_text(f"numpy\n{line}\n")
-    with raises_code("requirements-file", "requirements.txt:2: ", "path in the code"):
+    with raises_code("requirements-file", f"requirements.txt:2: '{path}' is a path in the code"):
+        from_requirements(tmp_path / "requirements.txt")
+
+
+@pytest.mark.parametrize(
+    "wrote", ["{}", "-e {}", "x @ file://{}", "-e file://{}", "file://localhost{}", "-r file://{}"]
+)
+@pytest.mark.parametrize("place", ["code/libs/x", "of-mine/x-1.whl", "/home/x/croot/x_1/work", "/feedstock_root/w.whl"])
+def test_a_path_of_this_machine_is_refused_with_its_line(tmp_path: Path, monkeypatch, wrote: str, place: str):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "code/libs/x").mkdir(parents=True)
+    (tmp_path / "of-mine").mkdir()
+    (tmp_path / "of-mine/x-1.whl").touch()
+    path = str(tmp_path / place)
+    (tmp_path / "code/requirements.txt").write_text(f"numpy\n{wrote.format(path)}\n")
+    with raises_code("requirements-file", f"requirements.txt:2: '{path}' is a path of ") as refused:
+        from_requirements(tmp_path / "code/requirements.txt")
+    assert ("pip list --format=freeze" in str(refused.value)) == place.startswith("/")
+
+
+def test_a_line_of_a_file_with_secrets_is_not_taken_for_a_path(tmp_path: Path):
+    (tmp_path / "requirements.txt").write_text("-r .env\n")
+    (tmp_path / ".env").write_text("KEY=abc/secret+1\nabc/secret.zip\nkey @ of/secret\n")
+    with raises_code("requirements-file") as refused:
+        from_requirements(tmp_path / "requirements.txt")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "numpy\n# é\n".encode("utf-16"),
+        "# coding: latin-1\n-r more.txt\n# é\n".encode("utf-32"),
+        codecs.BOM_UTF16_BE + "numpy\n# é\n".encode("utf-16-be"),
+        "\ufeff-r more.txt\n# é\n".encode(),
+        "# -*- coding: latin-1 -*-\nnumpy\n# é\n".encode("latin-1"),
+        "# why\r\n# vim: set fileencoding=cp1252 :\r\nnumpy\r\n# é\r\n".encode("cp1252"),
+        b" # coding: latin-1\n-r \\\n  more.txt\n",
+        b"--requirement=\\\r\nmore.txt\r\n",
+        b"numpy\\\n>=2\n",
+    ],
+)
+def test_a_file_is_decoded_as_pip_does_and_pip_on_a_node_decodes_the_same(tmp_path: Path, content: bytes):
+    (tmp_path / "requirements.txt").write_bytes(content)
+    (tmp_path / "more.txt").write_text("six\n")
+    texts = from_requirements(tmp_path / "requirements.txt").files
+    text = texts["requirements.txt"]
+    assert set(texts) == ({"requirements.txt", "more.txt"} if "more" in text else {"requirements.txt"})
+    assert ("é" in text) == (b"\\" not in content)
+    assert not any(re.match("#.*coding", line) for line in text.splitlines()[:2])
+
+
+@pytest.mark.parametrize("content", [b"# coding: nonsense\n", b"# coding: hex\n", b"# coding: ascii\n# \xc3\xa9\n"])
+def test_a_file_that_pip_can_not_decode_is_refused(tmp_path: Path, content: bytes):
+    (tmp_path / "requirements.txt").write_bytes(content)
+    with raises_code("requirements-file", "requirements.txt "):
         from_requirements(tmp_path / "requirements.txt")
 
 

@@ -5,9 +5,11 @@ The rules are those of pip's `req_file.py`: how lines are joined, where comments
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import shlex
+import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,21 +21,28 @@ _LARGEST_BYTES = 1 << 20
 _MAX_FILES = 100
 _MAX_MISTAKES = 20
 _COMMENT = re.compile(r"(^|\s+)#.*$")
-_CODING = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*(?P<name>[-\w.]+)")
+_CODING = re.compile(r"#.*?coding[:=]\s*(?P<name>[-\w.]+)")
+_BOMS = (
+    *((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be")),
+    *((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")),
+)
+_ASCII = bytes(range(128))
 _INCLUDES = frozenset({"-r", "--requirement", "-c", "--constraint"})
 _PLACES = frozenset({"-e", "--editable", "-f", "--find-links", "-i", "--index-url", "--pypi-url", "--extra-index-url"})
 _WORDS = frozenset({"--no-binary", "--only-binary", "--trusted-host", "--use-feature"})
 _FLAGS = frozenset({"--no-index", "--prefer-binary", "--require-hashes", "--pre"})
 _OF_ONE_PACKAGE = frozenset({"--hash", "--config-settings", "--config-setting", "-C", "--global-option"})
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://\S+(\s*;.+)?", re.IGNORECASE)
-# On a node; pip takes a path with extras, too.
-_ABSOLUTE = re.compile(r"(file:)?/[^\s;]*(\s*;.+)?")
-# Paths mean one thing here and another in an environment that outlives the job's code.
-_RELATIVE = re.compile(r"\.{1,2}(/|$)|file:(?!/)")
+_SCHEME = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+_EXTRAS = re.compile(r"\[[^\]]*\]$")
+_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tlz", ".tar.lz")
+# Where conda's packages are built: `pip freeze` writes these directories in an environment of conda.
+_CONDAS = re.compile("/(croot|feedstock_root|conda-bld|conda_build)/|^/private/var/folders/|^/tmp/build/80754af9/")
 _IN_THE_CODE = (
     "For your own packages, set `--env PYTHONPATH=DIRECTORY`, or name a wheel on the shared directory by its"
     " absolute path."
 )
+_FROM_CONDA = "In an environment of conda, `pip list --format=freeze` writes the versions, without paths of its builds."
 
 
 def collect(path: Path) -> dict[str, str]:
@@ -76,24 +85,19 @@ class _Files:
     def _text(self, path: Path, included_at: str) -> str:
         where = f"{included_at}: " if included_at else ""
         try:
-            text = guest_file.read(path, _LARGEST_BYTES, within=self.top).decode("utf-8-sig")
+            return _decoded(guest_file.read(path, _LARGEST_BYTES, within=self.top))
         except OSError as error:
             self.mistakes.append(f"{where}can't read {path}: {error.strerror}")
-            return ""
-        except UnicodeDecodeError:
-            self.mistakes.append(f"{where}{path} is not UTF-8 text")
-            return ""
-        coding = next(filter(None, map(_CODING.match, text.splitlines()[:2])), None)
-        if coding and coding["name"].lower() not in ("utf-8", "utf8", "ascii"):
-            self.mistakes.append(f"{where}{path} declares another encoding than UTF-8")
-        return text
+        except _UndecodableError as error:
+            self.mistakes.append(f"{where}{path} {error}")
+        return ""
 
     def _read(self, line: str, path: Path, place: str) -> None:
         try:
-            includes = _of_options(line) if line.startswith("-") else _of_requirement(line)
-        except _InTheCodeError as error:
-            self.mistakes.append(f"{place}: '{error}' is a path in the code, which the environment outlives")
-            self.hint = _IN_THE_CODE
+            includes = _of_options(line, self.top) if line.startswith("-") else _of_requirement(line, self.top)
+        except _PathError as error:
+            self.mistakes.append(f"{place}: {error}")
+            self.hint = error.hint
         except ValueError as error:
             self.mistakes.append(f"{place}: {error}")
         else:
@@ -102,8 +106,41 @@ class _Files:
                     self.add(path.parent / include, place)
 
 
-class _InTheCodeError(Exception):
-    """A path that is relative to the job's code."""
+class _UndecodableError(Exception):
+    """A file that is not text, or declares an encoding that phalanx does not take."""
+
+
+class _PathError(Exception):
+    """A path that means nothing on a node, or another thing there than here."""
+
+    def __init__(self, path: str, meaning: str, hint: str = _IN_THE_CODE) -> None:
+        super().__init__(f"'{path}' is a path {meaning}")
+        self.hint = hint
+
+
+def _decoded(data: bytes) -> str:
+    """Return a file's text as pip decodes it, for a file in UTF-8: so without a line that declares another encoding."""
+    encoding, start = next(((name, len(bom)) for bom, name in _BOMS if data.startswith(bom)), ("", 0))
+    encoding = encoding or _declared(data.decode("latin-1")) or "utf-8"
+    try:
+        if not start and _ASCII.decode(encoding, "replace") != _ASCII.decode("ascii"):
+            raise LookupError
+        text = data[start:].decode(encoding)
+    except LookupError:
+        raise _UndecodableError(f"declares another encoding than phalanx reads: '{encoding}'") from None
+    except UnicodeError:
+        raise _UndecodableError(f"is not text in {encoding}") from None
+    if _declared(text):
+        *head, rest = text.split("\n", 2)
+        text = "\n".join([*("#" if _CODING.match(line) else line for line in head), rest])
+    return text
+
+
+def _declared(text: str) -> str:
+    """Return the encoding other than UTF-8 that a text declares, "" if it declares none."""
+    found = next(filter(None, map(_CODING.match, text.split("\n", 2)[:2])), None)
+    name = found["name"].lower() if found else ""
+    return "" if name in ("utf-8", "utf8") else name
 
 
 def _normal(path: Path) -> Path:
@@ -124,7 +161,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     yield begun, _COMMENT.sub("", "".join(parts)).strip()
 
 
-def _of_options(line: str) -> list[str]:
+def _of_options(line: str, top: Path) -> list[str]:
     """Return the files that a line of options includes. Raises ValueError for an option that no file may have."""
     try:
         words = shlex.split(line)
@@ -135,8 +172,8 @@ def _of_options(line: str) -> list[str]:
         option, value = _option(words)
         if option in _INCLUDES:
             includes.append(value)
-        elif option in _PLACES and "://" not in value and not _ABSOLUTE.fullmatch(value):
-            raise _InTheCodeError(value)
+        if option in _PLACES or "://" in value:
+            _require_elsewhere(value, top)
     return includes
 
 
@@ -158,7 +195,7 @@ def _option(words: list[str]) -> tuple[str, str]:
     return option, value
 
 
-def _of_requirement(line: str) -> list[str]:
+def _of_requirement(line: str, top: Path) -> list[str]:
     """Check the requirement of one package, with its own options; it includes no files."""
     from packaging.requirements import InvalidRequirement, Requirement  # here, because few commands read one
 
@@ -167,16 +204,46 @@ def _of_requirement(line: str) -> list[str]:
     head, *options = re.split(r"\s+(?=-)", line)
     if any(re.split(r"[=\s]", option)[0] not in _OF_ONE_PACKAGE for option in options):
         raise ValueError("it has an option that phalanx does not know behind a requirement")
-    _refuse_relative(head)
-    if _URL.fullmatch(head) or _ABSOLUTE.fullmatch(head):
+    place = head.partition(";")[0].strip()
+    if _URL.fullmatch(head) or _is_path(place, top):
+        _require_elsewhere(place, top)
         return []
     try:
-        _refuse_relative(Requirement(head).url or "")
+        url = Requirement(head).url or ""
+        if url and not _SCHEME.match(url) and not _is_path(url, top):
+            raise InvalidRequirement
     except InvalidRequirement:
         raise ValueError("it is no requirement that pip reads (such as `numpy>=2`), no URL, no option") from None
+    if url:
+        _require_elsewhere(url, top)
     return []
 
 
-def _refuse_relative(value: str) -> None:
-    if _RELATIVE.match(value):
-        raise _InTheCodeError(value)
+def _is_path(place: str, top: Path) -> bool:
+    """Whether pip takes a line for a path. One that does not look like one is, if it exists: it may be a secret."""
+    if place.startswith(("/", "file:")) or re.match(r"\.{1,2}(/|\[|$)", place):
+        return True
+    looks_so = "/" in place or place.lower().endswith(_ARCHIVES)
+    return looks_so and "@" not in place and (top / _EXTRAS.sub("", place)).exists()
+
+
+def _require_elsewhere(place: str, top: Path) -> None:
+    """Raise _PathError for a path in the code or of this machine; a node may have other absolute ones, and has URLs."""
+    if _SCHEME.match(place):
+        return
+    path = place
+    if place.lower().startswith("file:"):
+        path = urllib.parse.unquote(re.sub("^//(localhost)?(?=/)", "", place[len("file:") :], flags=re.IGNORECASE))
+    if not path.startswith("/"):
+        raise _PathError(place, "in the code, which the environment outlives")
+    if _CONDAS.search(path):
+        raise _PathError(path, "of the machine that built a package of conda", _FROM_CONDA)
+    found = Path(_EXTRAS.sub("", path.partition("#")[0]))
+    if any(_normal(found).is_relative_to(mine) for mine in _own(top)) and found.exists():
+        raise _PathError(path, "of this machine")
+
+
+def _own(top: Path) -> list[Path]:
+    """Return the directories whose files no node has: the code, and the user's home."""
+    home = Path(os.environ.get("HOME") or "/")
+    return [_normal(top), *([home] if home != Path("/") else [])]
