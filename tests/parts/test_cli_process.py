@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shlex
 import signal
 import socket
 import subprocess
@@ -31,6 +32,44 @@ def test_a_full_output_is_reported_in_one_line(tmp_path):
         )
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 2)
     assert done.stderr.startswith(b"error: can't write: No space left on device")
+
+
+STATUSES = {"--help": 0, "ls --json": 0, "plan": 0, "init": 2, "run -- true": 6, "nonsense": 2}
+
+
+def in_a_shell(script, directory):
+    """Run a shell's script, in which `$phalanx` is the program, in a new directory with a phalanx.yaml."""
+    directory.mkdir()
+    (directory / "phalanx.yaml").write_text("name: demo\ncloud: local\nnodes: 1\n")
+    program = shlex.join([sys.executable, "-c", "from phalanx.cli import main; main()"])
+    return subprocess.run(
+        ["sh", "-c", script.replace("$phalanx", program)],
+        cwd=directory,
+        env={**os.environ, "PHALANX_STATE_DIR": str(directory.parent / "state")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_does_not_need_the_standard_files(tmp_path, closed):
+    def run(number):
+        (command, status), directory = list(STATUSES.items())[number], tmp_path / str(number)
+        done = in_a_shell(f"$phalanx {command} {closed}", directory)
+        assert (done.returncode, "Traceback" in done.stdout + done.stderr) == (status, False)
+        assert bool(done.stdout) == (status == 0 and " >&-" not in f" {closed}")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, range(len(STATUSES))))
+
+
+@pytest.mark.parametrize("command", ["init", "plan", "emr-scripts"])
+def test_a_deleted_current_directory_is_named(tmp_path, command):
+    done = in_a_shell(f'rm -r "$PWD"; $phalanx {command}', tmp_path / "project")
+    assert done.returncode not in (0, 1)
+    assert "The current directory was deleted" in done.stderr
 
 
 def test_a_plan_that_this_machine_has_no_room_for_names_the_limit_and_the_command(tmp_path):

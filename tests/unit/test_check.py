@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from phalanx.runner.starter.check import Findings, problem
@@ -50,6 +52,60 @@ def test_what_is_missing_is_named_with_the_way_out(work, command, message, code)
     text, got = problem(command, work, ENV)
     assert message in text
     assert got == code
+
+
+SCRIPTS = {
+    "crlf": b"#!/bin/sh\r\necho\r\n",
+    "crlf-env": b"#!/usr/bin/env sh\r\necho\r\n",
+    "plain": b"echo\n",
+    "plain.py": b"import os\n",
+    "empty": b"",
+    "old": b"#!/usr/bin/python2.7\nprint 1\n",
+    "old-env": b"#!/usr/bin/env -S A=1 python2.7 -u\nprint 1\n",
+    "space": b"#! /bin/sh -e\n",
+    "env": b"#!/usr/bin/env -S A=1 sh -e\n",
+    "env-u": b"#!/usr/bin/env -S -u HOME sh\n",
+    "elf": b"\x7fELF\0",
+    "wine.exe": b"MZ\0\0",
+}
+
+
+@pytest.fixture
+def scripts(work):
+    """Executable files of many kinds, and one that is not executable."""
+    for name, content in SCRIPTS.items():
+        Path(work, name).write_bytes(content)
+        Path(work, name).chmod(0o755)
+    Path(work, "shut").write_bytes(SCRIPTS["space"])
+    return work
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["./crlf"], "'./crlf' on {nodes} has Windows line ends (CRLF)"),
+        (["./crlf-env"], "has Windows line ends (CRLF)"),
+        (["sh", "crlf"], "'crlf' on {nodes} has Windows line ends (CRLF)"),
+        (["bash", "-e", "./crlf"], "has Windows line ends (CRLF)"),
+        (["./plain"], "has no `#!` line, so nothing can start it: `sh ./plain` runs it"),
+        (["./plain.py"], "has no `#!` line, so nothing can start it: `python ./plain.py` runs it"),
+        (["./empty"], "has no `#!` line"),
+        (["./old"], "'/usr/bin/python2.7', which './old' begins with (`#!`), is not on {nodes}"),
+        (["./old-env"], "'python2.7', which './old-env' begins with (`#!`), is not on {nodes}"),
+        (["./shut"], "is not executable: `chmod +x ./shut` makes it so, and `sh ./shut` runs it"),
+    ],
+)
+def test_a_script_that_can_not_be_started_is_named_with_what_to_change(scripts, command, message):
+    text, code = problem(command, scripts, ENV)
+    assert message in text
+    assert code == 127
+
+
+@pytest.mark.parametrize(
+    "command", ["./space", "./env", "./env-u", "./elf", "./wine.exe", "sh plain", "python3 crlf", "sh shut"]
+)
+def test_any_other_program_is_left_to_the_kernel(scripts, command):
+    assert problem(command.split(), scripts, ENV) == ("", 0)
 
 
 def found(problem: str = "", code: int = 0, taken: tuple[int, ...] = ()) -> dict[str, object]:

@@ -101,6 +101,7 @@ def main() -> None:
     """Run the `phalanx` program: run a command and exit with its exit code."""
     # Otherwise Python collects garbage a hundred times while it imports the AWS SDK: a sixth of a short command.
     gc.set_threshold(200_000, 10, 10)
+    _open_what_is_closed()
     # File names need not be valid text; a pipe gets their original bytes.
     sys.stdout.reconfigure(errors="surrogateescape")  # pyright: ignore[reportAttributeAccessIssue]
     if "_PHALANX_COMPLETE" in os.environ:
@@ -110,6 +111,18 @@ def main() -> None:
     # Otherwise Python collects garbage among all imported modules at exit, which takes 10 ms.
     gc.freeze()
     sys.exit(status)
+
+
+def _open_what_is_closed() -> None:
+    """Open /dev/null in place of the standard files that are closed (`>&-`): the next files would get their numbers."""
+    streams = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
+    for number, (name, mode) in enumerate(streams):
+        if getattr(sys, name) is None:  # Python found it closed
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, number)
+            if null != number:
+                os.close(null)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - as long as the process
 
 
 def execute(arguments: list[str]) -> int:
@@ -159,6 +172,8 @@ def _report_os_error(error: OSError, context: click.Context | None) -> int:
     if error.filename:
         hint = "Set PHALANX_STATE_DIR to use another directory." if _is_state(error.filename) else ""
         return _report(PhalanxError(f"{error.filename}: {error.strerror}", hint, code="os-error"), context)
+    if error.errno == errno.ENOENT and _is_directory_gone():
+        return _report(PhalanxError("this command needs the current directory", code="os-error"), context)
     if error.errno not in (errno.ENOSPC, errno.EDQUOT):
         return _report_unexpected(error, context)
     try:
@@ -167,6 +182,14 @@ def _report_os_error(error: OSError, context: click.Context | None) -> int:
         _drop_output()
     hint = "The disk of the output or of the state directory is full."
     return _report(PhalanxError(f"can't write: {error.strerror}", hint, code="cannot-write"), context)
+
+
+def _is_directory_gone() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - pathlib is loaded late
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _drop_output() -> None:
@@ -272,6 +295,8 @@ def _print_error(text: str, hint: str = "") -> None:
     note(click.style("error: ", fg="red", bold=True) + text)
     if hint:
         note(hint)
+    if _is_directory_gone():
+        note("The current directory was deleted: change to another one (`cd`), even if its path is the same.")
 
 
 if _python_handles_it:

@@ -22,6 +22,10 @@ _SHELLS = ("sh", "bash", "dash", "zsh")
 _TAKE_A_VALUE = ("-W", "-X", "-o", "+o", "-O", "+O")
 # Python's options that do not affect imports.
 _PLAIN_OPTIONS = ("-u", "-B", "-O", "-OO", "-b", "-d", "-q", "-v")
+_FIRST_BYTES = 1024
+_CRLF = (
+    "'{name}' on {{nodes}} has Windows line ends (CRLF), which no shell reads: `sed -i 's/\\r$//' {name}` changes them"
+)
 
 
 def needs(node: str, job: PreparedJob, processes: Sequence[Process]) -> Dict[str, Any]:
@@ -71,9 +75,19 @@ def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> T
     if ENVIRONMENT in env and not os.path.exists(python):
         return _missing_interpreter(env[ENVIRONMENT], python), COMMAND_NOT_FOUND
     path = env.get("PATH", os.defpath)
-    if which(command[0], directory, path) is None:
+    place = which(command[0], directory, path)
+    if place is None:
         return _missing_command(command[0], directory, path), COMMAND_NOT_FOUND
     script = _script(command)
+    unrunnable = _unrunnable(command[0], place, directory, path)
+    if (
+        script
+        and os.path.basename(command[0]) in _SHELLS
+        and _start(os.path.join(directory, script))[0].endswith(b"\r")
+    ):
+        unrunnable = _CRLF.format(name=script)
+    if unrunnable:
+        return unrunnable, COMMAND_NOT_FOUND
     if script and not os.path.exists(os.path.join(directory, script)):
         return (
             f"{command[0]} should run '{script}', which is not in the job's directory (seen on {{nodes}})",
@@ -147,9 +161,62 @@ def _missing_interpreter(environment: str, python: str) -> str:
 def _missing_command(name: str, directory: str, path: str) -> str:
     text = f"command '{name}' is not on {{nodes}} (PATH {path})"
     if os.path.isfile(os.path.join(directory, name)):
-        way = f"python {name}" if name.endswith(".py") else f"sh {name}" if "/" in name else f"./{name}"
+        if "/" in name:
+            return f"'{name}' on {{nodes}} is not executable: `chmod +x {name}` makes it so, and `{_way(name)}` runs it"
+        way = _way(name) if name.endswith(".py") else f"./{name}"
         text += f"; there is a file of that name in the job's directory: `{way}` runs it"
     return text
+
+
+def _way(name: str) -> str:
+    return f"python {name}" if name.endswith(".py") else f"sh {name}"
+
+
+def _unrunnable(name: str, place: str, directory: str, path: str) -> str:
+    """Return why the kernel can't start an executable file; "" if it can, or may have its own way (binfmt_misc)."""
+    line, is_text = _start(place)
+    if not is_text:
+        return ""
+    if not line.startswith(b"#!"):
+        return f"'{name}' on {{nodes}} has no `#!` line, so nothing can start it: `{_way(name)}` runs it"
+    if line.endswith(b"\r"):
+        return _CRLF.format(name=name)
+    words = os.fsdecode(line[2:]).split()
+    interpreter = _interpreter(words)
+    if interpreter and which(interpreter, directory, path) is None:
+        return f"'{interpreter}', which '{name}' begins with (`#!`), is not on {{nodes}}"
+    return ""
+
+
+def _unreadable(shell: str, script: Optional[str], directory: str) -> str:
+    """Return why a shell can't read its script: each of its words would end in a carriage return."""
+    is_shell = os.path.basename(shell) in _SHELLS
+    if script and is_shell and _start(os.path.join(directory, script))[0].endswith(b"\r"):
+        return _CRLF.format(name=script)
+    return ""
+
+
+def _interpreter(words: Sequence[str]) -> str:
+    """Return the program that the words after `#!` start: the one that env finds, or the first word."""
+    first, *others = words or [""]
+    if os.path.basename(first) != "env":
+        return first
+    for word in others:
+        if word.startswith(("-", "PATH=")) and word != "-S":
+            break  # one of env's many ways
+        if word != "-S" and "=" not in word:
+            return word
+    return first
+
+
+def _start(path: str) -> Tuple[bytes, bool]:
+    """Return a file's first line, and whether the file begins like text; b"" and False if it can't be read."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(_FIRST_BYTES)
+    except OSError:
+        return b"", False
+    return start.partition(b"\n")[0], b"\0" not in start
 
 
 def _script(command: Sequence[str]) -> Optional[str]:
