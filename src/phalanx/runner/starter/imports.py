@@ -92,7 +92,15 @@ def _is_quiet(node: ast.AST) -> bool:
         return all(map(_is_quiet, parts))
     if isinstance(node, _RUNS) or (isinstance(node, ast.Attribute) and ast.dump(node.value) == _SYS):
         return False
+    # `sys` may have another name, and so may its `path`.
+    if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
+        return isinstance(node, ast.Subscript) and _is_environ(node.value)
     return all(map(_is_quiet, ast.iter_child_nodes(node)))
+
+
+def _is_environ(node: ast.AST) -> bool:
+    """Return whether this is os.environ, which many scripts set first. Python has read its variables before."""
+    return getattr(node, "attr", getattr(node, "id", "")) == "environ"
 
 
 _SYS = ast.dump(ast.Name("sys", ast.Load()))
