@@ -97,6 +97,6 @@ def test_an_ignore_file_of_any_bytes_is_rules(tmp_path: Path):
         (tmp_path / ".gitignore").write_bytes(content)
         rules = IgnoreRules().within(str(tmp_path), "", [".gitignore"])
         for name in ("a", "a/b", "ab.py", "*"):
-            rules.excludes(name, is_directory=False)
+            rules.excluded_by(name, is_directory=False)
 
     fuzz(changed_bytes(b"*.pyc\n!keep\n/build/\n**/x/**\n[a-z]?\\ \n"), check, [b"*\n" * 2000])

@@ -156,3 +156,14 @@ def test_git_agrees_on_rules_that_people_write(tmp_path, rules):
     # Rules of a nested file decide before those above, also for what those above send after all.
     (tmp_path / "ab" / ".gitignore").write_bytes(b"!x\n/b/x.py\n")
     assert left_by_phalanx(tmp_path) == left_by_git(tmp_path)
+
+
+def test_git_agrees_on_a_repository_in_a_repository(tmp_path):
+    for place in (tmp_path, tmp_path / "module"):
+        subprocess.run(["git", "init", "-q", str(place)], check=True)
+        (place / "a.log").touch()
+        (place / "own").touch()
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    (tmp_path / "module/.gitignore").write_text("own\n")
+    inside = {f"module/{name}" for name in left_by_git(tmp_path / "module")}
+    assert inside == {name for name in left_by_phalanx(tmp_path) if name.startswith("module/")}

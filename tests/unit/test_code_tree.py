@@ -58,7 +58,27 @@ def test_words_that_name_what_is_left_out_are_found(tmp_path):
     make(tmp_path, "data/\n*.csv\n", "data/x", "a.csv", "a.py")
     tree = code_tree.scan(tmp_path)
     arguments = ("python", "a.py", "--data=./data", "data/x", "a.csv", "dat", "")
-    assert tree.left_out_of(arguments) == ["--data=./data", "data/x", "a.csv"]
+    assert tree.left_out_of(arguments) == {"--data=./data": "data/", "data/x": "data/", "a.csv": "a.csv"}
+
+
+def test_the_file_that_keeps_something_here_is_known(tmp_path):
+    (tmp_path / ".git").mkdir()
+    make(tmp_path, "*.csv\n/code/of-above\n", "code/a.csv", "code/b.csv", "code/sub/c", "code/of-above")
+    (tmp_path / "code/.gitignore").write_text("!b.csv\n")
+    (tmp_path / "code/.phalanxignore").write_text("b.csv\n")
+    (tmp_path / "code/sub/.phalanxignore").write_text("*\n")
+    here = {"a.csv": "../.gitignore", "b.csv": ".phalanxignore", "of-above": "../.gitignore"}
+    kept = code_tree.scan(tmp_path / "code").left_out
+    assert {**kept} == {**here, "sub/.phalanxignore": "sub/.phalanxignore", "sub/c": "sub/.phalanxignore"}
+
+
+def test_git_s_rules_end_where_another_repository_begins_and_phalanx_s_do_not(tmp_path):
+    make(tmp_path, "*.log\nof-git/\n", "module/a.log", "module/b.ckpt", "module/own", "module/of-git/c", "of-git/d")
+    (tmp_path / ".phalanxignore").write_text("*.ckpt\n")
+    (tmp_path / "module/.git").write_text("gitdir: ../.git/modules/module\n")
+    (tmp_path / "module/.gitignore").write_text("own\n")
+    below = [name for name in names(tmp_path) if name.startswith("module/")]
+    assert below == ["module/.gitignore", "module/a.log", "module/of-git", "module/of-git/c"]
 
 
 def test_too_much_is_refused_as_soon_as_it_is_counted(tmp_path, monkeypatch):

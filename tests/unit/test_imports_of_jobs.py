@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from phalanx.code.bundle import SendProgress
+from phalanx.jobs.job_model import JobSpec
+from phalanx.jobs.submission import Submission
 from phalanx.runner.starter.check import missing_packages, python_target
 from phalanx.runner.starter.imports import Reader
 
@@ -71,6 +75,55 @@ def test_the_jobs_own_modules_are_followed(tmp_path):
         "third",
     ]
     assert missing(tmp_path, "import model\nimport nosuch", model="print()") == []
+
+
+def warned(root: Path, *command: str) -> str:
+    shown: list[SendProgress] = []
+    Submission(JobSpec(command, "exec", directory=root), shown.append)
+    return next((one.warning for one in shown if one.warning), "")
+
+
+@pytest.mark.parametrize(
+    ("script", "files", "warning"),
+    [
+        (
+            "import utils",
+            {".gitignore": "utils.py\n"},
+            "utils stays here, as .gitignore says; a line such as `!utils.py`",
+        ),
+        (
+            "import lib.utils",
+            {".gitignore": "lib/\n"},
+            "lib, lib/utils stay here, as .gitignore says; a line such as `!lib/`",
+        ),
+        ("from lib import utils", {"lib/.gitignore": "utils.py"}, "`!utils.py` in lib/.phalanxignore sends it"),
+        ("import utils", {".phalanxignore": "utils*\n"}, "as .phalanxignore says; a line such as `!utils.py` in .phal"),
+        ("import utils", {".gitignore": "lib/"}, ""),
+        ("if X:\n    import utils", {".gitignore": "utils.py"}, ""),
+        ("import (", {".gitignore": "utils.py"}, ""),
+    ],
+)
+@pytest.mark.parametrize("command", [("python", "train.py"), ("python3", "-u", "-m", "train")])
+def test_an_own_module_that_an_ignore_file_keeps_here_is_named(tmp_path, command, script, files, warning):
+    (tmp_path / "lib").mkdir()
+    for name in ("utils.py", "lib/utils.py", "lib/__init__.py"):
+        (tmp_path / name).touch()
+    for name, text in {**files, "train.py": script}.items():
+        (tmp_path / name).write_text(text)
+    got = warned(tmp_path, *command)
+    assert warning in got
+    assert bool(got) == bool(warning)
+
+
+def test_looking_for_own_modules_reads_no_fifo_and_nothing_outside(tmp_path):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "secret.py").write_text("import kept\n")
+    (tmp_path / "code/kept.py").touch()
+    (tmp_path / "code/.gitignore").write_text("kept.py\n")
+    (tmp_path / "code/linked.py").symlink_to("../secret.py")
+    os.mkfifo(tmp_path / "code/pipe.py")
+    for script in ("linked.py", "pipe.py", "../secret.py"):
+        assert warned(tmp_path / "code", "python", script) == ""
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx import guest_file
@@ -49,24 +49,32 @@ class Entry:
 
 @dataclass(frozen=True)
 class CodeTree:
-    """What is sent of a directory; `left_out` names what ignore files exclude (directories end in /)."""
+    """What is sent of a directory.
+
+    `left_out` has what ignore files exclude (directories end in /), each with the file that excludes it.
+    """
 
     directory: Path
     entries: tuple[Entry, ...]
-    left_out: frozenset[str] = frozenset()
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
         return sum(entry.bytes for entry in self.entries)
 
-    def left_out_of(self, words: tuple[str, ...]) -> list[str]:
-        """Return those of a command's words that name something which an ignore file excludes."""
-        names = {word: os.path.normpath(word.rpartition("=")[2]) for word in words}
-        return [word for word, name in names.items() if self._is_left_out(name)]
+    def left_out_of(self, words: tuple[str, ...]) -> dict[str, str]:
+        """Return those of a command's words that name what an ignore file excludes, or what is in it, and its name."""
+        names = {word: self.what_keeps(os.path.normpath(word.rpartition("=")[2])) for word in words}
+        return {word: name for word, name in names.items() if name}
 
-    def _is_left_out(self, name: str) -> bool:
-        parents = (name[: at + 1] for at, sign in enumerate(name) if sign == "/")
-        return name in self.left_out or f"{name}/" in self.left_out or any(one in self.left_out for one in parents)
+    def what_keeps(self, *names: str) -> str:
+        """Return which excluded file or directory the first of these names is, or is in; "" if none is."""
+        for name in names:
+            parents = (name[: at + 1] for at, sign in enumerate(name) if sign == "/")
+            kept = next((one for one in (name, f"{name}/", *parents) if one in self.left_out), "")
+            if kept:
+                return kept
+        return ""
 
 
 def scan(directory: Path) -> CodeTree:
@@ -90,7 +98,7 @@ def _scan(directory: Path, name: Callable[[str], object]) -> CodeTree:
         total += entry.bytes
         if total > MAX_BYTES or len(entries) > MAX_FILES:
             raise _too_large(directory, entries, total)
-    return CodeTree(directory, tuple(entries), frozenset(scanner.left_out))
+    return CodeTree(directory, tuple(entries), scanner.left_out)
 
 
 def unreadable(error: OSError) -> JobError:
@@ -112,7 +120,7 @@ class _Scanner:
     """Walks a directory and records what ignore files exclude; `name` gets each path before it is read."""
 
     def __init__(self, name: Callable[[str], object]) -> None:
-        self.left_out: list[str] = []
+        self.left_out: dict[str, str] = {}
         self._name = name
 
     def walk(self, directory: str, rules: IgnoreRules) -> Iterator[Entry]:
@@ -147,8 +155,8 @@ class _Scanner:
     def _is_sent(self, entry: Entry, rules: IgnoreRules) -> bool:
         mode = entry.status.st_mode
         is_directory = stat.S_ISDIR(mode)
-        if rules.excludes(entry.name, is_directory):
-            self.left_out.append(entry.name + "/" * is_directory)
+        if by := rules.excluded_by(entry.name, is_directory):
+            self.left_out[entry.name + "/" * is_directory] = by
             return False
         if is_directory:
             # A virtual environment, whatever its name, belongs to this machine.

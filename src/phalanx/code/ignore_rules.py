@@ -13,8 +13,8 @@ from phalanx import guest_file
 from phalanx.code.ignore_pattern import Pattern, parse
 from phalanx.errors import JobError
 
-# Read as one file, in this order: the last line that matches decides.
-FILES = (".gitignore", ".phalanxignore")
+# Of one directory, the last that has a line that matches decides.
+_OF_GIT, _OF_PHALANX = FILES = (".gitignore", ".phalanxignore")
 _LARGEST_BYTES = 1 << 20
 
 
@@ -29,8 +29,12 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Layer:
-    """One directory's rules. They apply to `before` plus a name in the tree without its first `strip` characters."""
+    """One file's rules. They apply to `before` plus a name in the tree without its first `strip` characters.
 
+    `file` is its name, below the tree or above it (`../.gitignore`).
+    """
+
+    file: str
     runs: tuple[_Run, ...]
     strip: int = 0
     before: str = ""
@@ -51,19 +55,31 @@ class IgnoreRules:
 
     layers: tuple[_Layer, ...] = ()
 
-    def excludes(self, name: str, is_directory: bool) -> bool:
-        """Whether to exclude `name`, relative to the tree; do not ask for names below an excluded directory."""
+    def excluded_by(self, name: str, is_directory: bool) -> str:
+        """Return the file that excludes `name`, relative to the tree; "" if none does.
+
+        Do not ask for names below an excluded directory.
+        """
         if not self.layers:
-            return False
+            return ""
         text = _bytewise(name)
-        verdicts = (layer.verdict(text, is_directory) for layer in reversed(self.layers))
-        return next((verdict for verdict in verdicts if verdict is not None), False)
+        for layer in reversed(self.layers):
+            verdict = layer.verdict(text, is_directory)
+            if verdict is not None:
+                return layer.file if verdict else ""
+        return ""
 
     def within(self, directory: str, prefix: str, names: Collection[str]) -> IgnoreRules:
-        """Return the rules inside `directory`, which is `prefix` in the tree and contains these names."""
-        if not any(name in names for name in FILES):
-            return self
-        return IgnoreRules((*self.layers, _Layer(_runs(directory), strip=len(_bytewise(prefix)))))
+        """Return the rules inside `directory`, which is `prefix` in the tree and contains these names.
+
+        In a submodule, or any other repository, git doesn't apply the rules of the one around it.
+        """
+        layers = self.layers
+        if ".git" in names:
+            layers = tuple(layer for layer in layers if layer.file.endswith(_OF_PHALANX))
+        strip = len(_bytewise(prefix))
+        own = (_Layer(prefix + name, _runs(directory, name), strip) for name in FILES if name in names)
+        return IgnoreRules((*layers, *own))
 
 
 def rules_above(directory: Path) -> IgnoreRules:
@@ -74,14 +90,20 @@ def rules_above(directory: Path) -> IgnoreRules:
     rules = IgnoreRules()
     for depth, part in enumerate(parts):
         rules = rules.within(str(root.joinpath(*parts[:depth])), "/".join((*parts[:depth], "")), FILES)
-        if rules.excludes("/".join((*parts[:depth], part)), is_directory=True):
+        if rules.excluded_by("/".join((*parts[:depth], part)), is_directory=True):
             return IgnoreRules()
     offset = _bytewise("".join(f"{part}/" for part in parts))
-    return IgnoreRules(tuple(_Layer(layer.runs, before=offset[layer.strip :]) for layer in rules.layers if layer.runs))
+    return IgnoreRules(
+        tuple(
+            _Layer(os.path.relpath(layer.file, here.relative_to(root)), layer.runs, before=offset[layer.strip :])
+            for layer in rules.layers
+            if layer.runs
+        )
+    )
 
 
-def _runs(directory: str) -> tuple[_Run, ...]:
-    grouped = itertools.groupby(_patterns(directory), key=lambda pattern: pattern.negated)
+def _runs(directory: str, name: str) -> tuple[_Run, ...]:
+    grouped = itertools.groupby(_patterns(Path(directory, name)), key=lambda pattern: pattern.negated)
     return tuple(_run(negated, list(patterns)) for negated, patterns in grouped)
 
 
@@ -97,25 +119,23 @@ def _any_of(expressions: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(expressions) or "(?!)", re.DOTALL)
 
 
-def _patterns(directory: str) -> Iterator[Pattern]:
-    for name in FILES:
-        path = Path(directory, name)
-        try:
-            if path.is_symlink():
-                raise JobError(
-                    f"{path} is a link, and git reads no rules through one", "Make it a file.", code="ignore-rules"
-                )
-            content = guest_file.read(path, _LARGEST_BYTES)
-        except (FileNotFoundError, IsADirectoryError):
-            continue
-        except OSError as error:
+def _patterns(path: Path) -> Iterator[Pattern]:
+    try:
+        if path.is_symlink():
             raise JobError(
-                f"can't read {path}: {error.strerror}", "It says which files are not sent.", code="cannot-read"
-            ) from None
-        for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
-            pattern = parse(line.removesuffix(b"\r").decode("latin-1"))
-            if pattern:
-                yield pattern
+                f"{path} is a link, and git reads no rules through one", "Make it a file.", code="ignore-rules"
+            )
+        content = guest_file.read(path, _LARGEST_BYTES)
+    except (FileNotFoundError, IsADirectoryError):
+        return
+    except OSError as error:
+        raise JobError(
+            f"can't read {path}: {error.strerror}", "It says which files are not sent.", code="cannot-read"
+        ) from None
+    for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
+        pattern = parse(line.removesuffix(b"\r").decode("latin-1"))
+        if pattern:
+            yield pattern
 
 
 def _bytewise(name: str) -> str:

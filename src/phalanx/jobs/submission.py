@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING
 
 from phalanx.code import bundle, cache, code_tree
 from phalanx.code.bundle import SendProgress
 from phalanx.code.code_tree import CodeTree
+from phalanx.jobs import own_imports
 from phalanx.jobs.head_command import HeadCommand
 from phalanx.jobs.job_model import JobSpec
 from phalanx.runner.names import MANIFEST, STDIN, WORK
@@ -49,12 +51,22 @@ class Submission:
 
 
 def _warn(tree: CodeTree, spec: JobSpec, progress: Callable[[SendProgress], None]) -> None:
-    kept = tree.left_out_of(spec.command)
+    kept = {**tree.left_out_of(spec.command), **own_imports.left_out(tree, spec.command)}
     if kept:
-        text = (
-            f"{', '.join(kept)} stays here, as .gitignore says; a line such as `!{kept[0]}` in .phalanxignore sends it"
-        )
+        names = dict.fromkeys(kept.values())
+        files = dict.fromkeys(tree.left_out[name] for name in names)
+        stay = "stays" if len(kept) == 1 else "stay"
+        line, file = _line_that_sends(next(iter(names)), tree.left_out[next(iter(names))])
+        text = f"{', '.join(kept)} {stay} here, as {', '.join(files)} says; a line such as `{line}` in {file} sends it"
         progress(SendProgress(0, 0, tree.bytes, text))
+
+
+def _line_that_sends(name: str, ignored_by: str) -> tuple[str, str]:
+    """Return a line and the file for it, which takes precedence over the one that excludes a name."""
+    below = os.path.dirname(ignored_by)  # noqa: PTH120 - a name in the tree
+    if not below or ignored_by.startswith("../"):
+        return f"!{name}", ".phalanxignore"
+    return f"!{name[len(below) + 1 :]}", f"{below}/.phalanxignore"
 
 
 def _upload(tree: CodeTree) -> Upload | None:

@@ -120,7 +120,7 @@ def missing_packages(target: Sequence[str], answer: bytes) -> str:
     what = ", ".join(f"'{name}'" for name in names)
     return what and (
         f"no module named {what} on {{nodes}}, which {target[-1]} imports: it is neither in the job's directory nor in "
-        "the job's Python. Add it to requirements.txt"
+        "the job's Python. If it is not your own code, add it to requirements.txt"
     )
 
 

@@ -46,9 +46,13 @@ class Reader:
         if path in self._seen:
             return True
         self._seen.add(path)
-        with open(path, "rb") as file:
-            body = ast.parse(file.read(), path).body
+        body = ast.parse(self.content(path), path).body
         return all(self._pass(statement) for statement in body)
+
+    def content(self, path: str) -> bytes:
+        """Return a file's content."""
+        with open(path, "rb") as file:
+            return file.read()
 
     def follow(self, name: str) -> bool:
         """Follow an import of this (dotted) name."""
