@@ -17,7 +17,7 @@ from phalanx.cli import following, run
 from phalanx.cli.console import duration, print_table
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.data import table
-from phalanx.errors import CloudError
+from phalanx.errors import CloudError, ClusterError
 from phalanx.jobs.job_output import OutputLine
 from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.files.job_status import JobState, JobStatus
@@ -81,18 +81,31 @@ def test_the_one_line_help_of_the_table_is_the_command_s_own(phalanx):
             assert line.endswith(".")
 
 
-def test_output_that_can_t_be_written_does_not_hide_that_the_job_goes_on(phalanx, monkeypatch):
+@pytest.mark.parametrize(
+    ("state", "hint"),
+    [
+        (JobState.RUNNING, "The job continues: `phalanx logs -f 261121-095500-abcd` follows it"),
+        (JobState.FAILED, "The job has ended (failed): `phalanx logs 261121-095500-abcd` shows its output."),
+        (None, "`phalanx logs 261121-095500-abcd` shows its output."),
+    ],
+)
+def test_output_that_can_t_be_written_does_not_hide_what_becomes_of_the_job(phalanx, monkeypatch, state, hint):
     class Busy:
         id = "261121-095500-abcd"
 
         def follow(self, **_):
             yield OutputLine("0", "deeplearning-worker1", "stdout", 0.0, b"epoch 1")
 
+        def status(self):
+            if state is None:
+                raise ClusterError("the head does not answer")
+            return JobStatus.first(JobRecord((), "exec", id=self.id))._replace(state=state)
+
     with io.TextIOWrapper(open("/dev/full", "wb", buffering=0)) as full, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", full)
         with raises_code("cannot-write", "261121-095500-abcd", "No space left") as reported:
             following.follow(Busy())
-    assert "`phalanx logs -f 261121-095500-abcd`" in reported.value.hint
+    assert str(reported.value).partition("\n")[2].startswith(hint)
 
 
 class Bars:
@@ -108,6 +121,7 @@ class Bars:
             ("1", b"a line", False),
             ("0", b"\r10%\r20%\r30%\r", False),
             ("1", b"7%", True),
+            ("1", b"as on Windows\r", False),
         ]:
             if drafts or not is_draft:
                 yield OutputLine(process, "deeplearning-worker1", "stdout", 0.0, data, is_draft)
@@ -137,12 +151,14 @@ def test_a_progress_bar_is_one_line_on_a_terminal(capfd, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     following.follow(Bars())
     clear = "\r\x1b[K"
-    assert capfd.readouterr().out == clear.join(["[0] 10%", "[0] 20%", "[1] 5%", "[1] a line\n[0] 30%\n[1] 7%\n"])
+    assert capfd.readouterr().out == clear.join(
+        ["[0] 10%", "[0] 20%", "[1] 5%", "[1] a line\n[0] 30%\n[1] 7%", "[1] as on Windows\n"]
+    )
 
 
 def test_a_progress_bar_goes_into_a_pipe_as_it_was_written(capfd):
     following.follow(Bars())
-    assert capfd.readouterr().out == "[1] a line\n[0] \r10%\r20%\r30%\r\n"
+    assert capfd.readouterr().out == "[1] a line\n[0] \r10%\r20%\r30%\r\n[1] as on Windows\r\n"
 
 
 def test_a_state_directory_that_can_t_be_used_is_reported_with_the_way_out(phalanx, cloud, tmp_path):

@@ -53,8 +53,7 @@ def test_lines_are_the_same_however_they_were_cut(choices, sizes):
     lines = [line for piece in cut(data, sizes) for line in buffer.feed(piece)] + buffer.end()
     whole = LineBuffer()
     assert lines == whole.feed(data) + whole.end()
-    raw = data.replace(b"\r\n", b"\n").removesuffix(b"\r")
-    assert b"\n".join(lines) == raw.removesuffix(b"\n")
+    assert b"\n".join(lines) == data.removesuffix(b"\n")
 
 
 def test_a_line_without_end_comes_in_pieces_and_takes_no_memory():
@@ -85,7 +84,7 @@ def test_drafts_come_only_to_those_that_ask():
 def test_a_long_line_stays_one_line():
     buffer = LineBuffer()
     sent = cut(b"x" * 300_000 + b"\r\nnext\n", [65_536] * 4)
-    assert [line for piece in sent for line in buffer.feed(piece)] == [b"x" * 300_000, b"next"]
+    assert [line for piece in sent for line in buffer.feed(piece)] == [b"x" * 300_000 + b"\r", b"next"]
 
 
 def frame(kind: int, payload: bytes, position: int = 0, number: int = 0, stream: int = 1) -> bytes:

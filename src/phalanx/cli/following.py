@@ -18,7 +18,7 @@ from phalanx.cli.console import drop_output, duration, note
 from phalanx.cli.kept_output import keeping
 from phalanx.cli.terminal import CLEAR_LINE, plain, write
 from phalanx.counts import counted
-from phalanx.errors import JobError
+from phalanx.errors import JobError, PhalanxError
 from phalanx.jobs.job import OutputLine
 from phalanx.jobs.job_output import last_state
 
@@ -124,10 +124,19 @@ def _print_or_refuse(job: Job, line: OutputLine, printer: _Printer) -> None:
     except OSError as error:
         drop_output()
         raise JobError(
-            f"can't write the output of job {job.id}: {error.strerror}",
-            f"The job continues: `phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it.",
-            code="cannot-write",
+            f"can't write the output of job {job.id}: {error.strerror}", _what_becomes_of(job), code="cannot-write"
         ) from error
+
+
+def _what_becomes_of(job: Job) -> str:
+    shows = f"`phalanx logs {job.id}` shows its output."
+    try:
+        state = job.status().state
+    except PhalanxError:
+        return shows
+    if state.final:
+        return f"The job has ended ({state.value}): {shows}"
+    return f"The job continues: `phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it."
 
 
 class _Printer:

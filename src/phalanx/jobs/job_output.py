@@ -46,7 +46,7 @@ class LineBuffer:
         lines: list[bytes] = []
         # A long line comes in many pieces: only a piece that may end it is searched together with the others.
         if b"\n" in data:
-            *lines, data = (bytes(self._rest) + data).replace(b"\r\n", b"\n").split(b"\n")
+            *lines, data = (bytes(self._rest) + data).split(b"\n")
             self._rest.clear()
         self._rest += data
         while len(self._rest) > LONGEST_LINE_BYTES:
@@ -56,7 +56,7 @@ class LineBuffer:
 
     def end(self) -> list[bytes]:
         """Return what is left without a line end."""
-        rest = bytes(self._rest).removesuffix(b"\r")
+        rest = bytes(self._rest)
         self._rest.clear()
         return [rest] if rest else []
 
