@@ -81,6 +81,22 @@ def test_git_s_rules_end_where_another_repository_begins_and_phalanx_s_do_not(tm
     assert below == ["module/.gitignore", "module/a.log", "module/of-git", "module/of-git/c"]
 
 
+def test_links_that_lead_out_of_the_code_are_known(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/x").touch()
+    make(tmp_path, "", "code/a")
+    links = {
+        "data": "../data",
+        "deep": str(tmp_path / "data/x"),
+        "inside": "a",
+        "self": "../code/a",
+        "efs": "/efs/none",
+    }
+    for name, target in {**links, "null": "/dev/null", "python": "/usr/bin/env", "loop": "loop"}.items():
+        (tmp_path / "code" / name).symlink_to(target)
+    assert code_tree.scan(tmp_path / "code").links_out() == {"data": "../data", "deep": str(tmp_path / "data/x")}
+
+
 def test_too_much_is_refused_as_soon_as_it_is_counted(tmp_path, monkeypatch):
     (tmp_path / "data.bin").write_bytes(b"x" * 3000)
     (tmp_path / "later").mkdir()

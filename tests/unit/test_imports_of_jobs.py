@@ -80,7 +80,7 @@ def test_the_jobs_own_modules_are_followed(tmp_path):
 def warned(root: Path, *command: str) -> str:
     shown: list[SendProgress] = []
     Submission(JobSpec(command, "exec", directory=root), shown.append)
-    return next((one.warning for one in shown if one.warning), "")
+    return "\n".join(one.warning for one in shown if one.warning)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,15 @@ def test_an_own_module_that_an_ignore_file_keeps_here_is_named(tmp_path, command
     assert bool(got) == bool(warning)
 
 
+def test_links_that_lead_nowhere_on_the_nodes_are_reported_before_they_are_sent(tmp_path):
+    (tmp_path / "code").mkdir()
+    for name in ("a", "b", "c", "d"):
+        (tmp_path / name).touch()
+        (tmp_path / "code" / name).symlink_to(tmp_path / name)
+    assert warned(tmp_path / "code", "true").startswith(f"a -> {tmp_path / 'a'}, b -> {tmp_path / 'b'}, c -> ")
+    assert "(and 1 more)" in warned(tmp_path / "code", "true")
+
+
 def test_looking_for_own_modules_reads_no_fifo_and_nothing_outside(tmp_path):
     (tmp_path / "code").mkdir()
     (tmp_path / "secret.py").write_text("import kept\n")
@@ -123,7 +132,7 @@ def test_looking_for_own_modules_reads_no_fifo_and_nothing_outside(tmp_path):
     (tmp_path / "code/linked.py").symlink_to("../secret.py")
     os.mkfifo(tmp_path / "code/pipe.py")
     for script in ("linked.py", "pipe.py", "../secret.py"):
-        assert warned(tmp_path / "code", "python", script) == ""
+        assert "kept" not in warned(tmp_path / "code", "python", script)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ _RUNNERS_KEPT = 4
 
 @dataclass(frozen=True)
 class SendProgress:
-    """How much of the code has been sent; `warning` is set once, if there is one."""
+    """How much of the code has been sent; each `warning` is set once."""
 
     files: int
     bytes: int

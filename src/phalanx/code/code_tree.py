@@ -20,6 +20,7 @@ IGNORED = frozenset(
         *(".ruff_cache", ".tox", ".nox", ".ipynb_checkpoints", ".terraform", ".DS_Store", ".idea", ".vscode"),
     }
 )
+_ON_NODES = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/")
 MAX_BYTES = 2 << 30
 # The shared directory creates a few hundred files per second.
 MAX_FILES = 100_000
@@ -46,6 +47,10 @@ class Entry:
     def is_file(self) -> bool:
         return stat.S_ISREG(self.status.st_mode)
 
+    @property
+    def is_link(self) -> bool:
+        return stat.S_ISLNK(self.status.st_mode)
+
 
 @dataclass(frozen=True)
 class CodeTree:
@@ -66,6 +71,20 @@ class CodeTree:
         """Return those of a command's words that name what an ignore file excludes, or what is in it, and its name."""
         names = {word: self.what_keeps(os.path.normpath(word.rpartition("=")[2])) for word in words}
         return {word: name for word, name in names.items() if name}
+
+    def links_out(self) -> dict[str, str]:
+        """Return the links to what exists on this machine outside the directory, with where they lead.
+
+        A link to a directory of programs, which nodes have too, is not among them; nor is one that leads nowhere here,
+        and may lead to the shared directory there.
+        """
+        links = (entry for entry in self.entries if entry.is_link and os.path.exists(entry.path))  # noqa: PTH110 - many
+        own = str(self.directory)
+        return {
+            link.name: os.readlink(link.path)  # noqa: PTH115 - many
+            for link in links
+            if guest_file.leads_out(link.path, own) and not os.path.realpath(link.path).startswith(_ON_NODES)
+        }
 
     def what_keeps(self, *names: str) -> str:
         """Return which excluded file or directory the first of these names is, or is in; "" if none is."""

@@ -21,7 +21,7 @@ _LONGEST_PREAMBLE = 1 << 16
 
 
 class OutputLine(NamedTuple):
-    """One line of one process. `process` is its rank, or the engine's label; `data` excludes the line's end.
+    """One line of one process. `process` is its rank, or the engine's label; `data` excludes the line's end (LF).
 
     `is_draft`: the line is not complete, and its process overwrites it, as progress bars do; `data` is what a terminal
     would show of it now.

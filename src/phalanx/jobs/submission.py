@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Below this, sending one tar takes less time than asking what the head has.
 SMALL_BYTES = 1 << 20
+_LINKS_NAMED = 3
 
 
 class Submission:
@@ -30,7 +31,8 @@ class Submission:
 
     def __init__(self, spec: JobSpec, progress: Callable[[SendProgress], None]) -> None:
         tree = code_tree.scan(spec.directory)
-        _warn(tree, spec, progress)
+        for text in filter(None, (_of_what_stays(tree, spec), _of_links(tree))):
+            progress(SendProgress(0, 0, tree.bytes, text))
         self._progress = progress
         self._upload = _upload(tree)
         self._private = json.dumps(dict(spec.secrets)).encode() if spec.secrets else b""
@@ -50,15 +52,28 @@ class Submission:
             connection.answer("made")
 
 
-def _warn(tree: CodeTree, spec: JobSpec, progress: Callable[[SendProgress], None]) -> None:
+def _of_what_stays(tree: CodeTree, spec: JobSpec) -> str:
+    """Return a warning of what the command names or imports and an ignore file keeps here."""
     kept = {**tree.left_out_of(spec.command), **own_imports.left_out(tree, spec.command)}
-    if kept:
-        names = dict.fromkeys(kept.values())
-        files = dict.fromkeys(tree.left_out[name] for name in names)
-        stay = "stays" if len(kept) == 1 else "stay"
-        line, file = _line_that_sends(next(iter(names)), tree.left_out[next(iter(names))])
-        text = f"{', '.join(kept)} {stay} here, as {', '.join(files)} says; a line such as `{line}` in {file} sends it"
-        progress(SendProgress(0, 0, tree.bytes, text))
+    if not kept:
+        return ""
+    names = list(dict.fromkeys(kept.values()))
+    files = dict.fromkeys(tree.left_out[name] for name in names)
+    stay = "stays" if len(kept) == 1 else "stay"
+    line, file = _line_that_sends(names[0], tree.left_out[names[0]])
+    return f"{', '.join(kept)} {stay} here, as {', '.join(files)} says; a line such as `{line}` in {file} sends it"
+
+
+def _of_links(tree: CodeTree) -> str:
+    """Return a warning of links that are sent as links, and lead to what only this machine has."""
+    links = [f"{name} -> {target}" for name, target in tree.links_out().items()]
+    if not links:
+        return ""
+    more = f" (and {len(links) - _LINKS_NAMED} more)" if len(links) > _LINKS_NAMED else ""
+    return (
+        f"{', '.join(links[:_LINKS_NAMED])}{more}: a link that leads out of the code is sent as a link, and what it "
+        "leads to is not; copy that with `phalanx put`, or put it in place of the link"
+    )
 
 
 def _line_that_sends(name: str, ignored_by: str) -> tuple[str, str]:
