@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -78,13 +79,19 @@ class CodeTree:
         A link to a directory of programs, which nodes have too, is not among them; nor is one that leads nowhere here,
         and may lead to the shared directory there.
         """
-        links = (entry for entry in self.entries if entry.is_link and os.path.exists(entry.path))  # noqa: PTH110 - many
+        found: dict[str, str] = {}
         own = str(self.directory)
-        return {
-            link.name: os.readlink(link.path)  # noqa: PTH115 - many
-            for link in links
-            if guest_file.leads_out(link.path, own) and not os.path.realpath(link.path).startswith(_ON_NODES)
-        }
+
+        def look(name: Callable[[str], object]) -> None:
+            for link in self.entries:
+                if link.is_link:
+                    name(link.path)
+                    if _is_only_here(link.path, own):
+                        found[link.name] = os.readlink(link.path)  # noqa: PTH115 - Path costs more
+
+        with contextlib.suppress(OSError):  # a file system that is away: the job does without it
+            guest_file.answering(own, look)
+        return found
 
     def what_keeps(self, *names: str) -> str:
         """Return which excluded file or directory the first of these names is, or is in; "" if none is."""
@@ -94,6 +101,12 @@ class CodeTree:
             if kept:
                 return kept
         return ""
+
+
+def _is_only_here(path: str, directory: str) -> bool:
+    """Whether a link leads out of the directory, to what exists here."""
+    leads_out = guest_file.leads_out(path, directory) and not os.path.realpath(path).startswith(_ON_NODES)
+    return leads_out and os.path.exists(path)  # noqa: PTH110 - Path costs more
 
 
 def scan(directory: Path) -> CodeTree:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from phalanx import guest_file
@@ -21,8 +22,8 @@ def left_out(tree: CodeTree, command: tuple[str, ...]) -> dict[str, str]:
     script = Path(tree.directory, target[-1])
     reader = _Reader(tree.directory if target[0] == "-m" else script.parent, tree.directory)
     try:
-        _ = reader.follow(target[1]) if target[0] == "-m" else reader.read(str(script))
-    except (OSError, SyntaxError, ValueError, RecursionError, IndexError):
+        guest_file.answering(script, lambda name: reader.run(target, str(script), name))
+    except (OSError, SyntaxError, ValueError, RecursionError):
         pass  # its Python says what is wrong with it
     return {place: kept for place in reader.entered if (kept := tree.what_keeps(f"{place}.py", place))}
 
@@ -34,10 +35,17 @@ class _Reader(Reader):
         super().__init__(str(root))
         self._code = code
         self.entered: list[str] = []
+        self._name: Callable[[str], object] = lambda _: None
+
+    def run(self, target: list[str], script: str, name: Callable[[str], object]) -> None:
+        """Follow a module or read a script; `name` gets each path before that is read."""
+        self._name = name
+        _ = self.follow(target[1]) if target[0] == "-m" else self.read(script)
 
     def content(self, path: str) -> bytes:
         return guest_file.read(Path(path), _LARGEST_BYTES, within=self._code)
 
     def _enter(self, place: str) -> bool:
+        self._name(place)
         self.entered.append(os.path.relpath(place, self._code))
         return super()._enter(place)

@@ -224,7 +224,7 @@ def _is_path(place: str, top: Path) -> bool:
     if place.startswith(("/", "file:")) or re.match(r"\.{1,2}(/|\[|$)", place):
         return True
     looks_so = "/" in place or place.lower().endswith(_ARCHIVES)
-    return looks_so and "@" not in place and (top / _EXTRAS.sub("", place)).exists()
+    return looks_so and "@" not in place and _exists(top / _EXTRAS.sub("", place))
 
 
 def _require_elsewhere(place: str, top: Path) -> None:
@@ -239,8 +239,15 @@ def _require_elsewhere(place: str, top: Path) -> None:
     if _CONDAS.search(path):
         raise _PathError(path, "of the machine that built a package of conda", _FROM_CONDA)
     found = Path(_EXTRAS.sub("", path.partition("#")[0]))
-    if any(_normal(found).is_relative_to(mine) for mine in _own(top)) and found.exists():
+    if any(_normal(found).is_relative_to(mine) for mine in _own(top)) and _exists(found):
         raise _PathError(path, "of this machine")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return guest_file.answering(path, lambda _: path.exists())
+    except OSError:
+        return False
 
 
 def _own(top: Path) -> list[Path]:
