@@ -26,18 +26,19 @@ OF_LAUNCH = {"role_env", "hosts", "sync_dir"}
 
 def test_every_field_is_a_flag_of_run():
     flags = {parameter.name.removeprefix("job_") for parameter in run.params if parameter.name}
-    # A flag for each launcher's option stands for `options`.
-    assert FIELDS - MADE - OF_LAUNCH - {"options"} <= flags
+    # A flag for each launcher's option stands for `options`, and `--stdin` for the bytes.
+    assert FIELDS - MADE - OF_LAUNCH - {"options", "stdin"} <= flags
+    assert "has_stdin" in flags
 
 
 def test_every_field_is_an_option_in_python():
     assert set(JobOptions.__annotations__) == FIELDS - MADE - OF_LAUNCH
 
 
-def test_everything_but_code_and_secrets_is_sent_as_json():
+def test_everything_but_code_input_and_secrets_is_sent_as_json():
     spec = JobSpec(("true",), tags={"model": "resnet"}, hosts=("deeplearning-worker1",), secrets={"KEY": "s3cret"})
     sent = json.loads(json.dumps(spec.to_record()))
-    assert set(sent) == FIELDS - {"directory", "secrets"} | {"format"}
+    assert set(sent) == FIELDS - {"directory", "stdin", "secrets"} | {"format"}
     assert (sent["tags"], sent["hosts"]) == ({"model": "resnet"}, ["deeplearning-worker1"])
     assert "s3cret" not in str(sent)
 
@@ -45,7 +46,7 @@ def test_everything_but_code_and_secrets_is_sent_as_json():
 def test_a_launcher_sees_what_was_sent():
     spec = JobSpec(("python", "t.py"), id="J1", processes=2, name="long", environment=recipe("mpich").environment)
     sent = JobRecord.from_record(json.loads(json.dumps(spec.to_record())))
-    assert {**vars(sent), "directory": spec.directory} == vars(spec)
+    assert {**vars(sent), "directory": spec.directory, "stdin": None} == vars(spec)
     seen = PreparedJob.of(sent, "/efs/jobs/J1", master_port=29500)
     assert (seen.id, seen.command, seen.processes, seen.name) == ("J1", ("python", "t.py"), 2, "long")
     assert (seen.directory, seen.master_port) == ("/efs/jobs/J1", 29500)

@@ -96,9 +96,11 @@ def _build(settings: Settings) -> None:
             (root / name).symlink_to(host.readlink())
         elif host.is_dir():
             _show(root, host)
-    for path in map(Path, ("/usr", *settings.shown)):
+    shown = [Path(path) for path in ("/usr", *settings.shown)]
+    in_tmp = [path for path in shown if path.is_relative_to("/tmp")]
+    for path in shown:
         # One below another is there already.
-        if not (root / path.relative_to("/")).exists():
+        if path not in in_tmp and not (root / path.relative_to("/")).exists():
             _show(root, path)
     for path in (Path("/etc", name) for name in _ETC):
         if path.exists():
@@ -115,6 +117,10 @@ def _build(settings: Settings) -> None:
     kernel.make_read_only(root)
     kernel.mount("proc", root / "proc", "proc", quiet | kernel.MS_NOEXEC)
     kernel.mount("tmpfs", root / "tmp", "tmpfs", quiet, f"mode=1777,size={TMP_MIB}m,nr_inodes=16384")
+    for path in in_tmp:
+        if not (root / path.relative_to("/")).exists():
+            _show(root, path)
+            kernel.make_read_only(root / path.relative_to("/"))
 
 
 def _show(root: Path, path: Path, name: str = "") -> None:
