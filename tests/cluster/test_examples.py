@@ -96,6 +96,7 @@ def test_the_jobs_of_a_page_are_planned_as_it_says(cluster, tmp_path, page):
     for name in ("more.txt", "requirements.txt"):
         (tmp_path / name).write_text("requests\n")
     (tmp_path / "hosts").write_text("deeplearning-worker1\ndeeplearning-worker2\n")
+    (tmp_path / "train.py").touch()
     pattern = r"^\$ ((?:export|phalanx run(?! --resume)|phalanx launch) .+)$"
     commands = re.findall(pattern, page.read_text(), re.MULTILINE)
     script = re.sub("^(phalanx [a-z]+)", r"\1 -c contract --dry-run", "\n".join(commands), flags=re.MULTILINE)

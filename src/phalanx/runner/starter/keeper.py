@@ -87,10 +87,13 @@ def _hand_over(starter: _socket.socket, text: str, fds: list[int]) -> None:
 def _wait(pid: int, starter: _socket.socket) -> int:
     def forward(number: int, _: object) -> None:
         if number == _signal.SIGTERM:
-            # Which then asks the rank itself, once.
-            starter.send(ASKED)
-        else:
-            os.kill(pid, number)
+            try:
+                # Which then asks the rank itself, once.
+                starter.send(ASKED)
+                return
+            except OSError:
+                pass  # the starter is gone
+        os.kill(pid, number)
 
     for number in _FORWARDED:
         _signal.signal(number, forward)
