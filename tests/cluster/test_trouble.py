@@ -94,7 +94,7 @@ def test_an_unknown_job_is_reported_with_the_newest_one(cluster):
 
 def test_a_local_cloud_that_hangs_is_reported_and_jobs_continue(cluster, code):
     pid = json.loads((cluster.state / "local/endpoint.json").read_text())["pid"]
-    served = [one for one in descendants(pid) if b"localcloud" in process_file(one, "cmdline")]
+    served = [one for one in descendants(pid) if b"isolated.py" in process_file(one, "cmdline")]
     try:
         for one in served:
             os.kill(one, signal.SIGSTOP)
