@@ -53,7 +53,7 @@ def test_a_cluster_in_use_goes_on_and_an_unused_one_stops_and_starts_again(termi
 def test_a_lease_ends_whatever_the_nodes_do_and_up_gives_a_new_start(terminal):
     busy = terminal.start("ssh", "head", "--", "echo begun; sleep 4711")
     read_until(busy, "begun")
-    assert "ends in" in terminal.phalanx("extend", "8s").stdout
+    assert "ends in" in terminal.phalanx("extend", "8s", "--yes").stdout
     wait_until_stopped(terminal)
     busy.communicate(timeout=STOPPED_S)
     assert busy.returncode != 0
