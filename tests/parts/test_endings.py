@@ -95,4 +95,5 @@ sh saving.sh; true
 @pytest.mark.parametrize("script", [SAVING, WRAPPED])
 def test_a_rank_has_time_to_save_its_state(cluster, script):
     _, lines, _ = end_after_a_kill(cluster, script, "exec")
-    assert lines == [b"saved"]
+    # A shell may also say that its child was terminated.
+    assert lines.count(b"saved") == 1 and lines[-1] == b"saved"

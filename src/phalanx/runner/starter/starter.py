@@ -416,7 +416,8 @@ class Starter:
         if asked_at is None:
             self._ended(number, code)
             return
-        _signal_group(pid)
+        if number not in self._own_ranks:
+            _signal_group(pid)  # only the rank itself was asked
         self._families[pid] = (number, code, asked_at + self._grace_s)
         self._report_families()
 
