@@ -148,7 +148,9 @@ def read_until(process: subprocess.Popen[str], text: str, times: int = 1) -> str
 
 
 def assert_nothing_is_left(terminal: Terminal, processes: set[Process]) -> None:
-    assert not wait_until_gone(processes), "processes of the local cloud outlive `phalanx down`"
+    left, log = wait_until_gone(processes), terminal.state / "local/localcloud.log"
+    last = log.read_text(errors="replace")[-4000:] if log.exists() else ""
+    assert not left, f"processes of the local cloud outlive `phalanx down`: {left}\n{last}"
     assert not list(terminal.state.rglob("endpoint.json"))
     assert not [path for path in terminal.state.rglob("*") if path.is_socket()]
     assert str(terminal.state) not in Path("/proc/self/mounts").read_text()

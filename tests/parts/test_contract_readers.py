@@ -77,7 +77,7 @@ def test_the_version_of_sshd(tmp_path, said, known):
 
 
 def test_this_machine_s_sshd_takes_the_server_configuration(root):
-    """With all that it is told because of its version."""
+    """With every setting that depends on its version."""
     program = "/usr/sbin/sshd"
     if not os.access(program, os.X_OK):
         pytest.skip("there is no sshd")

@@ -416,8 +416,8 @@ class Starter:
         if asked_at is None:
             self._ended(number, code)
             return
-        if number not in self._own_ranks:
-            _signal_group(pid)  # only the rank itself was asked
+        if number not in self._own_ranks and _has_group(pid):
+            os.killpg(pid, signal.SIGTERM)  # only the rank itself was asked
         self._families[pid] = (number, code, asked_at + self._grace_s)
         self._report_families()
 
@@ -467,14 +467,14 @@ def _signal_group(pid: int) -> None:
     try:
         os.killpg(pid, signal.SIGTERM)
     except ProcessLookupError:
-        kill(pid, signal.SIGTERM)  # it has no group of its own yet, or has ended
+        kill(pid, signal.SIGTERM)  # it has no group of its own yet
 
 
 def _has_group(pid: int) -> bool:
     try:
         os.killpg(pid, 0)
-    except ProcessLookupError:
-        return False
+    except (ProcessLookupError, PermissionError):
+        return False  # it has ended; or the number is another user's by now
     return True
 
 
