@@ -9,7 +9,8 @@ from phalanx.runner.files.job_status import JobStatus
 from phalanx.runner.names import RUNNER_GONE, STILL_RUNS
 from phalanx.ssh.remote import Remote
 
-# By default a job has 5 s after SIGTERM, and then the nodes are asked over new connections: 17 s in all on a quiet machine.
+# By default a job has 5 s after SIGTERM, and then the nodes are asked over new connections: 17 s in all on a quiet
+# machine.
 _WITHIN_S = 120.0
 _BY_ID = "Without it, only the ids of running jobs are known: give one, or the beginning or end of one."
 _GOES_ON = "Its runner was asked to stop it, and goes on with that; run `phalanx stop` again to wait for it."
