@@ -17,11 +17,16 @@ ONE_WORKER = 'grep -q \'"role": "worker"\' /opt/phalanx/config.json && mkdir {sh
 def beside(cluster):
     """Another cluster in the session's local cloud; it is taken down at the end."""
 
+    made = []
+
     def write(text):
-        return cluster.beside("degrades", f"name: degrades\ncloud: local\nkeep: no\n{text}")
+        made.append(cluster.beside("degrades", f"name: degrades\ncloud: local\nkeep: no\n{text}"))
+        return made[-1]
 
     yield write
-    cluster.phalanx("down", "--yes", "-c", "degrades", check=False)
+    # In its own directory: one of these clusters is made without phalanx, so only its file names it.
+    for terminal in made:
+        terminal.phalanx("down", "--yes")
 
 
 def outputs(terminal):

@@ -148,6 +148,8 @@ def read_until(process: subprocess.Popen[str], text: str, times: int = 1) -> str
 
 
 def assert_nothing_is_left(terminal: Terminal, processes: set[Process]) -> None:
+    there = json.loads(terminal.phalanx("local", "status", "--json").stdout)
+    assert not there["running"] or not there["stacks"], f"stacks keep the local cloud running: {there['stacks']}"
     left, log = wait_until_gone(processes), terminal.state / "local/localcloud.log"
     last = log.read_text(errors="replace")[-4000:] if log.exists() else ""
     assert not left, f"processes of the local cloud outlive `phalanx down`: {left}\n{last}"
