@@ -41,6 +41,11 @@ _FEW_CLIENTS = ("node/credentials.py", "_CLIENTS, _SENDING = 256, 64", "_CLIENTS
 
 DEFENCES = (
     defence(
+        "the policy of whoever runs phalanx keeps the boundary of roles",
+        "test_boundary.py::test_no_call_to_iam_undoes_the_boundary",
+        ("template/policy.py", '{"ArnEquals": {"iam:PermissionsBoundary": boundary}} if boundary else {}', "{}"),
+    ),
+    defence(
         "the local cloud imports nothing from the shell's PYTHONPATH",
         "test_hostile_repository.py::test_a_python_path_of_the_repository_does_not_lead_the_local_cloud_to_its_modules",
         ("local/isolated.py", 'sys.executable, "-I", __file__', "sys.executable, __file__"),

@@ -78,7 +78,7 @@ def statements(document: dict[str, Any]) -> list[dict[str, Any]]:
         logical = name.removesuffix(".Arn")
         kind = document["Resources"][logical]["Type"]
         made = rights.calls(kind, "demo", PLACE, "delete", f"demo-{logical}-1")
-        return next(where for _, where in made if where != "*")
+        return next(one.resource for one in made if one.resource != "*")
 
     def text(value: Any) -> Any:
         if isinstance(value, dict) and "Fn::Split" in value:
@@ -99,8 +99,8 @@ def statements(document: dict[str, Any]) -> list[dict[str, Any]]:
     return made
 
 
-def deletions(document: dict[str, Any], cluster: str = "demo") -> list[tuple[str, str]]:
-    """Return the calls that delete the stack's resources, each with its ARN."""
+def deletions(document: dict[str, Any], cluster: str = "demo") -> list[Ask]:
+    """Return the calls that delete the stack's resources."""
     found = []
     for name, one in document["Resources"].items():
         if one.get("DeletionPolicy", "").startswith("Retain"):
@@ -118,10 +118,10 @@ def deletions(document: dict[str, Any], cluster: str = "demo") -> list[tuple[str
     return found
 
 
-def refused(made: list[dict[str, Any]], asked: list[tuple[str, str]], tag: str = "demo") -> set[str]:
+def refused(made: list[dict[str, Any]], asked: list[Ask], tag: str = "demo") -> set[str]:
     tagged = {"aws:resourcetag/phalanx:cluster": [tag]}
     within = {"ec2:subnet": [SUBNET if tag == "demo" else f"{SUBNET}-2"]}
-    asks = [Ask(action, arn, within if action == rights.OF_EFS else tagged) for action, arn in asked]
+    asks = [replace(one, keys=within if one.action == rights.OF_EFS else tagged) for one in asked]
     return {one.action for one in asks if decide(made, one) is not Decision.ALLOWED}
 
 
@@ -134,7 +134,7 @@ def test_the_role_may_do_exactly_what_deletes_the_stack(more):
     assert refused(found, asked) == set()
     for action in {action for one in found for action in one["Action"]} - {"autoscaling:Describe*", "ec2:Describe*"}:
         fewer = [{**one, "Action": [name for name in one["Action"] if name != action]} for one in found]
-        concerned = [one for one in asked if like(action, one[0], ignore_case=True)]
+        concerned = [one for one in asked if like(action, one.action, ignore_case=True)]
         assert refused(fewer, concerned), f"{action} is not needed"
 
 
@@ -149,10 +149,12 @@ def test_the_role_touches_no_other_cluster_and_no_data(document):
     found = statements(document)
     other = deletions(document, "demo-2")
     reading = {"ec2:Describe", "autoscaling:Describe"}
-    changing = [one for one in other if not one[0].startswith(tuple(reading))]
+    changing = [one for one in other if not one.action.startswith(tuple(reading))]
     mount = {"elasticfilesystem:DeleteMountTarget", "elasticfilesystem:DescribeMountTargets"}
-    assert refused(found, changing, "demo-2") == {action for action, _ in changing} - mount
-    data = [("elasticfilesystem:DeleteFileSystem", "arn:aws:elasticfilesystem:us-east-1:123456789012:file-system/fs-1")]
+    assert refused(found, changing, "demo-2") == {one.action for one in changing} - mount
+    data = [
+        Ask("elasticfilesystem:DeleteFileSystem", "arn:aws:elasticfilesystem:us-east-1:123456789012:file-system/fs-1")
+    ]
     assert refused(found, data) == {"elasticfilesystem:DeleteFileSystem"}
 
 
@@ -179,8 +181,8 @@ def test_a_rule_looks_often_enough(after_s, rate, warned_s):
 def test_whoever_runs_up_may_make_and_delete_the_rule(document):
     made = policy(document, "demo")["Statement"]
     for doing in ("create", "update", "delete"):
-        for action, arn in rights.calls("AWS::Events::Rule", "demo", PLACE, doing):
-            assert decide(made, Ask(action, arn)) is Decision.ALLOWED
+        for ask in rights.calls("AWS::Events::Rule", "demo", PLACE, doing):
+            assert decide(made, ask) is Decision.ALLOWED
     role = "arn:aws:iam::123456789012:role/phalanx/us-east-1/demo-RemovalRole-1"
     for action in ("iam:CreateRole", "iam:DeleteRole", "iam:PutRolePolicy", "iam:ListRoleTags"):
         assert decide(made, Ask(action, role)) is Decision.ALLOWED

@@ -39,7 +39,6 @@ ROOT = Path(__file__).parents[2]
 SERVICES = {"efs": "elasticfilesystem", "emr": "elasticmapreduce", "service-quotas": "servicequotas"}
 SERVICES["resourcegroupstaggingapi"] = "tag"
 PLACE = "us-east-1:123456789012"
-TAGGED = {"aws:resourcetag/phalanx:cluster": ["demo"]}
 HEAD = Subnet("subnet-00000001", "vpc-1", "us-east-1a", "10.1.0.0/28", 11, INTERNET)
 WORKERS = replace(HEAD, subnet_id="subnet-00000002", cidr="10.1.1.0/28", way_out=NAT)
 DOCUMENTS = {
@@ -83,20 +82,31 @@ def refused(statements: list[dict], only: str = "") -> list[str]:
 
     `only`: look at the calls of this action.
     """
-    chosen = [(name, arn) for name, arn in calls_of_the_default() if only in ("", name)]
-    return [name for name, arn in chosen if decide(statements, Ask(name, arn, TAGGED)) is not Decision.ALLOWED]
+    return refused_of(statements, [one for one in calls_of_the_default() if only in ("", one.action)])
+
+
+def refused_of(statements: list[dict], asks: list[Ask]) -> list[str]:
+    return sorted({one.action for one in asks if decide(statements, one) is not Decision.ALLOWED})
 
 
 @functools.cache
-def calls_of_the_default() -> set[tuple[str, str]]:
-    made = default_document()["Resources"].values()
-    return {call for one in made for call in calls(one["Type"], one.get("Properties", {}))}
+def calls_of_the_default() -> list[Ask]:
+    return calls_of(default_document())
 
 
-def calls(kind: str, properties: dict | None = None) -> set[tuple[str, str]]:
+def calls_of(document: dict, boundary: str = "") -> list[Ask]:
+    """Return the calls that make, change and delete a stack of the document, whose roles have this boundary."""
+    made = document["Resources"].values()
+    return [call for one in made for call in calls(one["Type"], one.get("Properties", {}), boundary)]
+
+
+def calls(kind: str, properties: dict | None = None, boundary: str = "") -> list[Ask]:
     """Return the calls that make, change and delete a resource of a type, each with the ARN that it is about."""
+    given = {name: one for name, one in (properties or {}).items() if name != "PermissionsBoundary"}
+    given |= {"PermissionsBoundary": boundary} if kind == "AWS::IAM::Role" and boundary else {}
+    tags = {"phalanx:cluster": "demo"}
     verbs = ("create", "update", "delete")
-    return {call for doing in verbs for call in rights.calls(kind, "demo", PLACE, doing, "", properties)}
+    return [call for doing in verbs for call in rights.calls(kind, "demo", PLACE, doing, "", given, tags, boundary)]
 
 
 def without(statements: list[dict], removed: str) -> list[dict]:
@@ -363,6 +373,51 @@ def test_without_the_right_to_a_service_s_role_the_local_cloud_refuses_what_need
     rights.require(may, f"AWS::{kind}", "demo", PLACE, {}, "delete")
 
 
+BOUNDARY = "arn:aws:iam::123456789012:policy/boundary"
+READS = "arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"
+
+
+@functools.cache
+def bounded() -> list[dict]:
+    """Return the statements of the policy for a cluster with a permissions boundary."""
+    document = build(plan(permissions_boundary=BOUNDARY, policies=[READS], down_after_s=172800)).to_dict()
+    statements = policy(document, "demo")["Statement"]
+    assert refused_of(statements, calls_of(document, BOUNDARY)) == []
+    assert refused_of(statements, calls_of(document)) != [], "the same stack without the boundary"
+    return statements
+
+
+@pytest.mark.parametrize(
+    ("action", "keys", "verdict"),
+    [
+        ("CreateRole", {"iam:permissionsboundary": [BOUNDARY]}, True),
+        ("CreateRole", {}, False),
+        ("CreateRole", {"iam:permissionsboundary": [f"{BOUNDARY}-of-others"]}, False),
+        ("PutRolePolicy", {"iam:permissionsboundary": [BOUNDARY]}, True),
+        ("PutRolePolicy", {}, False),
+        ("DeleteRolePolicy", {}, False),
+        ("DetachRolePolicy", {"iam:policyarn": [READS]}, False),
+        ("PutRolePermissionsBoundary", {"iam:permissionsboundary": [f"{BOUNDARY}-of-others"]}, False),
+        ("DeleteRolePermissionsBoundary", {"iam:permissionsboundary": [BOUNDARY]}, False),
+        ("AttachRolePolicy", {"iam:permissionsboundary": [BOUNDARY], "iam:policyarn": [READS]}, True),
+        ("AttachRolePolicy", {"iam:policyarn": [READS]}, False),
+        ("PassRole", {"iam:passedtoservice": ["ec2.amazonaws.com"]}, True),
+        ("PassRole", {"iam:passedtoservice": ["glue.amazonaws.com"]}, False),
+        ("PassRole", {}, False),
+    ],
+)
+def test_whoever_has_a_boundary_s_policy_can_not_undo_the_boundary(action, keys, verdict):
+    ask = Ask(f"iam:{action}", "arn:aws:iam::123456789012:role/demo-HeadRole-0123456789AB", keys)
+    assert (decide(bounded(), ask) is Decision.ALLOWED) == verdict
+
+
+@pytest.mark.parametrize("statements", [bounded, lambda: policy(default_document(), "demo")["Statement"]])
+def test_only_policies_of_the_file_can_be_attached(statements):
+    keys = {"iam:permissionsboundary": [BOUNDARY], "iam:policyarn": ["arn:aws:iam::aws:policy/AdministratorAccess"]}
+    ask = Ask("iam:AttachRolePolicy", "arn:aws:iam::123456789012:role/demo-HeadRole-0123456789AB", keys)
+    assert decide(statements(), ask) is not Decision.ALLOWED
+
+
 def test_policies_of_jobs_take_the_right_to_attach_them():
     reads = "arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"
     without, attached = (build(one).to_dict() for one in (plan(), plan(policies=[reads])))
@@ -393,7 +448,7 @@ def takes(action: str, arn: str) -> bool:
 
 @pytest.mark.parametrize("kind", [*rights.types()])
 def test_cloudformation_is_judged_on_resources_that_the_action_takes(kind):
-    assert sorted((name, arn) for name, arn in calls(kind) if not takes(name, arn)) == []
+    assert sorted((one.action, one.resource) for one in calls(kind) if not takes(one.action, one.resource)) == []
 
 
 def on_all_resources(made: dict) -> set[str]:

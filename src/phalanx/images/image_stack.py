@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from troposphere import AWSObject, GetAtt, Output, Parameter, Ref, Sub, Template, ec2, iam, imagebuilder, logs
+from troposphere import AWSObject, GetAtt, If, Output, Parameter, Ref, Sub, Template, ec2, iam, imagebuilder, logs
 
 from phalanx import __version__
 from phalanx.images.base import Base
 from phalanx.images.component import Component, components
 from phalanx.jobs.environments import Recipe
 from phalanx.spec.own_tags import BASE_TAG, RECIPE_TAG, VERSION_TAG
+from phalanx.template.access import EC2, add_partitions, trust
 
 DIGEST_TAG, MANIFEST_TAG = "phalanx:digest", "phalanx:manifest"
 """Further tags of the stack and of its AMI: a hash of what it was made from, and the SHA-256 of what it contains."""
@@ -88,6 +89,7 @@ def request(order: Order) -> tuple[str, dict[str, str]]:
     values = {name: value for one in made for name, value in _values(one).items()}
     template = Template(Description=f"An image of {order.recipe.name}, made by phalanx {__version__}")
     template.set_version()
+    add_partitions(template)
     for name in values:
         template.add_parameter(Parameter(name, Type="String"))
     for resource in (*_network(), *_roles(), *_recipe(order, made), *_image(order)):
@@ -139,16 +141,15 @@ def _network() -> Iterator[AWSObject]:
 
 
 def _roles() -> Iterator[AWSObject]:
-    yield _role("BuildRole", "ec2.${AWS::URLSuffix}", _BUILD_POLICIES)
+    yield _role("BuildRole", EC2, _BUILD_POLICIES)
     yield iam.InstanceProfile("BuildProfile", Roles=[Ref("BuildRole")])
-    yield _role("DeletionRole", "imagebuilder.${AWS::URLSuffix}", [_DELETE_POLICY])
+    yield _role("DeletionRole", "imagebuilder.amazonaws.com", [_DELETE_POLICY])
 
 
-def _role(title: str, service: str, policies: Any) -> iam.Role:
-    trust = {"Effect": "Allow", "Principal": {"Service": Sub(service)}, "Action": "sts:AssumeRole"}
+def _role(title: str, service: str | If, policies: Any) -> iam.Role:
     return iam.Role(
         title,
-        AssumeRolePolicyDocument={"Version": "2012-10-17", "Statement": [trust]},
+        AssumeRolePolicyDocument=trust({"Service": service}),
         ManagedPolicyArns=[Sub(f"arn:${{AWS::Partition}}:iam::aws:policy/{name}") for name in policies],
     )
 

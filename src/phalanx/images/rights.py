@@ -43,6 +43,7 @@ def policy(document: Mapping[str, Any]) -> dict[str, Any]:
     remove = {"Action": ["ec2:DeregisterImage", "ec2:DeleteSnapshot"], "Resource": "arn:*:ec2:*::*", "Condition": _MADE}
     statements = [
         *clusters.statements(actions, _ANY_IMAGE, _NAMED, launched=["image"]),
+        *clusters.of_roles(document, actions, _ANY_IMAGE),
         # A list of stacks is one of all stacks.
         {"Sid": "AllStacks", **allow, "Action": ["cloudformation:DescribeStacks"], "Resource": "*"},
         {"Sid": "ParentImages", **allow, "Action": ["ssm:GetParameter"], "Resource": [_PARENTS]},

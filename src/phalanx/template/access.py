@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from troposphere import GetAtt, If, Ref, Split, Sub, Template, ec2, iam
+from troposphere import Equals, GetAtt, If, Ref, Split, Sub, Template, ec2, iam
 
 from phalanx.plan.lustre_storage import PORTS
 from phalanx.plan.plan import Plan
@@ -21,6 +21,11 @@ _WRITING = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:Li
 # Principals end in amazonaws.com in all partitions, but for a few services in China (docs/aws-behaviour.md 6.1).
 CLOUDFORMATION = "cloudformation.amazonaws.com"
 EC2 = If("InChina", "ec2.amazonaws.com.cn", "ec2.amazonaws.com")
+
+
+def add_partitions(template: Template) -> None:
+    """Add the condition that the names of services depend on."""
+    template.add_condition("InChina", Equals(Ref("AWS::Partition"), "aws-cn"))
 
 
 def add_to(template: Template, plan: Plan) -> None:

@@ -12,6 +12,7 @@ from phalanx.plan.plan import Plan
 from phalanx.spec.makers import maker_of
 from phalanx.spec.spec_limits import FILE_SYSTEM, LONGEST_IDLE_S, LONGEST_NODE_TIMEOUT_S, MOST_NODES
 from phalanx.template import userdata
+from phalanx.template.access import add_partitions
 from phalanx.template.network import head_subnet
 
 # Text that ends up in user data must not contain characters that could end a line or a quotation there.
@@ -74,7 +75,7 @@ def add_common_to(template: Template, plan: Plan) -> None:
     template.add_condition("HasKeyPair", Not(Equals(Ref("KeyPair"), "")))
     if not plan.spec.is_private:
         template.add_condition("InUsEast1", Equals(Ref("AWS::Region"), "us-east-1"))
-    template.add_condition("InChina", Equals(Ref("AWS::Partition"), "aws-cn"))
+    add_partitions(template)
 
 
 def metadata(template: Template, plan: Plan) -> dict[str, Any]:

@@ -85,11 +85,13 @@ def needed(document: Mapping[str, Any], changes: bool = True) -> Iterator[str]:
 def of_handler(resource: Mapping[str, Any], handler: str) -> Iterator[str]:
     """Yield the actions of a handler of the resource's type. Raises KeyError for an unknown type."""
     kind = resource["Type"]
-    only_with = table("rights")["only_with"].get(kind, {})
+    only_with, not_with = (table("rights")[which].get(kind, {}) for which in ("only_with", "not_with"))
     actions = table("rights")["types"][kind].get(handler, ())
-    named = {*_keys(resource)} if only_with.keys() & set(actions) else set()
+    named = {*_keys(resource)} if {*only_with, *not_with}.intersection(actions) else set()
     for action in actions:
-        if action not in only_with or named.intersection(only_with[action]):
+        if (action not in only_with or named.intersection(only_with[action])) and named.isdisjoint(
+            not_with.get(action, ())
+        ):
             yield action
 
 

@@ -142,6 +142,9 @@ _OF_BUCKETS = ("s3:ListBucket", "s3:PutObject")
 _OF_PARAMETERS = ("ssm:GetParameter", "ssm:GetParameters")
 # About roles of services and buckets with links, which have statements of their own.
 _OF_SERVICES = ("iam:CreateServiceLinkedRole", "s3:GetBucketPolicy", "s3:PutBucketPolicy")
+# What can be allowed for roles with a certain permissions boundary only (docs/aws-behaviour.md 6.5).
+_BOUNDED = ("CreateRole", "DeleteRolePolicy", "DetachRolePolicy", "PutRolePermissionsBoundary", "PutRolePolicy")
+_OF_ROLES = frozenset(f"iam:{one}" for one in ("AttachRolePolicy", "PassRole", *_BOUNDED))
 # What nodes of EMR start with, as the document names it.
 _AGENT = r"s3://([^\"]*phalanx)/agent-"
 MOST = 6144
@@ -162,6 +165,7 @@ def policy(document: Mapping[str, Any], cluster: str, bucket: str | None = None)
         "Version": "2012-10-17",
         "Statement": [
             *statements({*actions, *OPTIONAL}, cluster, launched=_launched(document)),
+            *of_roles(document, actions, cluster),
             *_of_buckets(document, actions),
             *_of_documents(bucket, cluster),
             *_of_parameters(document),
@@ -183,9 +187,9 @@ def statements(
 ) -> list[dict[str, Any]]:
     """Return statements that allow these actions on what belongs to the cluster, as far as IAM can bind them to it.
 
-    Parameters and buckets have statements of their own. `launched` are further types of EC2 that are used.
+    Parameters, buckets and roles have statements of their own. `launched` are further types of EC2 that are used.
     """
-    wanted = {*actions} - {*_OF_BUCKETS, *_OF_PARAMETERS, *_OF_SERVICES}
+    wanted = {*actions} - {*_OF_BUCKETS, *_OF_PARAMETERS, *_OF_SERVICES, *_OF_ROLES}
     used, made = wanted & {*_USED}, wanted & {*_TYPES}
     anywhere = {one for one in wanted - made if one in _ANYWHERE or _is_without_resource(one)}
     removals = {one for one in wanted - made if one.startswith(_REMOVALS)}
@@ -198,6 +202,40 @@ def statements(
         _allow("Used", used, {_USED[one] for one in used}),
     ]
     return [one for one in found if one["Action"]]
+
+
+def of_roles(document: Mapping[str, Any], actions: Iterable[str], cluster: str) -> Iterator[dict[str, Any]]:
+    """Allow to make the document's roles, with its boundary if it has one, and to pass them to what assumes them.
+
+    Without these conditions the holder could make a role without the boundary, or pass one to any service.
+    """
+    wanted = _OF_ROLES.intersection(actions)
+    where = sorted(f"arn:*:{one.format(prefix=cluster[:_PREFIX])}" for one in NAMED["iam"] if ":role/" in one)
+    roles = [one["Properties"] for one in document["Resources"].values() if one["Type"] == "AWS::IAM::Role"]
+    attached = {arn.replace("${AWS::Partition}", "*") for one in roles for arn in _texts(one.get("ManagedPolicyArns"))}
+    boundary = document.get("Parameters", {}).get("Boundary", {}).get("Default")
+    bound = {"ArnEquals": {"iam:PermissionsBoundary": boundary}} if boundary else {}
+    trusted = {one for role in roles for one in _texts(role["AssumeRolePolicyDocument"]) if ".amazonaws.com" in one}
+    for sid, chosen, condition in (
+        ("Roles", wanted - {"iam:AttachRolePolicy", "iam:PassRole"}, bound),
+        (
+            "PoliciesOfRoles",
+            wanted & {"iam:AttachRolePolicy"},
+            {**bound, "ArnLike": {"iam:PolicyARN": sorted(attached)}},
+        ),
+        ("PassRoles", wanted & {"iam:PassRole"}, {"StringEquals": {"iam:PassedToService": sorted(trusted)}}),
+    ):
+        if chosen:
+            made = {"Sid": sid, "Effect": "Allow", "Action": sorted(chosen), "Resource": where}
+            yield {**made, "Condition": condition} if condition else made
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts of a part of a document, at any depth."""
+    if isinstance(value, str):
+        yield value
+    for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _texts(one)
 
 
 def _is_without_resource(action: str) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localcloud.cloudformation.errors import ResourceFailed
+from localcloud.iam.policy import Ask
 
 if TYPE_CHECKING:
     from localcloud.iam.credentials import May
@@ -88,6 +89,23 @@ _TARGETS: Mapping[str, str] = {
     **dict.fromkeys(("s3:GetBucketPolicy", "s3:ListBucket", "s3:PutBucketPolicy"), "{bucket}"),
     "ssm:GetParameter": "parameter/aws/service/1",
 }
+BOUNDED = frozenset(
+    {
+        *("iam:AttachRolePolicy", "iam:CreateRole", "iam:DeleteRolePermissionsBoundary", "iam:DeleteRolePolicy"),
+        *("iam:DetachRolePolicy", "iam:PutRolePermissionsBoundary", "iam:PutRolePolicy"),
+    }
+)
+"""The actions for which IAM tells a policy the role's permissions boundary (docs/aws-behaviour.md 6.5)."""
+_ATTACHING = ("iam:AttachRolePolicy", "iam:DetachRolePolicy")
+# Type → the services that get its role.
+_PASSED_TO: Mapping[str, tuple[str, ...]] = {
+    "AWS::AutoScaling::AutoScalingGroup": ("ec2",),
+    "AWS::EMR::Cluster": ("elasticmapreduce", "ec2"),
+    "AWS::IAM::InstanceProfile": ("ec2",),
+    "AWS::ImageBuilder::Image": ("imagebuilder",),
+    "AWS::ImageBuilder::InfrastructureConfiguration": ("ec2",),
+    "AWS::Lambda::Function": ("lambda",),
+}
 OF_EFS = "ec2:DeleteNetworkInterface"
 """About an interface that EFS has made, which has none of the stack's tags."""
 # What an ARN has in place of the region and the account.
@@ -152,34 +170,38 @@ def require(
     doing: str,
     name: str = "",
     properties: Mapping[str, Any] | None = None,
+    boundary: str = "",
 ) -> None:
     """Raise ResourceFailed, in AWS's words, unless the caller may create, update or delete a resource of this type.
 
     `place` is the region and the account, as in an ARN; `tags` are those that the stack gives its resources; `name` is
-    the resource's own, and `properties` those that it has.
+    the resource's own, and `properties` those that it has. `boundary` is that of the role that a policy is put on.
     """
     if may is None:
         return
-    given = properties or {}
-    tagged = {f"aws:resourcetag/{key.lower()}": [value] for key, value in tags.items()}
-    subnet = _arn("ec2:", f"subnet/{given.get('SubnetId', '')}", *place.split(":"))
-    refusals = (
-        may(action, arn, {"ec2:subnet": [subnet]} if action == OF_EFS else tagged)
-        for action, arn in calls(kind, stack, place, doing, name, given)
-    )
-    refusal = next(filter(None, refusals), "")
+    asks = calls(kind, stack, place, doing, name, properties, tags, boundary)
+    refusal = next(filter(None, (may(one.action, one.resource, one.keys) for one in asks)), "")
     if refusal:
         raise ResourceFailed(f"{refusal} (Service: CloudFormation, Status Code: 403)")
 
 
 def calls(
-    kind: str, stack: str, place: str, doing: str, name: str = "", properties: Mapping[str, Any] | None = None
-) -> Iterator[tuple[str, str]]:
-    """Yield the calls that create, update or delete a resource of this type, each with the ARN that it is about.
+    kind: str,
+    stack: str,
+    place: str,
+    doing: str,
+    name: str = "",
+    properties: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+    boundary: str = "",
+) -> Iterator[Ask]:
+    """Yield the calls that create, update or delete a resource of this type, each with its ARN and condition keys.
 
     One without a name gets one of those that CloudFormation makes.
     """
     given = properties or {}
+    tagged = {f"aws:resourcetag/{key.lower()}": [value] for key, value in (tags or {}).items()}
+    subnet = _arn("ec2:", f"subnet/{given.get('SubnetId', '')}", *place.split(":"))
     named = name or f"{stack}-{kind.rpartition(':')[2]}-0123456789AB"
     values = {
         "name": named,
@@ -190,14 +212,30 @@ def calls(
     for action in actions(kind, doing, given):
         about = _OTHERS.get((kind, action)) or _TARGETS.get(action) or _RESOURCES[kind]
         for resource in about.split():
-            yield action, _arn(action, resource.format(**values), *place.split(":"))
+            arn = _arn(action, resource.format(**values), *place.split(":"))
+            for more in _of_role(kind, action, given, boundary):
+                yield Ask(action, arn, {"ec2:subnet": [subnet]} if action == OF_EFS else {**tagged, **more})
+
+
+def _of_role(kind: str, action: str, properties: Mapping[str, Any], boundary: str) -> Iterator[Mapping[str, list[str]]]:
+    """Yield the condition keys of IAM for one call or more (docs/aws-behaviour.md 6.5)."""
+    if action == "iam:PassRole":
+        yield from ({"iam:passedtoservice": [f"{one}.amazonaws.com"]} for one in _PASSED_TO.get(kind, ("",)))
+        return
+    bound = properties.get("PermissionsBoundary") or boundary
+    keys = {"iam:permissionsboundary": [bound]} if bound and action in BOUNDED else {}
+    attached = properties.get("ManagedPolicyArns", ()) if action in _ATTACHING else ()
+    yield from ({**keys, "iam:policyarn": [arn]} for arn in attached)
+    if not attached:
+        yield keys
 
 
 def actions(kind: str, doing: str, properties: Mapping[str, Any]) -> list[str]:
     """Return the actions that create, update or delete a resource of this type with these properties."""
-    handlers, only_with = _table()["types"].get(kind, {}), _table()["only_with"].get(kind, {})
+    handlers, only_with, not_with = (_table()[which].get(kind, {}) for which in ("types", "only_with", "not_with"))
     given = {*_keys(properties)}
     found = {action for one in _HANDLERS[doing] for action in handlers.get(one, ())}
+    found -= {one for one, names in not_with.items() if given.intersection(names)}
     return sorted(one for one in found if one not in only_with or given.intersection(only_with[one]))
 
 
@@ -223,15 +261,15 @@ def _arn(action: str, resource: str, region: str, account: str) -> str:
     return f"arn:aws:{service}:{place}:{resource}"
 
 
-def name_of(kind: str, physical_id: str, properties: Mapping[str, Any]) -> str:
-    """Return the name of the resource that the calls for this one are about, as in its ARN; "" if it has none yet."""
+def names_of(kind: str, physical_id: str, properties: Mapping[str, Any]) -> list[str]:
+    """Return the names of what the calls for this one are about, as in ARNs; "" for one without a name."""
     if _OWN_NAMES.get(kind) in properties:
-        return properties[_OWN_NAMES[kind]]
+        return [properties[_OWN_NAMES[kind]]]
     if kind.startswith("AWS::ImageBuilder::") and physical_id:
-        return physical_id.split("/")[1]
+        return [physical_id.split("/")[1]]
     given = properties.get(_ABOUT[kind], "") if kind in _ABOUT else physical_id
-    last = str(given[0] if isinstance(given, list) else given).rpartition("/")[2].rpartition(":")[2]
-    return f"{properties.get('Path', '/')[1:]}{last}" if kind == "AWS::IAM::Role" and last else last
+    names = [str(one).rpartition("/")[2].rpartition(":")[2] for one in (given if isinstance(given, list) else [given])]
+    return [f"{properties.get('Path', '/')[1:]}{one}" if kind == "AWS::IAM::Role" and one else one for one in names]
 
 
 def types() -> Iterable[str]:

@@ -21,6 +21,7 @@ from localcloud.cloudformation.schemas import problems
 from localcloud.cloudformation.signals import MISSED, RECEIVED, Signal, Wait, data_text, wait_of
 from localcloud.cloudformation.template import Declared
 from localcloud.context import Context
+from localcloud.iam import middleware
 from localcloud.iam.credentials import May
 
 CANCELLED = {"CREATE": "Resource creation cancelled", "UPDATE": "Resource update cancelled"}
@@ -142,9 +143,10 @@ class Worker(Mailbox):
 
     def _require_rights(self, resource: Resource, doing: str) -> None:
         kind, place = resource.declared.type, f"{self.stack.region}:{self.context.account}"
-        named = rights.name_of(kind, resource.physical_id, resource.properties)
-        stack = self.stack
-        rights.require(self._may, kind, stack.name, place, stack.tags, doing, named, resource.properties)
+        stack, properties = self.stack, resource.properties
+        for named in rights.names_of(kind, resource.physical_id, properties):
+            bound = middleware.boundary_of(self.context, named) if kind == "AWS::IAM::Policy" else ""
+            rights.require(self._may, kind, stack.name, place, stack.tags, doing, named, properties, bound)
 
     def _request(self, resource: Resource, stack_tags: Mapping[str, str] | None = None) -> Request:
         name, stack = resource.declared.logical_id, self.stack

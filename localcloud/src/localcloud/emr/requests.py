@@ -91,8 +91,8 @@ def _check_roles(account: str, wanted: Mapping[str, Any]) -> None:
     profile = profile_named(account, wanted["JobFlowRole"])
     if profile is None or not profile.roles:
         raise ValidationException(f"Invalid InstanceProfile: {wanted['JobFlowRole']}.")
-    for role in (credentials.role_of(account, wanted["ServiceRole"]), profile.roles[0]):
-        _check_passing(role)
+    _check_passing(credentials.role_of(account, wanted["ServiceRole"]), "elasticmapreduce")
+    _check_passing(profile.roles[0], "ec2")
 
 
 def profile_named(account: str, name_or_arn: str) -> InstanceProfile | None:
@@ -102,10 +102,12 @@ def profile_named(account: str, name_or_arn: str) -> InstanceProfile | None:
     return next((profile for profile in list(profiles) if profile.name == name), None)
 
 
-def _check_passing(role: Role | None) -> None:
-    """Refuse a caller who may not pass a role to EMR."""
+def _check_passing(role: Role | None, service: str) -> None:
+    """Refuse a caller who may not pass a role to EMR, or to its instances."""
     may = credentials.may()
-    refusal = may("iam:PassRole", role.arn, {}) if may and role else ""
+    refusal = (
+        may("iam:PassRole", role.arn, {"iam:passedtoservice": [f"{service}.amazonaws.com"]}) if may and role else ""
+    )
     if refusal:
         raise ServiceException("AccessDeniedException", refusal)
 

@@ -121,6 +121,8 @@ def judge(context: Context, session: Session, call: Call) -> str:
     keys = _keys(context, session, call)
     # A call that names no resource could affect any.
     asked = [policy.Ask(call.action, target.arn, {**keys, **target.keys}) for target in found or [Target(ANY)]]
+    for arn, service in resources.passed(call, context.account):
+        asked.append(policy.Ask("iam:PassRole", arn, {**keys, "iam:passedtoservice": [service]}))
     return next(filter(None, (_denial(context, session, rights, ask) for ask in asked)), "")
 
 
@@ -170,13 +172,18 @@ def _refusal(
 
 def rights_of(context: Context, role_name: str) -> policy.Rights:
     """Return the statements of a role's inline and attached policies and its boundary; a role that is gone has none."""
-    roles = list(iam_backends[context.account]["aws"].roles.values())
-    role = next((role for role in roles if role.name == role_name), None)
+    role = credentials.role_of(context.account, role_name)
     if role is None:
         return policy.Rights()
     attached = [document for managed in role.managed_policies.values() for document in _documents(managed)]
     inline = [text for name, text in role.policies.items() if propagation.is_seen(context, role.id, name)]
     return policy.Rights(_statements([*inline, *attached]), _boundary(context, role.permissions_boundary_arn))
+
+
+def boundary_of(context: Context, role_name: str) -> str:
+    """Return the ARN of a role's permissions boundary; "" if it has none, or there is no such role."""
+    role = credentials.role_of(context.account, role_name)
+    return (role.permissions_boundary_arn or "") if role else ""
 
 
 def _boundary(context: Context, arn: str | None) -> list[policy.Statement] | None:

@@ -15,11 +15,18 @@ from moto.efs.models import efs_backends
 from localcloud.autoscaling import group_named, group_of
 from localcloud.autoscaling.group import Group
 from localcloud.cloudformation.model import STACKS
+from localcloud.cloudformation.rights import BOUNDED
 from localcloud.emr.records import TAGS
 from localcloud.iam.calls import Call
+from localcloud.iam.credentials import role_of
 from localcloud.iam.items import batch_tables, table
 from localcloud.iam.target import ANY, Target
 
+_PASSING = {
+    "iam:AddRoleToInstanceProfile": "ec2.amazonaws.com",
+    "lambda:CreateFunction": "lambda.amazonaws.com",
+    "lambda:UpdateFunctionConfiguration": "lambda.amazonaws.com",
+}
 Finder = Callable[[Call, str], Iterable[Target]]
 
 
@@ -107,8 +114,23 @@ def stack(call: Call, account: str) -> Iterator[Target]:
 
 
 def iam_role(call: Call, account: str) -> Iterator[Target]:
-    """IAM, operations on a role."""
-    yield Target(f"arn:aws:iam::{account}:role/{call.params.get('RoleName', ANY)}")
+    """IAM, operations on a role, with its permissions boundary or the one that it shall have (6.5)."""
+    name, path = str(call.params.get("RoleName", ANY)), str(call.params.get("Path", "/"))
+    role = role_of(account, name)
+    wanted = call.params.get("PermissionsBoundary") or (role.permissions_boundary_arn if role else None)
+    keys = {"iam:permissionsboundary": [str(wanted)]} if wanted and call.action in BOUNDED else {}
+    if "PolicyArn" in call.params:
+        keys["iam:policyarn"] = [str(call.params["PolicyArn"])]
+    yield Target(role.arn if role else f"arn:aws:iam::{account}:role{path}{name}", keys)
+
+
+def passed(call: Call, account: str) -> Iterator[tuple[str, str]]:
+    """Yield the ARNs of the roles that a call passes on, each with the service that gets it (6.5)."""
+    service = _PASSING.get(call.action, "")
+    named = str(call.params.get("RoleName" if call.service == "iam" else "Role", "")) if service else ""
+    if named:
+        role = role_of(account, named.rpartition("/")[2])
+        yield (role.arn if role else f"arn:aws:iam::{account}:role/{named}"), service
 
 
 def instance_profile(call: Call, account: str) -> Iterator[Target]:
@@ -343,12 +365,17 @@ TABLE: dict[str, Finder] = {
     "ec2:CreateTags": tagged,
     "ec2:DeleteTags": tagged,
     **dict.fromkeys(
-        ("iam:GetRole", "iam:ListRolePolicies", "iam:ListAttachedRolePolicies", "iam:DeleteRolePolicy"), iam_role
+        (
+            *("iam:DeleteRole", "iam:GetRole", "iam:ListAttachedRolePolicies", "iam:ListRolePolicies", "iam:TagRole"),
+            *("iam:UpdateAssumeRolePolicy", "iam:UpdateRole", *BOUNDED),
+        ),
+        iam_role,
     ),
-    "iam:DetachRolePolicy": iam_role,
-    "iam:GetInstanceProfile": instance_profile,
-    "lambda:GetFunction": function,
-    "lambda:ListTags": function,
+    **dict.fromkeys(("iam:AddRoleToInstanceProfile", "iam:GetInstanceProfile"), instance_profile),
+    **dict.fromkeys(
+        ("lambda:CreateFunction", "lambda:GetFunction", "lambda:ListTags", "lambda:UpdateFunctionConfiguration"),
+        function,
+    ),
     "events:DescribeRule": rule,
     "events:ListTagsForResource": rule,
     "logs:DeleteLogGroup": log_group,
