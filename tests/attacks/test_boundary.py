@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,12 @@ from botocore.exceptions import ClientError
 from stack_fakes import Stacks, stacks
 
 ACCOUNT = "123456789012"
-BOUNDARY, OTHER = (f"arn:aws:iam::{ACCOUNT}:policy/{name}" for name in ("boundary", "everything"))
+BOUNDARY, OTHER = (f"arn:aws:iam::{ACCOUNT}:policy/{name}" for name in ("attacked-boundary", "another-boundary"))
 ADMIN = "arn:aws:iam::aws:policy/AdministratorAccess"
 EC2 = {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
 HOLDER = {"Effect": "Allow", "Principal": {"AWS": f"arn:aws:iam::{ACCOUNT}:root"}, "Action": "sts:AssumeRole"}
 EVERYTHING = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+NUMBERS = itertools.count(1)
 CLUSTER = f"name: demo\nnodes: 2\npermissions_boundary: {BOUNDARY}\n"
 
 
@@ -31,18 +33,18 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
         iam = running.client("iam")
         for arn in (BOUNDARY, OTHER):
             iam.create_policy(PolicyName=arn.rpartition("/")[2], PolicyDocument=json.dumps(EVERYTHING))
-        iam.create_role(RoleName="demo-bound", AssumeRolePolicyDocument=trust(EC2), PermissionsBoundary=BOUNDARY)
-        iam.create_role(RoleName="admin", AssumeRolePolicyDocument=trust(EC2))
+        iam.create_role(RoleName="demo-BoundRole", AssumeRolePolicyDocument=trust(EC2), PermissionsBoundary=BOUNDARY)
+        iam.create_role(RoleName="boundary-admin", AssumeRolePolicyDocument=trust(EC2))
         iam.create_instance_profile(InstanceProfileName="demo-profile")
         yield running
 
 
 @pytest.fixture
-def holder(cloud, phalanx, request):
+def holder(cloud, phalanx):
     """Return clients of someone with exactly the policy that phalanx prints for the file."""
     Path("phalanx.yaml").write_text(CLUSTER)
     assert phalanx("policy", "--offline") == 0
-    iam, name = cloud.client("iam"), f"holder-{abs(hash(request.node.name))}"
+    iam, name = cloud.client("iam"), f"holder-{next(NUMBERS)}"
     role = iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust(HOLDER))["Role"]["Arn"]
     for number, statement in enumerate(json.loads(phalanx.out)["Statement"]):
         document = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
@@ -65,15 +67,15 @@ def refused(call: Any, **arguments: Any) -> str:
             "create_role",
             {"RoleName": "demo-free", "AssumeRolePolicyDocument": trust(EC2), "PermissionsBoundary": OTHER},
         ),
-        ("delete_role_permissions_boundary", {"RoleName": "demo-bound"}),
-        ("put_role_permissions_boundary", {"RoleName": "demo-bound", "PermissionsBoundary": OTHER}),
-        ("attach_role_policy", {"RoleName": "demo-bound", "PolicyArn": ADMIN}),
-        ("add_role_to_instance_profile", {"RoleName": "admin", "InstanceProfileName": "demo-profile"}),
+        ("delete_role_permissions_boundary", {"RoleName": "demo-BoundRole"}),
+        ("put_role_permissions_boundary", {"RoleName": "demo-BoundRole", "PermissionsBoundary": OTHER}),
+        ("attach_role_policy", {"RoleName": "demo-BoundRole", "PolicyArn": ADMIN}),
+        ("add_role_to_instance_profile", {"RoleName": "boundary-admin", "InstanceProfileName": "demo-profile"}),
     ],
 )
 def test_no_call_to_iam_undoes_the_boundary(cloud, holder, operation, arguments):
     assert refused(getattr(holder("iam"), operation), **arguments) == "AccessDenied"
-    role = cloud.client("iam").get_role(RoleName="demo-bound")["Role"]
+    role = cloud.client("iam").get_role(RoleName="demo-BoundRole")["Role"]
     assert role["PermissionsBoundary"]["PermissionsBoundaryArn"] == BOUNDARY
 
 
@@ -81,7 +83,7 @@ def test_a_role_of_the_cluster_that_somebody_made_without_the_boundary_gets_no_r
     cloud.client("iam").create_role(RoleName="demo-unbound", AssumeRolePolicyDocument=trust(EC2))
     given = {"RoleName": "demo-unbound", "PolicyName": "all", "PolicyDocument": json.dumps(EVERYTHING)}
     assert refused(holder("iam").put_role_policy, **given) == "AccessDenied"
-    holder("iam").put_role_policy(**{**given, "RoleName": "demo-bound"})
+    holder("iam").put_role_policy(**{**given, "RoleName": "demo-BoundRole"})
 
 
 @pytest.mark.parametrize("boundary", [{}, {"PermissionsBoundary": OTHER}], ids=["none", "another"])
@@ -98,7 +100,7 @@ def test_a_stack_makes_no_role_without_the_boundary(cloud, holder, boundary):
 
 def test_a_policy_of_a_stack_is_judged_on_each_of_its_roles(cloud, holder):
     cloud.client("iam").create_role(RoleName="demo-second", AssumeRolePolicyDocument=trust(EC2))
-    policy = {"PolicyName": "all", "PolicyDocument": EVERYTHING, "Roles": ["demo-bound", "demo-second"]}
+    policy = {"PolicyName": "all", "PolicyDocument": EVERYTHING, "Roles": ["demo-BoundRole", "demo-second"]}
     body = json.dumps({"Resources": {"All": {"Type": "AWS::IAM::Policy", "Properties": policy}}})
     stack = holder("cloudformation").create_stack(StackName="demo", TemplateBody=body, Capabilities=["CAPABILITY_IAM"])[
         "StackId"
@@ -111,7 +113,7 @@ def test_a_policy_of_a_stack_is_judged_on_each_of_its_roles(cloud, holder):
 def test_a_function_gets_no_role_but_the_cluster_s(holder):
     code = {"ZipFile": b"x"}
     given = {"FunctionName": "demo-f", "Runtime": "python3.12", "Handler": "a.b", "Code": code}
-    assert refused(holder("lambda").create_function, **given, Role=f"arn:aws:iam::{ACCOUNT}:role/admin") in (
+    assert refused(holder("lambda").create_function, **given, Role=f"arn:aws:iam::{ACCOUNT}:role/boundary-admin") in (
         "AccessDenied",
         "AccessDeniedException",
     )
