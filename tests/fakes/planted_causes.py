@@ -173,6 +173,18 @@ PLANTED = {
         ),
         "rule of the organisation",
     ),
+    "an organisation that makes networks itself": (
+        of_stack(
+            event("… is not authorized to perform: ec2:CreateVpc on resource: … with an explicit deny in a service")
+        ),
+        "make no networks",
+    ),
+    "an organisation that bounds roles": (
+        of_stack(
+            event("… is not authorized to perform: iam:CreateRole on resource: … with an explicit deny in a service")
+        ),
+        "permissions boundary",
+    ),
     "a tag policy": (
         of_stack(event("TagPolicyViolation: The tag policy does not allow the specified value")),
         "tag policy",

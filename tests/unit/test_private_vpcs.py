@@ -141,6 +141,21 @@ def test_what_can_t_work_is_refused(changes: dict[str, Any], message: str):
         private(**changes)
 
 
+def shared(*endpoints: Endpoint, **changes: Any) -> Plan:
+    """Return the plan in a VPC that another account shares."""
+    network = {"access": "private", "head_subnet": HEAD.subnet_id}
+    found = ExistingVpc(HEAD.vpc, True, True, *2 * (replace(HEAD, **changes),), BLOCK, endpoints, owner="9" * 12)
+    chosen = aws_spec(network=network, image="dlami-base", ssh_from="")
+    return make_plan(chosen, replace(FACTS, cloud="aws", vpc=found))
+
+
+def test_in_a_vpc_of_another_account_no_endpoint_is_made():
+    with pytest.raises(SpecError, match=f"belongs to account {'9' * 12}, where only that account"):
+        shared(SQS)
+    assert endpoints(shared(*everything())) == {}
+    assert any("can't be seen" in line for line in explain(shared(way_out=NAT)))
+
+
 @pytest.mark.parametrize("way_out", ["", NAT])
 def test_an_endpoint_that_does_not_let_the_nodes_in_is_refused_with_what_to_do(way_out: str):
     """It takes over its service's name, also where there is another way."""

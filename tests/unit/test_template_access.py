@@ -122,7 +122,7 @@ def test_the_head_takes_its_address_itself_for_instances_of_this_cluster_alone(d
     address, instance, interface = takes
     assert address["Resource"]["Fn::Sub"].endswith("elastic-ip/${HeadAddress.AllocationId}")
     assert instance["Condition"] == {"StringEquals": {"ec2:ResourceTag/phalanx:cluster": {"Ref": "AWS::StackName"}}}
-    assert interface["Condition"]["StringEquals"]["ec2:Subnet"]["Fn::Sub"].endswith("subnet/${PublicSubnet}")
+    assert interface["Condition"]["ArnLike"]["ec2:Subnet"]["Fn::Sub"].endswith("subnet/${PublicSubnet}")
     assert "ec2:AssociateAddress" not in actions(document, "FunctionRole") | actions(document, "WorkerRole")
 
 

@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         _env_parser(commands),
         _weather_parser(commands),
         _gpus_parser(commands),
+        _account_parser(commands),
         commands.add_parser("file-systems", help="list the file systems that outlive it as JSON"),
     ]
     for command in in_a_directory:
@@ -89,6 +90,12 @@ def _gpus_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     gpus = commands.add_parser("gpus", help="set or show how many stand-ins for GPUs a new node has, as JSON")
     gpus.add_argument("number", nargs="?", type=int, metavar="NUMBER")
     return gpus
+
+
+def _account_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    account = commands.add_parser("account", help="set or show whose account it plays, as JSON")
+    account.add_argument("profile", nargs="?", metavar="PROFILE")
+    return account
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -162,6 +169,21 @@ def _gpus(options: argparse.Namespace) -> int:
         return _refuse(str(error))
 
 
+def _account(options: argparse.Namespace) -> int:
+    from localcloud import accounts
+    from localcloud.daemon import endpoint_file
+
+    state = options.state.absolute()
+    if options.profile is not None and endpoint_file.is_live(state):
+        return _refuse("the account can't change while the local cloud runs: stop it first")
+    try:
+        if options.profile is not None:
+            accounts.keep(state, options.profile)
+        return _print({**accounts.describe(accounts.read(state)), "known": accounts.PROFILES})
+    except ValueError as error:
+        return _refuse(str(error))
+
+
 def _file_systems(options: argparse.Namespace) -> int:
     from localcloud.storage import file_system_records
 
@@ -191,6 +213,7 @@ _COMMANDS = {
     "env": _env,
     "weather": _weather,
     "gpus": _gpus,
+    "account": _account,
     "file-systems": _file_systems,
     "version": _version,
 }

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localcloud.accounts import ACCOUNT, OWN
 from localcloud.clock import Clock, RealClock
 from localcloud.daemon.room import Gauges
 from localcloud.nodes.machine import API_URL
@@ -41,6 +42,7 @@ class Context:
     `url_host` is the API's address on this machine, `url_nodes` its address inside every node.
     `serve_vpc(vpc_id)` makes the API and the metadata service available inside a VPC; it is called before each boot
     there and may be called twice. `close_vpc(vpc_id)` undoes it and removes the VPC's network, if there is one.
+    `profile` says whose account it is (accounts).
     `warnings` are in endpoint.json. `images` is the directory of images with a full operating system.
     `prices` is the file of AWS's price list (products). `gauges` show this machine's limits (room); None: it has none.
     `network_changed()` is called after changes of records that decide about packets (network.guard).
@@ -53,7 +55,8 @@ class Context:
     state: Path
     url_host: str
     url_nodes: str = API_URL
-    account: str = "123456789012"
+    account: str = ACCOUNT
+    profile: str = OWN
     root_of_nodes: int = 0
     issued: dict[str, Issued] = field(default_factory=dict)
     clock: Clock = field(default_factory=RealClock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -59,6 +60,18 @@ def test_a_weather_that_does_not_exist_is_refused_and_changes_nothing(command, w
     assert (done.returncode, done.stdout) == (1, "")
     assert reason in done.stderr
     assert answer(command("weather"))["seed"] is None
+
+
+def test_the_account_is_kept_and_changes_only_while_nothing_runs(command, tmp_path):
+    assert answer(command("account"))["profile"] == "own"
+    assert len(answer(command("account", "landing-zone"))["subnets"]) == 2
+    assert answer(command("account"))["profile"] == "landing-zone"
+    assert command("account", "somebody-s").returncode == 1
+    answer(command("account", "fresh"))
+    record = {"url": "http://127.0.0.1:9", "secret_access_key": "", **endpoint_file.process_record(os.getpid())}
+    endpoint_file.write(tmp_path / "state", record)
+    assert command("account", "own").returncode == 1
+    assert answer(command("account"))["profile"] == "fresh"
 
 
 def test_the_number_of_gpus_is_kept(command):

@@ -24,15 +24,18 @@ def find(api: Aws, spec: ClusterSpec) -> ExistingVpc | None:
     described = _described(api, spec.subnets)
     head, workers = (_subnet(api, described[name], spec.name) for name in spec.subnets)
     found, number = endpoints_of_vpc.find(api, head.vpc, spec.name)
+    (vpc,) = api.pages("ec2", "describe_vpcs", "Vpcs", Filters=_where("vpc-id", head.vpc))
+    account = api.call("sts", "get_caller_identity")["Account"]
     return ExistingVpc(
         head.vpc,
         _has(api, head.vpc, "EnableDnsSupport"),
         _has(api, head.vpc, "EnableDnsHostnames"),
         head,
         workers,
-        _blocks(api, head.vpc),
+        _blocks(vpc),
         found,
         number,
+        vpc["OwnerId"] if vpc["OwnerId"] != account else "",
     )
 
 
@@ -100,9 +103,8 @@ def _subnet(api: Aws, entry: dict[str, Any], cluster: str) -> Subnet:
     )
 
 
-def _blocks(api: Aws, vpc: str) -> tuple[str, ...]:
+def _blocks(found: dict[str, Any]) -> tuple[str, ...]:
     """Return the VPC's IPv4 blocks: its first one, and those that were added."""
-    (found,) = api.pages("ec2", "describe_vpcs", "Vpcs", Filters=_where("vpc-id", vpc))
     added = found.get("CidrBlockAssociationSet", [])
     more = (one["CidrBlock"] for one in added if one["CidrBlockState"]["State"] == "associated")
     return tuple(dict.fromkeys((found["CidrBlock"], *more)))
@@ -147,9 +149,12 @@ def _way_out(api: Aws, table: dict[str, Any]) -> str:
 
 
 def _works(api: Aws, gateway: str) -> bool:
-    """Whether a NAT gateway leads to the internet."""
-    (found,) = api.call("ec2", "describe_nat_gateways", NatGatewayIds=[gateway])["NatGateways"]
-    return found["State"] == "available" and found.get("ConnectivityType", "public") == "public"
+    """Whether a NAT gateway leads to the internet. One of a shared VPC can't be seen (docs/aws-behaviour.md 2.65).
+
+    A list of ids, unlike a filter, fails there.
+    """
+    found = api.call("ec2", "describe_nat_gateways", Filter=_where("nat-gateway-id", gateway))["NatGateways"]
+    return all(one["State"] == "available" and one.get("ConnectivityType", "public") == "public" for one in found)
 
 
 def _is_filtered(api: Aws, subnet: str) -> bool:

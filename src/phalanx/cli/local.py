@@ -102,6 +102,40 @@ def gpus(number: int | None) -> None:
     say(f"Each new node whose type has GPUs has {found} stand-ins for them." if found else "Nodes have no GPUs.")
 
 
+def _accounts(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in endpoint.account()["known"] if name.startswith(incomplete)]
+
+
+@command.command("account")
+@click.argument("profile", required=False, shell_complete=_accounts)
+@json_option
+@debug_option
+def account(profile: str | None, as_json: bool) -> None:
+    """Choose whose AWS account the local cloud plays, or show it: one of your own, a new one, or a company's.
+
+    In `landing-zone`, an organisation forbids what companies forbid: see what your cluster needs before you try it
+    there. The choice stays, and counts when the local cloud starts the next time.
+
+    \b
+    Examples:
+      phalanx local account landing-zone
+      phalanx local account own
+    """
+    found = endpoint.account(profile)
+    known = found.pop("known")
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ["ACCOUNT", "WHAT IT IS"], [[f"{name} *" if name == found["profile"] else name, known[name]] for name in known]
+    )
+    if "subnets" in found:
+        head, workers = found["subnets"]
+        say("Clusters here need these lines in phalanx.yaml:")
+        say(f"  network: {{access: private, head_subnet: {head}, worker_subnet: {workers}}}")
+        say(f"  permissions_boundary: {found['permissions_boundary']}")
+
+
 @command.command("stop")
 @click.option("--force", is_flag=True, help="Stop it even if it runs clusters, which end with it.")
 @debug_option

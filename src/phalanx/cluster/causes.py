@@ -165,6 +165,17 @@ CAUSES = (
         r"not supported in your requested Availability Zone|requested configuration is currently not supported",
     ),
     Cause(
+        "the organisation lets this account make no networks",
+        "Name subnets that exist, or are shared with the account: `network: {access: private, head_subnet: …, "
+        "worker_subnet: …}` in phalanx.yaml.",
+        r"ec2:(AllocateAddress|\w+(InternetGateway|NatGateway|Route|RouteTable|Subnet|Vpc))\b.*explicit deny",
+    ),
+    Cause(
+        "the organisation wants a permissions boundary for every role",
+        "Set `permissions_boundary` in phalanx.yaml to the policy that it asks for.",
+        r"iam:CreateRole\b.*explicit deny",
+    ),
+    Cause(
         "a rule of the organisation denies it",
         "Ask whoever looks after the service control policies; no policy of your own can allow it.",
         r"explicit deny in a service control policy|explicit deny",

@@ -283,6 +283,11 @@ def stand_ins(number: int | None = None) -> int:
     return _answer("gpus", "--state", _place(), *([] if number is None else [str(number)]))["gpus"]
 
 
+def account(profile: str | None = None) -> dict[str, Any]:
+    """Return whose account the local cloud plays, and what it has; with `profile`, set that for its next start."""
+    return _answer("account", "--state", _place(), *([] if profile is None else [profile]))
+
+
 def kept_file_systems() -> list[dict[str, Any]]:
     """Return the file systems that outlive the local cloud, newest first: id, path, record, region and tags."""
     return _answer("file-systems", "--state", _place()) if state().exists() else []

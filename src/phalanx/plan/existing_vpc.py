@@ -70,6 +70,8 @@ class ExistingVpc:
     """Those that are not the cluster's own."""
     interface_endpoints: int = 0
     """How many count against the quota, whatever they serve; without the cluster's own."""
+    owner: str = ""
+    """The account that shares it, if it is another one."""
 
     @property
     def subnets(self) -> tuple[Subnet, ...]:
@@ -130,6 +132,8 @@ def require(found: ExistingVpc | None) -> ExistingVpc:
 
 def warnings(found: ExistingVpc) -> Iterator[str]:
     """Yield what could keep the cluster from coming up and can't be judged, and what costs more."""
+    if found.owner and NAT in (one.way_out for one in found.subnets):
+        yield f"account {found.owner} shares {found.vpc}, whose NAT gateway can't be seen: whether it works is unknown"
     for subnet in found.subnets:
         if subnet.filtered:
             yield (

@@ -41,7 +41,13 @@ def is_offline(spec: ClusterSpec, found: ExistingVpc | None) -> bool:
 
 
 def wrong(spec: ClusterSpec, found: ExistingVpc) -> Iterator[str]:
-    """Yield each endpoint that takes over a service's name and does not let the nodes in."""
+    """Yield each endpoint that takes over a service's name and does not let the nodes in, or that can't be made."""
+    if found.owner and (missing := (*made(spec, found), *made_gateways(spec, found))):
+        yield (
+            f"{found.vpc} belongs to account {found.owner}, where only that account can make the endpoints that nodes "
+            f"need: {', '.join(missing)}. Ask its owner for them, or for a way out"
+        )
+        return
     for one in _used(spec, found):
         if out := [block for block in found.networks if one.open_to is not None and not _covers(one.open_to, block)]:
             rule = f"aws ec2 authorize-security-group-ingress --group-id {one.groups[0]} --protocol tcp --port 443"

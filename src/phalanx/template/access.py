@@ -11,7 +11,7 @@ from phalanx.plan.lustre_storage import PORTS
 from phalanx.plan.plan import Plan
 from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.spec.spec_data import Place, places
-from phalanx.template.naming import REMOVAL_ROLE, arn
+from phalanx.template.naming import REMOVAL_ROLE, arn, subnet_arn
 from phalanx.template.network import ANYWHERE, nothing
 from phalanx.template.request_limits import refuse_large_policy
 
@@ -256,7 +256,7 @@ def logs(streams: Sub | GetAtt) -> dict[str, Any]:
 def address_of_head() -> list[dict[str, Any]]:
     """Let the head take its Elastic IP, which can move only to this cluster's instances in its public subnet."""
     own_instances = {"StringEquals": {f"ec2:ResourceTag/{CLUSTER_TAG}": Ref("AWS::StackName")}}
-    own_subnet = {"StringEquals": {"ec2:Subnet": arn("ec2", "subnet/${PublicSubnet}")}}
+    own_subnet = {"ArnLike": {"ec2:Subnet": subnet_arn("PublicSubnet")}}
     take = ["ec2:AssociateAddress"]
     return [
         allow(take, arn("ec2", "elastic-ip/${HeadAddress.AllocationId}")),

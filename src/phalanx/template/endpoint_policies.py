@@ -35,5 +35,5 @@ def _objects(action: str, bucket: str) -> dict[str, Any]:
 
 
 def _allow(action: str, resource: str | Sub) -> dict[str, Any]:
-    # A gateway endpoint's policy has to name all principals, and binds them by conditions (docs/aws-behaviour.md 2.60).
+    # A gateway endpoint's policy has to name all principals, and binds them by conditions (docs/aws-behaviour.md 2.65).
     return {"Effect": "Allow", "Principal": "*", "Action": action, "Resource": resource}

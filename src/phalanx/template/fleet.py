@@ -129,7 +129,7 @@ def _launch_template(role: str, plan: Plan, *groups: str) -> ec2.LaunchTemplate:
         InstanceType=_instance_type(role, plan),
         KeyName=If("HasKeyPair", Ref("KeyPair"), NoValue),
         IamInstanceProfile=ec2.IamInstanceProfile(Arn=GetAtt(f"{role}InstanceProfile", "Arn")),
-        MetadataOptions=ec2.MetadataOptions(HttpTokens="required", HttpPutResponseHopLimit=1),
+        MetadataOptions=_metadata(),
         BlockDeviceMappings=[_root_volume(plan)],
         TagSpecifications=[ec2.TagSpecifications(ResourceType="volume", Tags=own_tags(plan))],
         UserData=userdata.user_data(config(role.lower(), plan), plan.spec.boot),
@@ -140,6 +140,13 @@ def _launch_template(role: str, plan: Plan, *groups: str) -> ec2.LaunchTemplate:
     # The stack's tags do not reach launch templates (docs/aws-behaviour.md 1.25).
     tags = ec2.TagSpecifications(ResourceType="launch-template", Tags=own_tags(plan))
     return ec2.LaunchTemplate(f"{role}LaunchTemplate", LaunchTemplateData=data, TagSpecifications=[tags])
+
+
+def _metadata() -> ec2.MetadataOptions:
+    """Return all options: an account's defaults may turn off what a launch leaves open (docs/aws-behaviour.md 2.3)."""
+    return ec2.MetadataOptions(
+        HttpEndpoint="enabled", HttpProtocolIpv6="disabled", HttpPutResponseHopLimit=1, HttpTokens="required"
+    )
 
 
 def _market(plan: Plan, role: str) -> dict[str, Any]:

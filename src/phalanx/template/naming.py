@@ -37,3 +37,8 @@ def own_tags(plan: Plan) -> Tags:
 def arn(service: str, resource: str) -> Sub:
     """Build an ARN in this account and region; `resource` may contain ${…} for Fn::Sub."""
     return Sub(f"arn:${{AWS::Partition}}:{service}:${{AWS::Region}}:${{AWS::AccountId}}:{resource}")
+
+
+def subnet_arn(parameter: str) -> Sub:
+    """Build the ARN of a parameter's subnet; it names the account that shares it (docs/aws-behaviour.md 2.65)."""
+    return Sub(f"arn:${{AWS::Partition}}:ec2:${{AWS::Region}}:*:subnet/${{{parameter}}}")

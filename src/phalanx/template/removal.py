@@ -20,6 +20,7 @@ from phalanx.template.naming import (
     REMOVAL_ROLE,
     RETAIN_EXCEPT_ON_CREATE,
     arn,
+    subnet_arn,
 )
 from phalanx.template.permissions import of_handler
 
@@ -109,7 +110,7 @@ def _deletions(template: Template) -> Iterator[str]:
 
 def _interface() -> dict[str, Any]:
     """Delete the mount target's network interface, which has no tag of the cluster's (docs/aws-behaviour.md 4.17)."""
-    only = {"StringEquals": {"ec2:Subnet": arn("ec2", "subnet/${PrivateSubnet}")}}
+    only = {"ArnLike": {"ec2:Subnet": subnet_arn("PrivateSubnet")}}
     return {**allow(["ec2:DeleteNetworkInterface"], arn("ec2", "network-interface/*")), "Condition": only}
 
 

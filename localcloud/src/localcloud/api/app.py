@@ -13,7 +13,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.wrappers import Response
 
 from localcloud import autoscaling, emr
-from localcloud.api import moto_setup, parameters, products, quotas, refusals, tag_index, throttling
+from localcloud.api import account_played, moto_setup, parameters, products, quotas, refusals, tag_index, throttling
 from localcloud.api.served import gate
 from localcloud.cloudformation import waitconditions
 from localcloud.cloudformation.api import CloudFormationApi
@@ -59,6 +59,7 @@ PARTS = (
     iam,
     registered,
     quotas,
+    account_played,
     refusals,
 )
 

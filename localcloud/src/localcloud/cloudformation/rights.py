@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localcloud.accounts import OWNER, SUBNETS
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.iam.policy import Ask
 
@@ -201,7 +202,7 @@ def calls(
     """
     given = properties or {}
     tagged = {f"aws:resourcetag/{key.lower()}": [value] for key, value in (tags or {}).items()}
-    subnet = _arn("ec2:", f"subnet/{given.get('SubnetId', '')}", *place.split(":"))
+    subnet = _subnet_arn(str(given.get("SubnetId", "")), *place.split(":"))
     named = name or f"{stack}-{kind.rpartition(':')[2]}-0123456789AB"
     values = {
         "name": named,
@@ -259,6 +260,11 @@ def _arn(action: str, resource: str, region: str, account: str) -> str:
     owner = "" if f"{service}:{resource}".startswith(_WITHOUT_ACCOUNT) else account
     place = _PLACES.get(service, "{region}:{account}").format(region=region, account=owner)
     return f"arn:aws:{service}:{place}:{resource}"
+
+
+def _subnet_arn(subnet_id: str, region: str, account: str) -> str:
+    """Return the ARN of a subnet, which names the account that owns it (docs/aws-behaviour.md 2.65)."""
+    return f"arn:aws:ec2:{region}:{OWNER if subnet_id in SUBNETS else account}:subnet/{subnet_id}"
 
 
 def names_of(kind: str, physical_id: str, properties: Mapping[str, Any]) -> list[str]:

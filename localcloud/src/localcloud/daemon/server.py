@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import localcloud
+from localcloud import accounts
 from localcloud.api import moto_setup
 from localcloud.context import ADMIN, Context, Issued
 from localcloud.daemon import endpoint_file
@@ -127,6 +128,7 @@ def serve(daemon: Daemon, runner: NodeRunner, listener: socket.socket, ready: Ca
     from localcloud.api import app as api
     from localcloud.daemon import control
 
+    context.profile = accounts.read(daemon.state)
     app, engine = api.build(context)
     idle = IdleWatch(context, lambda: _is_needed(engine), stopped.set)
     pid = daemon.process["pid"]

@@ -39,7 +39,8 @@ class InstanceFacts:
 
     `credentials()` returns its role's credentials as in AWS's document (AccessKeyId, SecretAccessKey, Token,
     Expiration …). `tags` are those it may read: none unless its metadata options allow it. `must_wait()` is called once
-    per request: whether it is one too many. `taken_at` is when EC2 takes a spot instance back.
+    per request: whether it is one too many. `taken_at` is when EC2 takes a spot instance back. `is_served` is False if
+    its metadata options turn the service off.
     """
 
     instance_id: str
@@ -61,6 +62,7 @@ class InstanceFacts:
     must_wait: Callable[[], bool] = lambda: False
     life_cycle: str = "on-demand"
     taken_at: datetime | None = None
+    is_served: bool = True
 
 
 Lookup = Callable[[str, str], "InstanceFacts | None"]
@@ -278,7 +280,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND if facts is None else HTTPStatus.METHOD_NOT_ALLOWED)
         elif facts.must_wait():
             self._answer(HTTPStatus.TOO_MANY_REQUESTS)
-        elif "X-Forwarded-For" in self.headers:
+        elif "X-Forwarded-For" in self.headers or not facts.is_served:
             # A request that came through a proxy gets no token (EC2 User Guide, IMDSv2).
             self._answer(HTTPStatus.FORBIDDEN)
         elif not (ttl_s := _ttl_s(self.headers.get(_TTL_HEADER, ""))):
@@ -293,6 +295,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if facts.must_wait():
             self._answer(HTTPStatus.TOO_MANY_REQUESTS)
+            return
+        if not facts.is_served:
+            self._answer(HTTPStatus.FORBIDDEN)
             return
         left_s = self._server().tokens.remaining_s(facts.instance_id, self.headers.get(_TOKEN_HEADER, ""))
         if left_s is None:

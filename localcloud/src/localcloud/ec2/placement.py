@@ -24,6 +24,8 @@ from localcloud.nodes.machine import Machine
 from localcloud.storage import fsx
 
 USER_DATA_LIMIT_BYTES = 16_384
+METADATA_DEFAULTS: dict[str, Any] = {}
+"""The account's metadata options, for what a launch leaves open (docs/aws-behaviour.md 2.3)."""
 
 
 @dataclass
@@ -56,7 +58,8 @@ class Request:
         merged["nics"] = kwargs.get("nics") or _interfaces(template, kwargs.get("subnet_id"))
         mappings = kwargs.get("block_device_mappings") or template.get("BlockDeviceMappings")
         merged["block_device_mappings"] = disks.filled(mappings)
-        merged["metadata_options"] = kwargs.get("metadata_options") or template.get("MetadataOptions", {})
+        options = kwargs.get("metadata_options") or template.get("MetadataOptions", {})
+        merged["metadata_options"] = {**METADATA_DEFAULTS, **options}
         merged["key_name"] = kwargs.get("key_name") or template.get("KeyName")
         wish = reserved.wish(merged.pop("capacity_reservation", None), template, _market(kwargs))
         # moto takes any market for the spot market.

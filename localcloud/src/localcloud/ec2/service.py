@@ -81,9 +81,10 @@ def _get_instance(self: EC2Backend, instance_id: str) -> Instance:
 
 
 def vpcs_of_users() -> list[str]:
-    """Return all VPCs but the default ones, which every region has."""
-    regions = (region for account in list(ec2_backends.values()) for region in list(account.values()))
-    return [vpc.id for region in regions for vpc in list(region.vpcs.values()) if not vpc.is_default]
+    """Return all VPCs but the default ones, which every region has, and those that another account shares."""
+    regions = [region for account in list(ec2_backends.values()) for region in list(account.values())]
+    found = (vpc for region in regions for vpc in list(region.vpcs.values()))
+    return [vpc.id for vpc in found if not vpc.is_default and vpc.owner_id == vpc.ec2_backend.account_id]
 
 
 def lookup(context: Context) -> Callable[[str, str], InstanceFacts | None]:
@@ -143,6 +144,7 @@ def _facts(context: Context, instance: Instance, newcomers: Newcomers) -> Instan
         key_pair=placement.key_pair(instance),
         domain=partitions.domain(instance.ec2_backend.region_name),
         life_cycle=instance.lifecycle or "on-demand",
+        is_served=instance.metadata_options.http_endpoint != "disabled",
         taken_at=interruptions.taken_at(instance.id),
     )
 

@@ -1,0 +1,109 @@
+"""The accounts of companies and of new users, as the API shows them: each in a local cloud of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from localcloud import accounts
+from localcloud.daemon import endpoint_file
+
+Client = Callable[[str], Any]
+TRUST = {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
+ROLE = {"RoleName": "r", "AssumeRolePolicyDocument": json.dumps({"Version": "2012-10-17", "Statement": [TRUST]})}
+
+
+def localcloud(state: Path, *words: str) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "localcloud", *words, "--state", str(state)], cwd="/", check=True, timeout=120
+    )
+
+
+def client_of(state: Path) -> Client:
+    there = endpoint_file.read(state)
+    keys = {"aws_access_key_id": there["access_key_id"], "aws_secret_access_key": there["secret_access_key"]}
+    settings = Config(retries={"total_max_attempts": 1}, proxies={})
+    return lambda service: boto3.client(
+        service, region_name=accounts.REGION, endpoint_url=there["url"], config=settings, **keys
+    )
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    yield from running(tmp_path_factory, "landing-zone")
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    yield from running(tmp_path_factory, "fresh")
+
+
+def running(tmp_path_factory: pytest.TempPathFactory, profile: str) -> Iterator[Client]:
+    state = tmp_path_factory.mktemp("account")
+    localcloud(state, "account", profile)
+    localcloud(state, "serve")
+    yield client_of(state)
+    localcloud(state, "stop", "--force")
+
+
+def code(call: Any, **arguments: Any) -> str:
+    with pytest.raises(ClientError) as refused:
+        call(**arguments)
+    return refused.value.response["Error"]["Code"]
+
+
+def shared_vpc(company: Client) -> str:
+    (vpc,) = {one["VpcId"] for one in company("ec2").describe_subnets(SubnetIds=[*accounts.SUBNETS])["Subnets"]}
+    return vpc
+
+
+def test_subnets_are_shared_by_the_account_that_owns_them(company):
+    ec2, vpc = company("ec2"), shared_vpc(company)
+    within = [{"Name": "vpc-id", "Values": [vpc]}]
+    subnets = ec2.describe_subnets(Filters=within)["Subnets"]
+    assert {one["SubnetId"] for one in subnets} == {*accounts.SUBNETS}
+    assert {one["OwnerId"] for one in subnets} == {accounts.OWNER}
+    assert all(f":{accounts.OWNER}:" in one["SubnetArn"] for one in subnets)
+    assert ec2.describe_vpcs(VpcIds=[vpc])["Vpcs"][0]["OwnerId"] == accounts.OWNER
+
+
+def test_what_the_owner_made_for_them_is_not_seen(company):
+    ec2, vpc = company("ec2"), shared_vpc(company)
+    tables = ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [vpc]}])["RouteTables"]
+    (nat,) = {route["NatGatewayId"] for table in tables for route in table["Routes"] if "NatGatewayId" in route}
+    assert code(ec2.describe_nat_gateways, NatGatewayIds=[nat]) == "NatGatewayNotFound"
+    assert ec2.describe_nat_gateways(Filter=[{"Name": "nat-gateway-id", "Values": [nat]}])["NatGateways"] == []
+    assert ec2.describe_addresses()["Addresses"] == []
+    attached = [{"Name": "attachment.vpc-id", "Values": [vpc]}]
+    assert ec2.describe_internet_gateways(Filters=attached)["InternetGateways"] == []
+
+
+def test_the_organisation_denies_networks_and_roles_without_its_boundary(company):
+    ec2, iam, vpc = company("ec2"), company("iam"), shared_vpc(company)
+    for call, arguments in (
+        (ec2.create_vpc, {"CidrBlock": "10.0.0.0/16"}),
+        (ec2.create_internet_gateway, {}),
+        (ec2.allocate_address, {"Domain": "vpc"}),
+        (ec2.create_subnet, {"VpcId": vpc, "CidrBlock": "10.64.9.0/24"}),
+        (ec2.create_vpc_endpoint, {"VpcId": vpc, "ServiceName": "com.amazonaws.us-east-1.s3"}),
+    ):
+        assert code(call, **arguments) == "UnauthorizedOperation"
+    assert code(iam.create_role, **ROLE) == "AccessDenied"
+    iam.create_role(**ROLE, PermissionsBoundary=accounts.BOUNDARY)
+    ec2.create_security_group(GroupName="mine", Description="of a participant", VpcId=vpc)
+
+
+def test_a_new_account_has_few_addresses(fresh):
+    ec2 = fresh("ec2")
+    for _ in range(5):
+        ec2.allocate_address(Domain="vpc")
+    assert code(ec2.allocate_address, Domain="vpc") == "AddressLimitExceeded"
