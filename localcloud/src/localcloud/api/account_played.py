@@ -87,11 +87,6 @@ def install(context: Context) -> None:
     _played.profile = context.profile
 
 
-def is_shared(vpc: VPC) -> bool:
-    """Whether a VPC belongs to another account."""
-    return vpc.owner_id == OWNER
-
-
 def _share_network(backend: EC2Backend) -> list[str]:
     """Make the owner's VPC, unless it is there; return the ids of what participants don't see."""
     vpc = next((one for one in backend.vpcs.values() if isinstance(one, _SharedVpc)), None)
@@ -111,9 +106,9 @@ def _made_network(backend: EC2Backend) -> VPC:
     shared = [_subnet(backend, vpc, number, name) for number, name in enumerate(SUBNETS, 1)]
     gateway = backend.create_internet_gateway()
     backend.attach_internet_gateway(gateway.id, vpc.id)
-    address = backend.allocate_address("vpc")
-    nat = backend.create_nat_gateway(public.id, address.allocation_id)
-    for inside, target in (([public], {"gateway_id": gateway.id}), (shared, {"nat_gateway_id": nat.id})):
+    nat = backend.create_nat_gateway(public.id, backend.allocate_address("vpc").allocation_id or "")
+    targets: tuple[dict[str, Any], ...] = {"gateway_id": gateway.id}, {"nat_gateway_id": nat.id}
+    for inside, target in zip(([public], shared), targets, strict=True):
         table = backend.create_route_table(vpc.id)
         backend.create_route(table.id, "0.0.0.0/0", **target)
         for subnet in inside:
@@ -124,13 +119,14 @@ def _made_network(backend: EC2Backend) -> VPC:
 
 def _subnet(backend: EC2Backend, vpc: VPC, number: int, name: str = "") -> Subnet:
     """Make a subnet; one with a name is shared, and users can write its id into a file before anything starts."""
-    made_ids = subnets.random_subnet_id
+    moto: Any = subnets
+    made_ids = moto.random_subnet_id
     if name:
-        subnets.random_subnet_id = lambda: name
+        moto.random_subnet_id = lambda: name
     try:
         made = backend.create_subnet(vpc.id, f"{_BLOCK}.{number}.0/24", availability_zone=f"{REGION}a")
     finally:
-        subnets.random_subnet_id = made_ids
+        moto.random_subnet_id = made_ids
     if name:
         made.__class__ = _SharedSubnet
     return made
@@ -186,7 +182,7 @@ def _a_nat_gateway_is_not_seen(backend: Any, given: Given) -> None:
 @before(EC2Backend, *_OF_OWNERS)
 def _a_shared_vpc_is_its_owner_s(backend: Any, given: Given) -> None:
     vpc = backend.vpcs.get(given.vpc_id)
-    if _played.is_company and vpc is not None and is_shared(vpc):
+    if _played.is_company and isinstance(vpc, _SharedVpc):
         raise EC2ClientError(
             "UnauthorizedOperation",
             f"You do not have permission to access the specified resource: {vpc.id} is shared by account {OWNER}.",
