@@ -9,6 +9,7 @@ from typing import Any, Callable
 
 from phalanx.node import (
     account,
+    adapters,
     contract,
     daemon,
     failure,
@@ -35,7 +36,6 @@ _BASH = "set -eE -o pipefail; trap 'echo \"line $LINENO: $BASH_COMMAND: exit $?\
 _TRIES_SHARE = 0.5
 # It fails unless libfabric offers the adapter, whose kernel module and library come with AWS's EFA software
 # (docs/aws-behaviour.md 5.6).
-_OFFERS_EFA = ["/opt/amazon/efa/bin/fi_info", "-p", "efa", "-t", "FI_EP_RDM"]
 _SCRIPT_SHARE = 0.9
 
 
@@ -71,6 +71,10 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
         account.authorize(settings.job_user, settings.ssh_public_key, root)
 
     patience_s = _TRIES_SHARE * settings.node_timeout_s
+
+    def check_fabric() -> None:
+        adapters.check(int(settings.efa), settings.job_user, patience_s, root)
+
     serves = settings.head and settings.file_system == mount.HEAD
 
     def mount_shared() -> None:
@@ -91,11 +95,11 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
             daemon.start(agent)
 
     return [
-        *([("fabric", lambda: run(_OFFERS_EFA, patience_s))] if settings.efa else []),
         *([("address", lambda: _take_address(agent, patience_s))] if settings.address else []),
         ("workers", lambda: _raise_workers(agent)),
         ("firewall", lambda: firewall.install(settings.job_user, root)),
         ("job user", make_user),
+        *([("fabric", check_fabric)] if settings.efa else []),
         ("packages", lambda: _install(agent, serves, patience_s)),
         ("shared directory", mount_shared),
         ("local disks", lambda: local_disks.mount(agent.job_uid(), agent.log.say, root)),

@@ -70,7 +70,7 @@ class Settings(NamedTuple):
     slots: int
     """0: one for each GPU, or for each vCPU; -1: none, on a head that does not train."""
     efa: str
-    """"1" if libfabric must offer EFA, or ""."""
+    """How many Elastic Fabric Adapters this node has; "" if it needs none."""
     gpus: str
     """The stack's instance type and how many GPUs it has, as in "p4d.24xlarge=8"; "" if it has none."""
     block: str

@@ -10,7 +10,7 @@ from troposphere.policies import AutoScalingScheduledAction, UpdatePolicy
 
 from phalanx.node.settings import FORMAT, ON_AWS, Patience
 from phalanx.plan.capacity import RESERVED, SPOT, bought
-from phalanx.plan.network_cards import PLAIN
+from phalanx.plan.network_cards import PLAIN, adapters
 from phalanx.plan.plan import Plan
 from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.spec.spec_data import as_setting
@@ -208,6 +208,11 @@ def _root_volume(plan: Plan) -> ec2.LaunchTemplateBlockDeviceMapping:
     return ec2.LaunchTemplateBlockDeviceMapping(DeviceName=Ref("RootDevice"), Ebs=volume)
 
 
+def _has_adapters(plan: Plan, role: str) -> bool:
+    """The local cloud has none: there the interfaces are checked and have no effect."""
+    return plan.spec.uses_efa and plan.spec.cloud == "aws" and plan.trains(role)
+
+
 def config(role: str, plan: Plan) -> dict[str, Any]:
     """Return the agent's settings for a `role`, head or worker. They hold no secrets: launch templates are not private.
 
@@ -226,8 +231,7 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "min": Ref("MinNodes"),
         "node_timeout_s": Ref("NodeTimeout"),
         "slots": Ref("Slots") if plan.trains(role) else "-1",
-        # The local cloud has no adapters: there the interfaces are checked and have no effect.
-        "efa": "1" if plan.spec.uses_efa and plan.spec.cloud == "aws" and plan.trains(role) else "",
+        "efa": str(adapters(plan.facts.cards)) if _has_adapters(plan, role) else "",
         "metrics": "1" if plan.spec.sends_metrics else "",
         "gpus": f"{plan.spec.type}={plan.facts.gpus}" if plan.gpus else "",
         "block": _block(plan),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from phalanx.node import adapters
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict
@@ -14,7 +16,7 @@ _WITH_RDMA = ("p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300", "p6e-gb2
 
 def variables(root: str = "") -> Dict[str, str]:
     """Return defaults for every process of a job; the user's and the node's settings override them."""
-    if not (_has_adapter(root) and os.path.isdir(f"{root}/dev/infiniband")):
+    if not (adapters.count(root) and os.path.isdir(f"{root}/dev/infiniband")):
         return {}
     found = {"FI_PROVIDER": "efa", "FI_EFA_FORK_SAFE": "1"}
     if _read(f"{root}/sys/class/dmi/id/product_name").partition(".")[0] in _WITH_RDMA:
@@ -22,13 +24,6 @@ def variables(root: str = "") -> Dict[str, str]:
     interface = _default_interface(_read(f"{root}/proc/net/route"))
     # NCCL first connects over TCP; with many cards some interfaces lead nowhere (docs/aws-behaviour.md 2.6).
     return {**found, "NCCL_SOCKET_IFNAME": f"={interface}"} if interface else found
-
-
-def _has_adapter(root: str) -> bool:
-    devices = f"{root}/sys/class/infiniband"
-    names = os.listdir(devices) if os.path.isdir(devices) else []
-    drivers = (os.path.realpath(f"{devices}/{name}/device/driver") for name in names)
-    return any(os.path.basename(driver) == "efa" for driver in drivers)
 
 
 def _default_interface(routes: str) -> str:
