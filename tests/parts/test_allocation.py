@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -123,3 +125,20 @@ def test_a_released_allocation_is_awaited_and_one_that_stays_is_reported(schedul
 def test_an_allocation_without_a_known_end_is_reported_as_open():
     one = held(Fake(AWAY), [])
     assert one.fate().phase == HELD
+
+
+ATTENDS = """
+import os, sys
+from types import SimpleNamespace
+from phalanx.runner.starter import attend
+attend.checked.argv = lambda *_: ("sh", "-c", f"sleep 0.3; cat >{sys.argv[1]}/taken")
+attend.read_roster, attend.this_node = lambda: None, lambda _: SimpleNamespace(name="worker1", head=True)
+attend.count_here, attend.granted_gpus, attend.set_environment = lambda *_: 1, lambda *_: None, lambda _: None
+attend.serve = lambda *_: os.write(1, b"the report")
+attend.attend(SimpleNamespace(NODE_INDEX="INDEX", GPUS=()), sys.argv[1], "1", 1, "1")
+"""
+
+
+def test_the_last_words_of_a_starter_reach_the_runner_when_a_busy_node_passes_them_on_late(tmp_path):
+    subprocess.run([sys.executable, "-c", ATTENDS, str(tmp_path)], check=True, timeout=60)
+    assert (tmp_path / "taken").read_text() == "the report"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 # The C half of `socket`, for the reason that keeper.py gives: one relay runs on the head for each node of the job.
 import _socket
+import contextlib
 import json
 import os
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from phalanx.node.roster import MASTER
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from phalanx.runner.batch.scheduling import Scheduler
 
 _ENVIRONMENT = "/etc/environment"
+# For a runner that has ended, or a head that does not answer.
+_TAKEN_WITHIN_S, _LOOK_EVERY_S = 5.0, 0.02
 
 
 def attend(scheduler: Scheduler, directory: str, allocation: str, nodes: int, places: str) -> int:
@@ -38,25 +42,36 @@ def attend(scheduler: Scheduler, directory: str, allocation: str, nodes: int, pl
     slots = count_here(places, int(os.environ.get(scheduler.NODE_INDEX, "0")))
     gpus = granted_gpus(os.environ, scheduler.GPUS)
     hello = {"allocation": allocation, "node": node.name, "slots": slots, "nodes": nodes, "gpus": gpus}
-    _call_head(directory, json.dumps(hello), node.head)
+    relay = _call_head(directory, json.dumps(hello), node.head)
     set_environment(scheduler)
     if gpus is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     serve(os.path.basename(directory), os.path.join(directory, WORK), node.head)
+    _deliver(relay)
     return 0
 
 
-def _call_head(directory: str, hello: str, is_head: bool) -> None:
-    """Make stdin and stdout of this process the line to the runner."""
+def _call_head(directory: str, hello: str, is_head: bool) -> int:
+    """Make stdin and stdout of this process the line to the runner; return the pid of what passes them on."""
     relay = checked.argv(os.path.join(directory, RUNNER), "relay", os.path.basename(directory), hello)
     argv = relay if is_head else (*SSH, MASTER, "exec " + " ".join(map(quoted, relay)))
     to_read, to_write = os.pipe()
     from_read, from_write = os.pipe()
-    spawn(argv, os.environ, (to_read, from_write, 2), die_with_parent=True)
+    pid = spawn(argv, os.environ, (to_read, from_write, 2), die_with_parent=True)
     os.dup2(from_read, 0)
     os.dup2(to_write, 1)
     for fd in (to_read, to_write, from_read, from_write):
         os.close(fd)
+    return pid
+
+
+def _deliver(relay: int) -> None:
+    """Wait until the runner has the starter's last words and lets go: what passes them on ends with this process."""
+    os.close(1)
+    end = time.monotonic() + _TAKEN_WITHIN_S
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(relay, os.WNOHANG) == (0, 0) and time.monotonic() < end:
+            time.sleep(_LOOK_EVERY_S)
 
 
 def set_environment(scheduler: Scheduler) -> None:
