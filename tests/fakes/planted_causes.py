@@ -185,6 +185,10 @@ PLANTED = {
         ),
         "permissions boundary",
     ),
+    "no role for spot instances": (
+        of_stack(event("AuthFailure.ServiceLinkedRoleCreationNotPermitted: The provided credentials do not have …")),
+        "role for spot instances",
+    ),
     "a tag policy": (
         of_stack(event("TagPolicyViolation: The tag policy does not allow the specified value")),
         "tag policy",

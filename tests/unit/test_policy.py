@@ -21,6 +21,7 @@ from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.iam.policy import Ask, Decision, decide
 from phalanx.data import location, table
 from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc, Subnet
+from phalanx.plan.plan import make_plan
 from phalanx.template.document import build
 from phalanx.template.permissions import (
     OF_DOCUMENTS,
@@ -353,6 +354,15 @@ def test_the_first_cluster_of_an_account_may_have_services_make_their_own_roles(
         statements = policy(made, "demo")["Statement"]
         asks = {arn: Ask("iam:CreateServiceLinkedRole", arn) for arn in (scaling, efs, emr, other)}
         assert {arn for arn, ask in asks.items() if decide(statements, ask) is Decision.ALLOWED} == allowed
+
+
+@pytest.mark.parametrize("made", [plan(), EMR], ids=["aws", "emr"])
+def test_spot_instances_have_a_role_of_their_own(made):
+    made = make_plan(replace(made.spec, capacity="spot"), made.facts)
+    role = "arn:aws:iam::123456789012:role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot"
+    ask = Ask("iam:CreateServiceLinkedRole", role)
+    assert decide(policy(build(made).to_dict(), "demo")["Statement"], ask) is Decision.ALLOWED
+    assert decide(policy(default_document(), "demo")["Statement"], ask) is not Decision.ALLOWED
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,11 @@ CAUSES = (
         r"Service-Linked Role for Auto Scaling could not be created",
     ),
     Cause(
+        "EC2 lacks its own role for spot instances, and nobody may create it",
+        "Have an administrator run `aws iam create-service-linked-role --aws-service-name spot.amazonaws.com` once.",
+        r"ServiceLinkedRoleCreationNotPermitted|service-linked role for EC2 Spot",
+    ),
+    Cause(
         "Auto Scaling may not use the key that encrypts the disks",
         "Let the role AWSServiceRoleForAutoScaling use that key, or use AWS's own for EBS encryption.",
         r"client error on launch|inaccessible AWS KMS key|InvalidKMSKey|KMS",

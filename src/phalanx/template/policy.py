@@ -172,7 +172,7 @@ def policy(document: Mapping[str, Any], cluster: str, bucket: str | None = None)
             *_of_their_network(document, actions),
             *_of_their_storage(document),
             *logins,
-            *_of_service_roles(kinds),
+            *_of_service_roles(document, kinds),
             *_of_lustre(document),
             _guard_duty(),
         ],
@@ -236,6 +236,14 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
     for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
         yield from _texts(one)
+
+
+def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of a part of a document with their values, at any depth."""
+    if isinstance(value, Mapping):
+        yield from value.items()
+    for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _pairs(one)
 
 
 def _is_without_resource(action: str) -> bool:
@@ -372,9 +380,11 @@ def _logins(cluster: str) -> list[dict[str, Any]]:
     ]
 
 
-def _of_service_roles(kinds: Iterable[str]) -> Iterator[dict[str, Any]]:
+def _of_service_roles(document: Mapping[str, Any], kinds: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Allow what the first cluster of an account needs: services make their own roles then, with its owner's rights."""
     services = [_SERVICES_WITH_ROLES[kind] for kind in kinds if kind in _SERVICES_WITH_ROLES]
+    markets = {str(one).lower() for key, one in _pairs(document["Resources"]) if key in ("Market", "MarketType")}
+    services += ["spot"] if "spot" in markets else []
     # In China, some services' names end in .cn.
     where = {f"iam::*:role/aws-service-role/{one}.amazonaws.com*/AWSServiceRoleFor*" for one in services}
     if where:

@@ -46,6 +46,7 @@ STAGE_1 = (
 )
 STAGE_2 = (
     *("outcome", "roster", "validate", "agent", "contract", "account", "trust", "command", "mount", "bootlog"),
+    "adapters",
     *("progress", "boot", "firewall", "credentials", "proof", "services", "daemon", "decision", "worker"),
     *("activity", "packages", "beats", "limits", "head", "failure", "notice", "local_disks", "core_group"),
     *("nfs_metrics", "data_mounts", "proc_files"),
