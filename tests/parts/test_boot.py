@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from phalanx.node import adapters, boot, command, failure, loader, outcome, packages
+from phalanx.node import boot, command, failure, loader, outcome, packages
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError, run
 from phalanx.node.settings import ON_AWS
@@ -77,17 +77,17 @@ def test_a_node_that_needs_efa_proves_that_libfabric_offers_it(tmp_path):
 
 @pytest.mark.parametrize("there", [31, 32])
 def test_every_adapter_counts_and_jobs_may_lock_the_memory_that_adapters_need(tmp_path, monkeypatch, there):
-    monkeypatch.setattr(adapters, "_OFFERS", ["true"])
+    monkeypatch.setattr(boot, "OFFERS_EFA", ["true"])
     for number, driver in enumerate(["efa"] * there + ["mlx5_core"]):
         device = tmp_path / f"sys/class/infiniband/rdmap{number}/device"
         device.mkdir(parents=True)
         (device / "driver").symlink_to(f"/sys/bus/pci/drivers/{driver}")
     if there < 32:
         with pytest.raises(CommandError, match="31 of 32"):
-            adapters.check(32, "phalanx", 10, str(tmp_path))
+            boot.see_adapters(32, "phalanx", 10, str(tmp_path))
         return
-    adapters.check(32, "phalanx", 10, str(tmp_path))
-    assert (tmp_path / adapters.LIMITS.lstrip("/")).read_text() == "phalanx - memlock unlimited\n"
+    boot.see_adapters(32, "phalanx", 10, str(tmp_path))
+    assert (tmp_path / boot.MEMORY_LIMIT.lstrip("/")).read_text() == "phalanx - memlock unlimited\n"
 
 
 class TestAddress:

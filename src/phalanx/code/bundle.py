@@ -166,7 +166,8 @@ def _modules() -> list[str]:
     """List the modules that run on nodes for a job, relative to the package."""
     found = [path for room in ("launchers", "schedulers", "runner") for path in _PACKAGE.glob(f"{room}/**/*.py")]
     found += [
-        _PACKAGE / "node" / name for name in ("__init__.py", "proc_files.py", "roster.py", "sigv4.py", "validate.py")
+        _PACKAGE / "node" / name
+        for name in ("__init__.py", "adapters.py", "proc_files.py", "roster.py", "sigv4.py", "validate.py")
     ]
     # Without what only the jobs of `data stage` need.
     found += [path for path in _PACKAGE.glob("objects/*.py") if path.stem != "staging"]

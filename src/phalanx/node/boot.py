@@ -33,6 +33,9 @@ from phalanx.node.settings import Settings
 # The trap names the command that failed; bash itself would only stop.
 _BASH = "set -eE -o pipefail; trap 'echo \"line $LINENO: $BASH_COMMAND: exit $?\" >&2' ERR; . "
 # Of the node's timeout, so that theirs is reported before the node's.
+OFFERS_EFA = ["/opt/amazon/efa/bin/fi_info", "-p", "efa", "-t", "FI_EP_RDM"]
+MEMORY_LIMIT = "/etc/security/limits.d/phalanx.conf"
+"""Of what a login may lock, which PAM reads."""
 _TRIES_SHARE = 0.5
 # It fails unless libfabric offers the adapter, whose kernel module and library come with AWS's EFA software
 # (docs/aws-behaviour.md 5.6).
@@ -73,7 +76,7 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
     patience_s = _TRIES_SHARE * settings.node_timeout_s
 
     def check_fabric() -> None:
-        adapters.check(int(settings.efa), settings.job_user, patience_s, root)
+        see_adapters(int(settings.efa), settings.job_user, patience_s, root)
 
     serves = settings.head and settings.file_system == mount.HEAD
 
@@ -107,6 +110,17 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
         ("boot script", lambda: _run_script(agent)),
         ("agent", start),
     ]
+
+
+def see_adapters(wanted: int, user: str, patience_s: float, root: str = "") -> None:
+    """See that libfabric offers EFA and that no adapter is missing. Raises CommandError.
+
+    Adapters register memory that can't be swapped, of which PAM allows a login 8 MiB (docs/aws-behaviour.md 2.66).
+    """
+    run(OFFERS_EFA, patience_s)
+    if (found := adapters.count(root)) < wanted:
+        raise CommandError("ls /sys/class/infiniband", 1, f"{found} of {wanted} Elastic Fabric Adapters are there")
+    files.write(root + MEMORY_LIMIT, files.line(user, "-", "memlock", "unlimited"))
 
 
 def _install(agent: Agent, serves: bool, patience_s: float) -> None:
