@@ -1,10 +1,14 @@
 """What a plan says about money: prices, and the limits of a lease, of idleness and of a budget."""
 
-from clusters import GPU_FACTS, plan
+from dataclasses import replace
+
+import pytest
+from clusters import FACTS, GPU_FACTS, plan
 from error_codes import raises_code
 
 from phalanx.plan import money
 from phalanx.plan.money import Limits
+from phalanx.plan.plan import make_plan
 from phalanx.plan.plan_text import as_dict, explain
 from phalanx.spec.spec import ClusterSpec
 
@@ -18,6 +22,16 @@ def test_types_with_gpus_have_limits_unless_the_file_says_otherwise():
     assert money.limits(gpus, 8) == Limits(24 * 3600, 3600)
     assert money.limits(spec(type="p4d.24xlarge", lease_s=0, idle_s=0), 8) == Limits()
     assert money.limits(spec(type="p4d.24xlarge", lease_s=8 * 3600), 8) == Limits(8 * 3600, 3600)
+
+
+@pytest.mark.parametrize("kind", ["trn1.2xlarge", "inf2.xlarge", "dl1.24xlarge", "g4ad.xlarge", "f2.6xlarge"])
+def test_so_have_types_with_other_accelerators(kind):
+    assert money.limits(spec(type=kind), 0) == Limits(24 * 3600, 3600)
+
+
+def test_so_have_many_nodes_of_a_cheap_type():
+    assert money.limits(spec(type="c5.large", nodes=200), 0) == Limits()
+    assert money.limits(spec(type="c5.large", nodes=300), 0) == Limits(24 * 3600, 3600)
 
 
 def test_cheap_and_local_clusters_have_none():
@@ -64,3 +78,11 @@ def test_a_plan_says_which_limits_are_defaults():
     lines = explain(plan(GPU_FACTS, cloud="aws", ssh_from="203.0.113.7/32", type="p5.48xlarge"))
     assert any("after 24 h (the default for types with GPUs)" in line for line in lines)
     assert any("after 1 h without programs of users (the default" in line for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["trn1.2xlarge", "g4ad.xlarge"])
+def test_accelerators_without_a_driver_are_refused_unless_the_file_names_an_image(kind):
+    facts = replace(FACTS, cloud="aws")
+    with raises_code("no-accelerator-driver", kind, "/aws/service/neuron/dlami"):
+        make_plan(spec(type=kind), facts)
+    assert make_plan(spec(type=kind, image="/aws/service/neuron/dlami/base/ubuntu-24.04/latest/image_id"), facts)

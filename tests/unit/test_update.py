@@ -173,7 +173,7 @@ def test_a_type_with_gpus_brings_the_lease_that_it_has_by_default():
     cloud = FakeAws(changes=[GROUP], name="aws")
     for kind in ("c5.large", "c5.xlarge", "g5.xlarge"):
         assert cloud.ends == []
-        wanted = demo(cloud="aws", ssh_from="203.0.113.0/24", type=kind)
+        wanted = demo(cloud="aws", ssh_from="203.0.113.0/24", type=kind, image="dlami-base")
         list(BringUp(cloud, wanted, lambda proposal: None).steps())
         cloud.running_now = Running(nodes=2, stopped=False, end_s=None)
     (end,) = cloud.ends

@@ -18,6 +18,8 @@ from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import OF_RECIPE
 from phalanx.spec.spec_emr import ROOT_GIB
 
+# GPUs, Trainium, Inferentia, Gaudi, video cards and FPGAs.
+_ACCELERATED = re.compile(r"(p|g|gr|trn|inf|dl|vt|f)\d")
 _PARTS = {"venv": "Python's venv", "nfs": "an NFS client", "mpi": "MPI", "gpus": "drivers for GPUs"}
 
 # What a node's boot installs where it is missing (phalanx.node.packages).
@@ -55,6 +57,11 @@ class Image:
     """What it was made from, such as torch@2026.1122.905; "" for another image."""
     base: str = ""
     """The alias of the image below it, if it was made from a recipe."""
+
+
+def is_accelerated(instance_type: str) -> bool:
+    """Whether a type has accelerators, of whatever maker, by the name of its family."""
+    return bool(_ACCELERATED.match(instance_type))
 
 
 @dataclass(frozen=True)
@@ -234,6 +241,17 @@ class ImageChoice:
         if self.alias in rows["on_image"] or (self.image and self.image.base in rows["on_image"]):
             return "image"
         return next((name for name, systems in rows["from"].items() if distribution in systems), "")
+
+    def refuse_without_driver(self) -> None:
+        """Raise SpecError for accelerators that are not NVIDIA's GPUs: no image that phalanx names has their driver."""
+        if self.spec.image or self.gpus or not is_accelerated(self.spec.type):
+            return
+        raise SpecError(
+            f"image: {self.spec.type} has accelerators that are not NVIDIA's GPUs, whose driver no default image has",
+            "Name an image that has it. AWS's for Trainium and Inferentia are parameters: `aws ssm "
+            "get-parameters-by-path --recursive --path /aws/service/neuron/dlami`.",
+            code="no-accelerator-driver",
+        )
 
     def warnings(self) -> Iterator[str]:
         """Yield what may be missing on the image, one sentence each."""

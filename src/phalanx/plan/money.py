@@ -12,12 +12,14 @@ from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.node.workers_group import workers_of
 from phalanx.plan import lustre_storage, private_access
+from phalanx.plan.machine_images import is_accelerated
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.makers import maker_of
 from phalanx.spec.spec import ClusterSpec
 
-GPU_LEASE_S = 24 * 3600
-GPU_IDLE_S = 3600
+GUARDED_LEASE_S, GUARDED_IDLE_S = 24 * 3600, 3600
+# From this price of the whole cluster on, nobody should have to remember a limit.
+_GUARDED_USD_PER_HOUR = 20.0
 _HOUR_S = 3600
 
 
@@ -187,15 +189,15 @@ def spot_usd_per_hour(spec: ClusterSpec, nodes: int, prices: Prices, endpoints: 
 def limits(
     spec: ClusterSpec, gpus: int, spent_usd: float = 0.0, prices: Prices = TABLE, endpoints: int | None = None
 ) -> Limits:
-    """Return the limits that the spec sets, or that nodes with GPUs have on AWS, counted from now. Raises SpecError.
+    """Return the limits that the spec sets, or that expensive nodes have on AWS, counted from now. Raises SpecError.
 
     `spent_usd` is what of the budget is spent already; `endpoints` as in `usd_per_hour`.
-
-    An hour of the largest types costs more than $50, so that nobody should have to remember to set them.
     """
-    guarded = gpus > 0 and not is_local(spec.cloud) and maker_of(spec.cloud).stops_nodes
-    lease_s = spec.lease_s if spec.lease_s is not None else GPU_LEASE_S * guarded
-    idle_s = spec.idle_s if spec.idle_s is not None else GPU_IDLE_S * guarded
+    is_costly = (usd_per_hour(spec, spec.nodes, prices, endpoints) or 0.0) >= _GUARDED_USD_PER_HOUR
+    dear = gpus > 0 or is_costly or is_accelerated(spec.type)
+    guarded = dear and not is_local(spec.cloud) and maker_of(spec.cloud).stops_nodes
+    lease_s = spec.lease_s if spec.lease_s is not None else GUARDED_LEASE_S * guarded
+    idle_s = spec.idle_s if spec.idle_s is not None else GUARDED_IDLE_S * guarded
     if not is_local(spec.cloud) and 0 < lease_s <= spec.node_timeout_s:
         raise SpecError(
             f"lease: {lease_s} s is no longer than node_timeout ({spec.node_timeout_s} s), in which the nodes start",

@@ -286,6 +286,7 @@ def _refuse_image(spec: ClusterSpec, image: ImageChoice) -> None:
     image.refuse_for_emr()
     if not is_local(spec.cloud):
         image.refuse_unsuited()
+        image.refuse_without_driver()
         if spec.storage == LUSTRE:
             image.refuse_without_lustre()
     image.refuse_unknown_recipe()

@@ -278,7 +278,7 @@ class ClusterSpec:
         "`phalanx extend` moves the end, and `up` starts the nodes again.",
         time_or_none_s(limits.LONGEST_LEASE_S, "a year is the longest lease"),
         "8h",
-        unset="24h on AWS if the type has GPUs, else none",
+        unset="24h on AWS if the type has accelerators or an hour costs $20 or more, else none",
         default=None,
     )
     idle_s: int | None = key(
@@ -286,7 +286,7 @@ class ClusterSpec:
         "there.",
         time_or_none_s(limits.LONGEST_IDLE_S, "a week is the longest"),
         "30m",
-        unset="1h on AWS if the type has GPUs, else none",
+        unset="1h on AWS where `lease` is 24h, else none",
         default=None,
     )
     budget: str | None = key(
