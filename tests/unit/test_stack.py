@@ -8,7 +8,7 @@ from fake_cloud import HEAD_FAILED, MISSING, READY, STACK, FakeAws, event, noted
 
 from phalanx.aws import stacks
 from phalanx.aws.model import Resource, StackEvent
-from phalanx.cluster.deletion import Deletion
+from phalanx.cluster.deletion import GROUP, Deletion
 from phalanx.cluster.foreign_resources import ForeignDeleted, named
 from phalanx.cluster.stack import Creation, Leftovers, NodeAnswered, NodeMissing, Stack
 from phalanx.errors import CloudError
@@ -70,6 +70,17 @@ def test_a_deletion_waits_until_nothing_is_left_and_removes_the_retained_log_gro
     assert cloud.state(stack.stack_id).status == "DELETE_COMPLETE"
     assert cloud.left == []
     assert cloud.deleted_groups == ["physical-LogGroup"]
+
+
+def test_all_machines_end_at_once_before_cloudformation_deletes_one_group_after_another():
+    sized = []
+    cloud = FakeAws(script=[*READY, event(6, "WorkersGroup", "CREATE_COMPLETE", GROUP)])
+    cloud.update_auto_scaling_group = lambda **given: sized.append(given)
+    list(Deletion(asked_for(cloud)).steps())
+    assert sized == [
+        {"AutoScalingGroupName": f"physical-{group}", "MinSize": 0, "DesiredCapacity": 0}
+        for group in ("HeadGroup", "WorkersGroup")
+    ]
 
 
 def test_what_is_left_is_named():

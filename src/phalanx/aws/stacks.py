@@ -23,6 +23,7 @@ def create(
     template: str | InBucket,
     parameters: Mapping[str, str],
     tags: Mapping[str, str] | None = None,
+    timeout_min: int = CREATION_TIMEOUT_MIN,
 ) -> str:
     """Start creating, with CLUSTER_TAG and `tags`; return the id. Raises StackFailed for a replaced document."""
     created = aws.call(
@@ -33,7 +34,7 @@ def create(
         Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()],
         Capabilities=["CAPABILITY_IAM"],
         OnFailure="ROLLBACK",
-        TimeoutInMinutes=CREATION_TIMEOUT_MIN,
+        TimeoutInMinutes=timeout_min,
         Tags=[{"Key": key, "Value": value} for key, value in {**(tags or {}), CLUSTER_TAG: name}.items()],
     )
     return sent_templates.required_stack(aws, created["StackId"], template)

@@ -116,6 +116,10 @@ def _report(up: Up, took_s: float, open_networks: str) -> None:
         say(f"Cluster {cluster.name} is as the file says after {duration(took_s)}.")
     elif up.already:
         say(f"Cluster {cluster.name} is up already on {cluster.cloud}; nothing was changed.")
+    elif roster.missing:
+        say(
+            f"Cluster {cluster.name} has only {len(roster.nodes)} of {roster.requested} nodes after {duration(took_s)}."
+        )
     else:
         say(f"Cluster {cluster.name} is ready after {duration(took_s)}.")
     say(f"  nodes    {len(roster.nodes)} of {roster.requested}, {counted(cluster.slots, 'slot')} each")
@@ -131,6 +135,10 @@ def _report(up: Up, took_s: float, open_networks: str) -> None:
     for line in open_networks.splitlines():
         say(f"  note     {line}")
     say("Next: `phalanx run -- python train.py`, `phalanx ssh`, `phalanx status`, `phalanx down`.")
+    if roster.missing:
+        lacking = counted(len(roster.missing), "node")
+        say(f"Warning: {lacking} missing, so jobs run on {len(roster.nodes)}.")
+        say(f"`phalanx scale {roster.requested}` asks for what is missing again.")
 
 
 def _renewal(up: Up) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Generator, Iterator, Sequence
 
@@ -13,14 +14,18 @@ from phalanx.cluster import foreign_resources, rivals
 from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.stack import Deadline, Follower, Leftovers, RoleFreed, Stack
 from phalanx.errors import CloudError
+from phalanx.spec.spec_limits import is_metal
 
 DOWN_DEADLINE_S = 30 * 60.0
+# Bare metal is cleaned and tested before EC2 calls it terminated (docs/aws-behaviour.md 2.67).
+METAL_DEADLINE_S = 2 * 3600.0
 # A deleted resource soon disappears from all answers; one that is still there after this does not go by itself.
 PROOF_DEADLINE_S = 5 * 60.0
 EFS = "AWS::EFS::FileSystem"
 LUSTRE = "AWS::FSx::FileSystem"
 LETS_NODES_IN = "NfsFromNodes"
 """The logical id of the rule by which nodes reach a mount target that is not their stack's."""
+GROUP = "AWS::AutoScaling::AutoScalingGroup"
 ROLE, REMOVAL_ROLE = "AWS::IAM::Role", "RemovalRole"
 
 
@@ -44,6 +49,7 @@ class Deletion:
         yield from self._until_updated()
         resources = self._to_go(stacks.resources(self.stack.cloud, self.stack.stack_id))
         self._delete_lustre(resources)
+        self._end_machines(resources)
         follower = yield from self._delete()
         if self._stuck(follower):
             self._await_lustre(resources)
@@ -59,6 +65,8 @@ class Deletion:
     def _until_updated(self) -> Iterator[StackEvent]:
         """Wait for an update in progress: CloudFormation deletes no stack meanwhile (docs/aws-behaviour.md 1.31)."""
         state = stacks.describe(self.stack.cloud, self.stack.stack_id)
+        if state is not None and any(is_metal(one) for one in state.parameters.values()):
+            self._deadline = Deadline.after(METAL_DEADLINE_S, f"stack {self.stack.name} to be deleted")
         if state is not None and state.updating:
             seen = stacks.events(self.stack.cloud, self.stack.stack_id, None)
             for events in Follower(self.stack, self._deadline, seen[-1].event_id if seen else None).polls():
@@ -73,6 +81,14 @@ class Deletion:
         for events in follower.polls():
             yield from events
         return follower
+
+    def _end_machines(self, resources: Sequence[Resource]) -> None:
+        """Set all groups to 0 at once: CloudFormation deletes one after another, and waits for the machines of each."""
+        sizes = {"MinSize": 0, "DesiredCapacity": 0}
+        for group in (one.physical_id for one in resources if one.resource_type == GROUP):
+            # Whatever refuses this, CloudFormation does the same, only later.
+            with contextlib.suppress(CloudError):
+                self.stack.cloud.call("autoscaling", "update_auto_scaling_group", AutoScalingGroupName=group, **sizes)
 
     def _delete_lustre(self, resources: Sequence[Resource]) -> None:
         """Ask FSx to delete a Lustre file system while the stack goes: it keeps its subnet (aws-behaviour 4.14)."""

@@ -24,8 +24,8 @@ from phalanx.state_files import state_directory
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
 
-# The stack itself gives up after 75 minutes.
-_DEADLINE_S = 100 * 60.0
+# Two hours to install everything, 90 minutes for the tests, and the machines and copies in between.
+_MOST_MIN = 270
 _TAIL_LINES = 20
 # How the scripts announce their parts, and Image Builder its own.
 _NEWS = ("== ", "phalanx: ", "phase ", "launched ", "creating ")
@@ -53,7 +53,7 @@ class Making:
     def begin(cls, cloud: Aws, order: Order) -> Making:
         """Start to make an image."""
         document, parameters = request(order)
-        stack_id = stacks.create(cloud, order.stack, document, parameters, order.tags)
+        stack_id = stacks.create(cloud, order.stack, document, parameters, order.tags, _MOST_MIN)
         return cls(cloud, Stack(cloud, order.stack, stack_id), log_group_of(order.stack))
 
     @classmethod
@@ -65,7 +65,7 @@ class Making:
 
     def steps(self) -> Iterator[StackEvent | BuildLine | Leftovers]:
         """Yield what happens until the image is complete. Raises StackFailed, after a failed stack was deleted."""
-        follower = Follower(self._stack, Deadline.after(_DEADLINE_S, f"{self._stack.name} to be built"))
+        follower = Follower(self._stack, Deadline.after((_MOST_MIN + 10) * 60.0, f"{self._stack.name} to be built"))
         for events in follower.polls():
             yield from events
             yield from self._log.news()

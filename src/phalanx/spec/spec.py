@@ -178,7 +178,8 @@ class ClusterSpec:
         "Time after which a node that has not answered counts as missing.",
         time_s(limits.LONGEST_NODE_TIMEOUT_S, "the stack itself gives up after 55 minutes"),
         "20m",
-        default=600,
+        unset="10m, or 30m for bare metal, which takes longer to start",
+        default=None,
     )
     storage: str | None = key(
         "What serves the shared directory. `efs` outlives the cluster; `lustre` is a fast file system of FSx, which "
@@ -342,6 +343,9 @@ class ClusterSpec:
         if isinstance(accepted["type"], tuple):
             accepted["type"], *accepted["other_types"] = accepted["type"]
         accepted["other_types"] = tuple(accepted.get("other_types", self.other_types))
+        if accepted["node_timeout_s"] is None:
+            metal = any(map(limits.is_metal, (accepted["type"], *accepted["other_types"])))
+            accepted["node_timeout_s"] = limits.METAL_TIMEOUT_S if metal else limits.NODE_TIMEOUT_S
         for name, value in accepted.items():
             object.__setattr__(self, name, value)
 

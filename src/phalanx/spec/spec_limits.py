@@ -19,3 +19,10 @@ OWN_GROUP = "cluster"
 RESERVATION = r"cr-[0-9a-f]{8,17}"
 ANY_TYPE = "any of EC2's, such as p4d.24xlarge"
 FILE_SYSTEM = r"fs-[0-9a-f]{8,40}"
+NODE_TIMEOUT_S, METAL_TIMEOUT_S = 600, 1800
+"""How long a node may take to answer unless the file says so: bare metal tests itself first (aws-behaviour 2.67)."""
+
+
+def is_metal(instance_type: str) -> bool:
+    """Whether a type is a whole machine without AWS's hypervisor, such as c5.metal or m7i.metal-24xl."""
+    return ".metal" in instance_type
