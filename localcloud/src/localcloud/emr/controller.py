@@ -150,8 +150,10 @@ def run_action(service: Service, store: Store, about: dict[str, Any], action: di
     run = Run(service, store, f"{LOGS}/bootstrap-actions/{number}", logs)
     script = f"{ACTION_DIRECTORY}/{number}/{os.path.basename(action['path'])}"
     how = "download"
+    # Unkind: nothing says that blanks within an argument survive (docs/aws-behaviour.md 7.25).
+    words = [word for argument in action["args"] for word in argument.split(" ")]
     if run.fetch(action["path"], script):
-        how = run.execute([script, *action["args"]], f"/mnt/var/lib/bootstrap-actions/{number}", action["limit_s"])
+        how = run.execute([script, *words], f"/mnt/var/lib/bootstrap-actions/{number}", action["limit_s"])
     run.store()
     if how == "stopped":
         service.report("done")

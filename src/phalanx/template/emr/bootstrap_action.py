@@ -11,12 +11,14 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from troposphere import AWSHelperFn, Sub
+from troposphere import AWSHelperFn, Join, Split, Sub
 
 from phalanx import __version__
 from phalanx.plan.plan import Plan
 from phalanx.template import userdata
 
+# Settings with blanks that only CloudFormation knows.
+_WITH_BLANKS = ("ssh_public_key",)
 # Settings of a head alone.
 _OF_HEAD = ("wait_handle", "worker_role", "address")
 
@@ -33,7 +35,7 @@ AGENT
 cluster=$(grep -o '"jobFlowId" *: *"[^"]*"' $info/job-flow.json | head -n 1 | cut -d '"' -f 4)
 role=(role=worker {worker})
 if grep -q '"isMaster" *: *true' $info/instance.json; then role=(role=head); fi
-printf '#%s\\n' "$@" "emr=$cluster" "${{role[@]}}" >> "$start"
+printf '#%s\\n' "${{@//%20/ }}" "emr=$cluster" "${{role[@]}}" >> "$start"
 if command -v dnf > /dev/null && ! [ -x /sbin/mount.nfs4 ]; then sudo dnf -q -y install nfs-utils; fi
 # What the SDKs read, and sudo removes.
 sudo env ${{AWS_ENDPOINT_URL:+"AWS_ENDPOINT_URL=$AWS_ENDPOINT_URL"}} /usr/bin/python3 -IS "$start"
@@ -65,11 +67,16 @@ def uploads(plan: Plan) -> dict[str, str]:
 
 
 def arguments(config: dict[str, Any]) -> list[Any]:
-    """Return the settings as arguments; CloudFormation refuses equal ones, and no two have one name."""
+    """Return the settings as arguments; CloudFormation refuses equal ones, and no two have one name.
+
+    Blanks travel as %20: EMR may cut an argument there (docs/aws-behaviour.md 7.25).
+    """
     return [_argument(key, value) for key, value in config.items()]
 
 
 def _argument(key: str, value: Any) -> Any:
     variables: dict[str, Any] = {}
+    if key in _WITH_BLANKS:
+        value = Join("%20", Split(" ", value))
     text = f"{key}={userdata.inline(key, value, variables)}"
-    return Sub(text, **variables) if isinstance(value, AWSHelperFn) else text
+    return Sub(text, **variables) if isinstance(value, AWSHelperFn) else text.replace(" ", "%20")
