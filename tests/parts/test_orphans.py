@@ -243,6 +243,41 @@ class Refusing(AwsHere):
         raise translate(error, f"{service}:{operation}", "AWS") from error
 
 
+class Unfiltered(AwsHere):
+    """AWS whose answers ignore filters, as emulators' do."""
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        return super().call(service, operation, **{name: one for name, one in arguments.items() if name != "Filters"})
+
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
+        given = {name: one for name, one in arguments.items() if name != "Filters"}
+        return super().pages(service, operation, key, **given)
+
+
+@pytest.mark.parametrize("plant", [launch_template, group_by("{}-head", [TAG])])
+def test_what_is_left_of_one_cluster_is_not_taken_for_another_where_filters_are_ignored(running, aws, plant):
+    old, other = name("old"), name("other")
+    removes = [plant(aws, old), queue(aws, other)]
+    try:
+        found = {one.cluster: one.lines for one in orphans.find(Unfiltered(running.client))}
+        assert found[other] == (f"queue {other}-HeadQueue-0123456789ab",)
+    finally:
+        for remove in removes:
+            remove()
+
+
+@pytest.mark.parametrize("operation", ["list_queues", "list_roles", "describe_tags", "describe_file_systems"])
+def test_a_service_that_does_not_answer_is_named_and_the_others_are_looked_at(running, aws, operation):
+    cluster, unanswered = name("left"), []
+    remove = table(aws, cluster)
+    try:
+        found = orphans.find(Refusing(running.client, operation), unanswered.append)
+        assert cluster in [one.cluster for one in found]
+        assert any(operation in str(error) for error in unanswered)
+    finally:
+        remove()
+
+
 @pytest.mark.parametrize(
     ("plant", "operation"),
     [(function, "list_tags"), (rule, "list_tags_for_resource"), (removal_role, "list_role_tags")],

@@ -342,7 +342,7 @@ def test_why_without_a_cluster_or_without_a_fault(phalanx, cloud):
 
 def test_reap_lists_what_is_left_of_clusters_without_a_stack(phalanx, cloud, monkeypatch):
     left = [Orphans("old", "", ("VPC vpc-1",)), Orphans("stuck", "ROLLBACK_COMPLETE", ())]
-    monkeypatch.setattr("phalanx.aws.inventory.orphans.find", lambda api: left)
+    monkeypatch.setattr("phalanx.aws.inventory.orphans.find", lambda api, trouble: left)
     assert phalanx("reap") == 1
     assert phalanx.out.splitlines() == [
         "Of cluster old is left (it has no stack):",

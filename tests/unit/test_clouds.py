@@ -129,7 +129,7 @@ def test_remains_are_named_and_what_is_ending_does_not_count():
         Resource("FileSystem", "fs-1", "AWS::EFS::FileSystem"),
     ]
     tags = [{"Key": "phalanx:cluster", "Value": "demo"}]
-    instances = [{"InstanceId": "i-1", "State": {"Name": s}} for s in ("terminated", "shutting-down")]
+    instances = [{"InstanceId": "i-1", "State": {"Name": s}, "Tags": tags} for s in ("terminated", "shutting-down")]
     cloud = Scripted(
         {
             ("ec2", "describe_instances"): {"Reservations": [{"Instances": instances}]},
@@ -154,7 +154,7 @@ def test_remains_are_named_and_what_is_ending_does_not_count():
 
 def test_what_only_a_later_page_lists_remains_too():
     tags = [{"Key": "phalanx:cluster", "Value": "demo"}]
-    instances = [[{"InstanceId": f"i-{s}", "State": {"Name": s}}] for s in ("terminated", "running")]
+    instances = [[{"InstanceId": f"i-{s}", "State": {"Name": s}, "Tags": tags}] for s in ("terminated", "running")]
     first, last = ([{"Instances": page}] for page in instances)
     volumes = [{"Volumes": [{"VolumeId": "vol-1", "State": "available", "Tags": tags}]}]
     cloud = Scripted(

@@ -99,4 +99,6 @@ def _refused(error: Exception, action: str) -> CloudError:
         return CloudError(
             f"AWS throttled {action}, even after retries: {text}", "Try again in a minute.", code="throttled"
         )
-    return CloudError(f"{action} was refused ({kind}): {text}", code="cloud-refused")
+    status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", "")
+    said = f": {text}" if text else ""
+    return CloudError(f"{action} was refused ({kind or f'HTTP {status}'}){said}", code="cloud-refused")

@@ -9,8 +9,9 @@ import click
 
 from phalanx import connection
 from phalanx.aws.inventory import orphans
-from phalanx.cli.console import print_json, say
+from phalanx.cli.console import note, print_json, say
 from phalanx.cli.options import debug_option, json_option
+from phalanx.errors import CloudError
 from phalanx.spec.cloud_names import CLOUDS
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ def command(cloud: str, region: str, as_json: bool) -> int:
 
     AWS's index of tags names the clusters, and each service confirms what is left. The index may lack what was made in
     the last minutes, but for machines and Auto Scaling groups. Without the right tag:GetResources, each service lists
-    what it has. Nothing is deleted. The exit code is 1 if something was found. Data that `down` kept does not count.
+    what it has. Nothing is deleted. Data that `down` kept does not count.
+
+    The exit code is 1 if something was found. It is 3 if a service did not answer, so that more may be left.
 
     \b
     Examples:
@@ -37,13 +40,18 @@ def command(cloud: str, region: str, as_json: bool) -> int:
       phalanx reap --json | jq -r '.[].cluster'
     """
     at = connection.connect(cloud, region)
-    found = [] if at.site.is_off() else orphans.find(at)
+    unanswered: list[CloudError] = []
+    found = [] if at.site.is_off() else orphans.find(at, unanswered.append)
     if as_json:
         print_json([asdict(one) for one in found])
-    elif not found:
+    elif not found and not unanswered:
         say(f"Nothing is left of any cluster in {region} ({cloud}).")
     else:
         say("\n".join(line for one in found for line in _text(one)))
+    for error in {one.message: one for one in unanswered}.values():
+        note(f"warning: not everything was looked at: {error.message}")
+    if unanswered:
+        return CloudError.exit_code
     return LEFT if found else 0
 
 

@@ -7,9 +7,10 @@ late, and shows what was deleted (docs/aws-behaviour.md 13).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import lustre_file_systems, stacks, tags
@@ -45,29 +46,37 @@ class Orphans:
     lines: tuple[str, ...]
 
 
-def find(api: Aws) -> list[Orphans]:
-    """Return what is left of each cluster that has no living stack, by name. Raises CloudError."""
-    empty = _empty_file_systems(api)
-    named = clusters(api) | empty.keys()
-    return [found for cluster in sorted(named) if (found := _of(api, cluster, empty.get(cluster, ())))]
+def find(api: Aws, trouble: remains.Trouble | None = None) -> list[Orphans]:
+    """Return what is left of each cluster that has no living stack, by name.
+
+    Raises CloudError for a service that does not answer, or passes that to `trouble` and goes on with the others. Of a
+    cluster without an answer about its stack, nothing counts as left.
+    """
+    empty = dict(remains.answered(lambda: _empty_file_systems(api).items(), trouble))
+    named = clusters(api, trouble) | empty.keys()
+    looks = (partial(_of, api, cluster, empty.get(cluster, ()), trouble) for cluster in sorted(named))
+    return [found for look in looks for found in remains.answered(look, trouble)]
 
 
-def clusters(api: Aws) -> set[str]:
+def clusters(api: Aws, trouble: remains.Trouble | None = None) -> set[str]:
     """Return the names of all clusters of which a tag or a resource's name speaks.
 
     EC2 is asked itself, too: its machines cost the most, and the index may not show them yet.
     """
-    by_key = [{"Name": "key", "Values": [CLUSTER_TAG]}]
-    tagged = {
-        *(tag["Value"] for tag in api.pages("ec2", "describe_tags", "Tags", Filters=by_key)),
-        *(tag["Value"] for tag in api.pages("autoscaling", "describe_tags", "Tags", Filters=by_key)),
-    }
+    tagged = {cluster for service in ("ec2", "autoscaling") for cluster in _tagged(api, service, trouble)}
     try:
         indexed = _in_index(api)
     except CloudError:
         # The user lacks the right, or the index does not answer. What else is wrong, the services say themselves.
-        return {*tagged, *_in_services(api)}
-    return {*tagged, *indexed, *_of_listed(strays.roles(api))}
+        looks = _in_services(api)
+        return {*tagged, *(cluster for look in looks for cluster in remains.answered(look, trouble))}
+    return {*tagged, *indexed, *remains.answered(lambda: _of_listed(strays.roles(api)), trouble)}
+
+
+def _tagged(api: Aws, service: str, trouble: remains.Trouble | None) -> Iterator[str]:
+    by_key = [{"Name": "key", "Values": [CLUSTER_TAG]}]
+    found = remains.answered(lambda: api.pages(service, "describe_tags", "Tags", Filters=by_key), trouble)
+    return (tag["Value"] for tag in found if tag["Key"] == CLUSTER_TAG)
 
 
 def _in_index(api: Aws) -> set[str]:
@@ -87,14 +96,13 @@ def _indexed(api: Aws, key: str, names: str, values: Sequence[str] = ()) -> Iter
         yield from (tag["Value"] for tag in found["Tags"] if tag["Key"] == names)
 
 
-def _in_services(api: Aws) -> set[str]:
-    """Return the clusters of which the services speak, each of which lists all that it has."""
-    return {
-        *_in_names(_names(api)),
-        *_of_listed(strays.listed(api)),
-        *api.machines.clusters(),
-        *(cluster for _, cluster in lustre_file_systems.tagged(api)),
-    }
+def _in_services(api: Aws) -> Iterator[Callable[[], Iterable[str]]]:
+    """Yield what asks the services for the clusters of which they speak: each lists all that it has."""
+    for names in _names(api):
+        yield partial(_in_names, names)
+    yield lambda: _of_listed(strays.listed(api))
+    yield api.machines.clusters
+    yield lambda: (cluster for _, cluster in lustre_file_systems.tagged(api))
 
 
 def _of_listed(found: Iterable[strays.Listed]) -> Iterator[str]:
@@ -102,17 +110,17 @@ def _of_listed(found: Iterable[strays.Listed]) -> Iterator[str]:
     return filter(None, (one.cluster() for one in found if strays.WITH_TAGS.fullmatch(one.name)))
 
 
-def _names(api: Aws) -> Iterator[str]:
+def _names(api: Aws) -> Iterator[Iterator[str]]:
     # Without MaxResults, SQS lists 1,000, and does not say that there are more.
-    yield from (url.rpartition("/")[2] for url in api.pages("sqs", "list_queues", "QueueUrls", MaxResults=1000))
-    yield from api.pages("dynamodb", "list_tables", "TableNames")
-    yield from (topic["TopicArn"].rpartition(":")[2] for topic in api.pages("sns", "list_topics", "Topics"))
-    yield from (group["logGroupName"] for group in api.pages("logs", "describe_log_groups", "logGroups"))
+    yield (url.rpartition("/")[2] for url in api.pages("sqs", "list_queues", "QueueUrls", MaxResults=1000))
+    yield api.pages("dynamodb", "list_tables", "TableNames")
+    yield (topic["TopicArn"].rpartition(":")[2] for topic in api.pages("sns", "list_topics", "Topics"))
+    yield (group["logGroupName"] for group in api.pages("logs", "describe_log_groups", "logGroups"))
 
 
-def _in_names(names: Iterable[str]) -> set[str]:
-    """Return the clusters whose stacks made these names: NAME-LOGICALID-RANDOM."""
-    return {found["cluster"] for found in map(strays.FORM.fullmatch, names) if found}
+def _in_names(names: Iterable[str]) -> Iterator[str]:
+    """Yield the clusters whose stacks made these names: NAME-LOGICALID-RANDOM."""
+    return (found["cluster"] for found in map(strays.FORM.fullmatch, names) if found)
 
 
 def _empty_file_systems(api: Aws) -> Mapping[str, list[str]]:
@@ -137,14 +145,14 @@ def _is_counted(found: Mapping[str, Any]) -> bool:
     return min(now, counted) - found["CreationTime"] > _COUNTED_AFTER
 
 
-def _of(api: Aws, cluster: str, empty: Iterable[str]) -> Orphans | None:
-    """Return what is left of a cluster; `empty` are its file systems without data."""
+def _of(api: Aws, cluster: str, empty: Iterable[str], trouble: remains.Trouble | None) -> Iterator[Orphans]:
+    """Yield what is left of a cluster, if anything is; `empty` are its file systems without data."""
     state = stacks.describe(api, cluster)
-    if state is not None and (state.status in _LIVES or state.in_progress):
-        return None
-    if state is not None:
+    if state is None:
+        lines = (*remains.find(api, cluster, (), trouble), *empty)
+        if lines:
+            yield Orphans(cluster, "", lines)
+    elif state.status not in _LIVES and not state.in_progress:
         made = stacks.resources(api, state.stack_id)
-        is_ours = state.ours or any(one.logical_id == _OURS for one in made)
-        return Orphans(cluster, state.status, tuple(remains.find(api, cluster, made))) if is_ours else None
-    lines = (*remains.find(api, cluster, ()), *empty)
-    return Orphans(cluster, "", lines) if lines else None
+        if state.ours or any(one.logical_id == _OURS for one in made):
+            yield Orphans(cluster, state.status, tuple(remains.find(api, cluster, made, trouble)))

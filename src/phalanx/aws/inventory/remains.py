@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from phalanx.aws import lustre_file_systems, tags
 from phalanx.aws.inventory import strays
 from phalanx.aws.model import Resource
+from phalanx.errors import CloudError
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
 
 Call = tuple[str, str, str]
+Found = TypeVar("Found")
 
 
 # CloudFormation type → (service, operation, argument that takes the physical id). A type that is missing here is part
@@ -47,8 +50,15 @@ SERVICES = ("ec2", "autoscaling", "efs", "fsx", "logs", "sqs", "dynamodb", "sns"
 _ENDED = frozenset({"terminated", "deleted", "deleting"})
 
 
-def find(api: Aws, cluster: str, resources: Sequence[Resource]) -> list[str]:
-    """Return a readable line for each thing that still exists."""
+Trouble = Callable[[CloudError], None]
+"""What to do with the error of a service that does not answer, in place of raising it."""
+
+
+def find(api: Aws, cluster: str, resources: Sequence[Resource], trouble: Trouble | None = None) -> list[str]:
+    """Return a readable line for each thing that still exists.
+
+    Raises CloudError for a service that does not answer, or passes that to `trouble` and goes on with the others.
+    """
     looks: list[Callable[[], Iterator[str]]] = [
         # Before its instances, which the service would replace.
         lambda: api.machines.leftovers(cluster, resources),
@@ -60,21 +70,33 @@ def find(api: Aws, cluster: str, resources: Sequence[Resource]) -> list[str]:
         lambda: _recorded(api, resources),
     ]
     # The stack's own resources first: while they end, the others need not be listed.
-    return [line for look in looks for line in look()] or list(strays.find(api, cluster))
+    if lines := [line for look in looks for line in answered(look, trouble)]:
+        return lines
+    return [line for look in strays.LOOKS for line in answered(partial(look, api, cluster), trouble)]
+
+
+def answered(look: Callable[[], Iterable[Found]], trouble: Trouble | None) -> Iterator[Found]:
+    """Yield what `look` finds until a service does not answer, which `trouble` takes if there is one."""
+    try:
+        yield from look()
+    except CloudError as error:
+        if trouble is None:
+            raise
+        trouble(error)
 
 
 def _tagged_instances(api: Aws, cluster: str) -> Iterator[str]:
     for reservation in api.pages("ec2", "describe_instances", "Reservations", Filters=tags.filters(cluster)):
         for instance in reservation["Instances"]:
             state = instance["State"]["Name"]
-            if state != "terminated":
+            if state != "terminated" and tags.is_of(instance, cluster):
                 yield f"instance {instance['InstanceId']} ({state})"
 
 
 def _tagged_in_ec2(api: Aws, cluster: str) -> Iterator[str]:
     for operation, (listed, key, kind) in _BY_TAG.items():
         for entry in api.pages("ec2", operation, listed, Filters=tags.filters(cluster)):
-            # The answer is filtered by the tag already, except for NAT gateways in moto.
+            # A server may ignore the filter: what it answers counts only with the tag.
             if entry.get("State") not in _ENDED and tags.is_of(entry, cluster):
                 yield f"{kind} {entry[key]}"
 
@@ -83,7 +105,7 @@ def _groups(api: Aws, resources: Sequence[Resource]) -> Iterator[str]:
     names = _physical(resources, "AWS::AutoScaling::AutoScalingGroup")
     if names:
         answer = api.exists("autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=names) or {}
-        for group in answer.get("AutoScalingGroups", []):
+        for group in (one for one in answer.get("AutoScalingGroups", []) if one["AutoScalingGroupName"] in names):
             yield f"Auto Scaling group {group['AutoScalingGroupName']}"
 
 
@@ -91,7 +113,7 @@ def _file_systems(api: Aws, resources: Sequence[Resource]) -> Iterator[str]:
     for file_system in _physical(resources, "AWS::EFS::FileSystem"):
         answer = api.exists("efs", "describe_file_systems", FileSystemId=file_system) or {}
         for entry in answer.get("FileSystems", []):
-            if entry.get("LifeCycleState") not in _ENDED:
+            if entry["FileSystemId"] == file_system and entry.get("LifeCycleState") not in _ENDED:
                 yield f"file system {file_system}"
     for file_system in _physical(resources, "AWS::FSx::FileSystem"):
         if found := lustre_file_systems.describe(api, file_system):

@@ -89,20 +89,11 @@ def listed(api: Aws, start: str = "") -> Iterator[Listed]:
             yield ListedFunction("function", name, read_tags, removals)
 
 
-def find(api: Aws, cluster: str) -> Iterator[str]:
-    """Yield a readable line for each resource that has the cluster's tag, or a name that its stack made.
-
-    Roles and instance profiles belong to no region: another region's cluster of this name may own those with its name.
-    Only the role that outlives a removed stack has its region in its path.
-    """
-    for look in (_groups, _launch_templates, _listed_ones, _named, _lustre):
-        yield from look(api, cluster)
-
-
 def _groups(api: Aws, cluster: str) -> Iterator[str]:
     names = [f"{cluster}-head", f"{cluster}-workers"]
     for which in ({"Filters": tags.filters(cluster)}, {"AutoScalingGroupNames": names}):
-        groups = list(api.pages("autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", **which))
+        found = api.pages("autoscaling", "describe_auto_scaling_groups", "AutoScalingGroups", **which)
+        groups = [one for one in found if tags.is_of(one, cluster) or one["AutoScalingGroupName"] in names]
         if groups:
             yield from (f"Auto Scaling group {group['AutoScalingGroupName']}" for group in groups)
             return
@@ -110,7 +101,8 @@ def _groups(api: Aws, cluster: str) -> Iterator[str]:
 
 def _launch_templates(api: Aws, cluster: str) -> Iterator[str]:
     for template in api.pages("ec2", "describe_launch_templates", "LaunchTemplates", Filters=tags.filters(cluster)):
-        yield f"launch template {template['LaunchTemplateId']}"
+        if tags.is_of(template, cluster):
+            yield f"launch template {template['LaunchTemplateId']}"
 
 
 def _listed_ones(api: Aws, cluster: str) -> Iterator[str]:
@@ -163,18 +155,26 @@ def _as_mapping(answer: Mapping[str, Any] | None) -> Mapping[str, str] | None:
     return answer and {tag["Key"]: tag["Value"] for tag in answer.get("Tags", [])}
 
 
-def _named(api: Aws, cluster: str) -> Iterator[str]:
-    listings: dict[str, Callable[[], Iterator[str]]] = {
-        "queue": lambda: _last(api.pages("sqs", "list_queues", "QueueUrls", QueueNamePrefix=f"{cluster}-"), "/"),
-        "table": lambda: api.pages("dynamodb", "list_tables", "TableNames"),
-        "topic": lambda: _last((topic["TopicArn"] for topic in api.pages("sns", "list_topics", "Topics")), ":"),
-        "log group": lambda: _field(
-            api.pages("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=f"{cluster}-"), "logGroupName"
-        ),
-    }
-    for kind, names in listings.items():
-        made = re.compile(f"{re.escape(cluster)}-(?:{'|'.join(LOGICAL_IDS[kind])})-[A-Za-z0-9]{{8,}}")
-        yield from (f"{kind} {name}" for name in names() if made.fullmatch(name))
+def _named(kind: str, names: Callable[[Aws, str], Iterator[str]], api: Aws, cluster: str) -> Iterator[str]:
+    made = re.compile(f"{re.escape(cluster)}-(?:{'|'.join(LOGICAL_IDS[kind])})-[A-Za-z0-9]{{8,}}")
+    yield from (f"{kind} {name}" for name in names(api, cluster) if made.fullmatch(name))
+
+
+def _queues(api: Aws, cluster: str) -> Iterator[str]:
+    return _last(api.pages("sqs", "list_queues", "QueueUrls", QueueNamePrefix=f"{cluster}-"), "/")
+
+
+def _tables(api: Aws, _cluster: str) -> Iterator[str]:
+    return api.pages("dynamodb", "list_tables", "TableNames")
+
+
+def _topics(api: Aws, _cluster: str) -> Iterator[str]:
+    return _last((topic["TopicArn"] for topic in api.pages("sns", "list_topics", "Topics")), ":")
+
+
+def _log_groups(api: Aws, cluster: str) -> Iterator[str]:
+    found = api.pages("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=f"{cluster}-")
+    return (group["logGroupName"] for group in found)
 
 
 def _lustre(api: Aws, cluster: str) -> Iterator[str]:
@@ -188,5 +188,19 @@ def _last(names: Iterator[str], separator: str) -> Iterator[str]:
     return (name.rpartition(separator)[2] for name in names)
 
 
-def _field(entries: Iterator[dict[str, Any]], key: str) -> Iterator[str]:
-    return (entry[key] for entry in entries)
+LOOKS = (
+    *(_groups, _launch_templates, _listed_ones),
+    *(
+        partial(_named, kind, names)
+        for kind, names in (
+            *(("queue", _queues), ("table", _tables)),
+            *(("topic", _topics), ("log group", _log_groups)),
+        )
+    ),
+    _lustre,
+)
+"""Each yields a readable line for what has the cluster's tag, or a name that its stack made.
+
+Roles and instance profiles belong to no region: another region's cluster of this name may own those with its name. Only
+the role that outlives a removed stack has its region in its path.
+"""
