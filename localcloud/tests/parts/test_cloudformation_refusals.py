@@ -43,6 +43,10 @@ TEMPLATES = {
         body({"Topic": {**TOPIC, "Propertys": {}}}),
         "template resource property 'Propertys'",
     ),
+    "a custom resource": (
+        body({"A": {"Type": "Custom::Lookup", "Properties": {"ServiceToken": "arn"}}}),
+        r"The local cloud does not serve custom resources: \[Custom::Lookup\]",
+    ),
     "an unknown type": (body({"A": {"Type": "AWS::SNS::Topik"}}), r"Unrecognized resource types: \[AWS::SNS::Topik\]"),
     "a type that is not here": (
         body({"A": {"Type": "AWS::Redshift::Cluster"}}),

@@ -33,6 +33,8 @@ from localcloud.cloudformation import schemas
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources import TYPES
 
+HTTPS = {"IpProtocol": "tcp", "FromPort": 443, "ToPort": 443, "CidrIp": "10.0.0.0/8"}
+
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
@@ -390,3 +392,30 @@ def test_a_subscription_delivers_raw_messages_only_if_it_says_so(cloud, raw, is_
     (message,) = answer["Messages"]
     assert ("Notification" in message["Body"]) is is_enveloped
     cloud.deleted(stack)
+
+
+@pytest.mark.parametrize(
+    ("egress", "network"),
+    [
+        ({}, ["0.0.0.0/0"]),
+        ({"SecurityGroupEgress": []}, ["0.0.0.0/0"]),
+        ({"SecurityGroupEgress": [HTTPS]}, ["10.0.0.0/8"]),
+    ],
+)
+def test_only_rules_replace_the_one_that_lets_everything_out(cloud, egress, network):
+    vpc = {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.9.0.0/16"}}
+    rules = {} if egress is None else {"SecurityGroupEgress": egress}
+    given = {"GroupDescription": "a group", "VpcId": ref("Vpc"), **rules}
+    stack = cloud.made({"Vpc": vpc, "Group": {"Type": "AWS::EC2::SecurityGroup", "Properties": given}})
+    groups = cloud.client("ec2").describe_security_groups(GroupIds=[cloud.physical(stack, "Group")])["SecurityGroups"]
+    ranges = [one["CidrIp"] for rule in groups[0]["IpPermissionsEgress"] for one in rule["IpRanges"]]
+    assert ranges == [network]
+    assert cloud.deleted(stack) == "DELETE_COMPLETE"
+
+
+def test_an_instance_with_an_unknown_profile_is_not_launched(cloud):
+    image = cloud.client("ec2").describe_images()["Images"][0]["ImageId"]
+    given = {"ImageId": image, "InstanceType": "t3.micro", "IamInstanceProfile": "nobody-s"}
+    stack = cloud.create({"Machine": {"Type": "AWS::EC2::Instance", "Properties": given}})
+    assert cloud.settled(stack) == "ROLLBACK_COMPLETE"
+    assert "Invalid IAM Instance Profile name" in cloud.reason(stack, "Machine", "CREATE_FAILED")

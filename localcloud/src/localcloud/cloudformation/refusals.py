@@ -97,6 +97,8 @@ def _too_many(template: Template) -> str | None:
 def _unknown_types(template: Template) -> str | None:
     # moto skips an unknown type and reports CREATE_COMPLETE.
     types = {item.type for item in template.resources.values()}
+    if own := sorted(one for one in types if one.startswith("Custom::")):
+        return f"The local cloud does not serve custom resources: [{', '.join(own)}]"
     unknown = sorted(types - set(known_types()))
     if unknown:
         return f"Template format error: Unrecognized resource types: [{', '.join(unknown)}]"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moto.ec2.utils import parse_user_data
+from moto.iam.models import iam_backends
 
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources.network import ec2, truth
@@ -40,6 +41,7 @@ def _terminate(request: Request, physical_id: str) -> bool | None:
 def _instance(request: Request) -> Made:
     properties, backend = request.properties, ec2(request)
     settings = {name: properties[key] for key, name in _PASSED_ON.items() if key in properties}
+    _require_profile(request, str(properties.get("IamInstanceProfile", "")))
     reservation = backend.run_instances(
         properties.get("ImageId", ""),
         1,
@@ -60,6 +62,14 @@ def _instance(request: Request) -> Made:
             backend.associate_iam_instance_profile(instance.id, iam_instance_profile_name=profile)
     fleet.current().when_it_is(instance.id, ("running", "terminated"), lambda state: _settle(request, instance, state))
     return Made(instance.id, _attributes(instance), pending=True)
+
+
+def _require_profile(request: Request, name: str) -> None:
+    """Refuse an unknown instance profile before anything is launched, in EC2's words."""
+    profiles = iam_backends[request.context.account]["aws"].instance_profiles.values()
+    if name and all(one.name != name for one in list(profiles)):
+        value = f"Value ({name}) for parameter iamInstanceProfile.name is invalid."
+        raise ResourceFailed(f"{value} Invalid IAM Instance Profile name")
 
 
 def _settle(request: Request, instance: Any, state: str) -> None:

@@ -31,8 +31,9 @@ def _group(request: Request) -> Made:
         vpc_id=properties.get("VpcId"),
         tags=request.tag_map(),
     )
-    if "SecurityGroupEgress" in properties:
-        group.egress_rules.clear()  # a stated egress list replaces the default that allows everything
+    if properties.get("SecurityGroupEgress"):
+        # Rules replace the default that allows everything; an empty list leaves it (docs/aws-behaviour.md 2.68).
+        group.egress_rules.clear()
     with all_or_nothing(_delete_group, request, group.id):
         for direction, key in DIRECTIONS:
             for rule in properties.get(key, []):
