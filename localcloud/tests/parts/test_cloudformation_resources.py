@@ -395,12 +395,7 @@ def test_a_subscription_delivers_raw_messages_only_if_it_says_so(cloud, raw, is_
 
 
 @pytest.mark.parametrize(
-    ("egress", "network"),
-    [
-        ({}, ["0.0.0.0/0"]),
-        ({"SecurityGroupEgress": []}, ["0.0.0.0/0"]),
-        ({"SecurityGroupEgress": [HTTPS]}, ["10.0.0.0/8"]),
-    ],
+    ("egress", "network"), [(None, "0.0.0.0/0"), ([], "0.0.0.0/0"), ([HTTPS], "10.0.0.0/8")], ids=str
 )
 def test_only_rules_replace_the_one_that_lets_everything_out(cloud, egress, network):
     vpc = {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": "10.9.0.0/16"}}

@@ -231,7 +231,7 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "min": Ref("MinNodes"),
         "node_timeout_s": Ref("NodeTimeout"),
         "slots": Ref("Slots") if plan.trains(role) else "-1",
-        "efa": str(adapters(plan.facts.cards)) if _has_adapters(plan, role) else "",
+        "efa": str(adapters(plan.facts.cards or ())) if _has_adapters(plan, role) else "",
         "metrics": "1" if plan.spec.sends_metrics else "",
         "gpus": f"{plan.spec.type}={plan.facts.gpus}" if plan.gpus else "",
         "block": _block(plan),
