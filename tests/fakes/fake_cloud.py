@@ -294,10 +294,11 @@ class FakeAws(Aws):
     def delete_object(self, Bucket, Key, **_):
         self.objects.pop(f"s3://{Bucket}/{Key}", None)
 
-    def describe_instances(self, **_):
+    def describe_instances(self, Filters=(), **_):
         """Return what is left: `instance ID (STATE)`."""
         lines = [line.split() for line in (self.left.pop(0) if self.left else [])]
-        left = [{"InstanceId": name, "State": {"Name": state.strip("()")}} for _, name, state in lines]
+        tags = [{"Key": CLUSTER_TAG, "Value": value} for one in Filters for value in one["Values"]]
+        left = [{"InstanceId": name, "State": {"Name": state.strip("()")}, "Tags": tags} for _, name, state in lines]
         return {"Reservations": [{"Instances": left}]}
 
     def describe_vpc_endpoints(self, **_):

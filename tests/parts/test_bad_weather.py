@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any
 
 import pytest
+from aws_here import AwsHere
 from botocore.exceptions import ClientError
 from fleet_fakes import ADMINISTRATOR, Cloud, Group, cloud, received, subscribed, until
 from moto.ec2.models import ec2_backends
@@ -21,6 +21,7 @@ from localcloud.iam import credentials
 from localcloud.weather import launches, newcomers
 from localcloud.weather.forecast import Forecast
 from localcloud.weather.neighbours import _guard_duty, _make_group, _make_interface
+from phalanx.aws import lookups
 from phalanx.aws.inventory import foreign
 from phalanx.aws.model import Resource
 from phalanx.errors import CloudError
@@ -252,6 +253,13 @@ def test_an_organisations_rule_fails_every_launch(local, rule, message):
     assert group.in_service() == []
 
 
+def test_a_key_that_auto_scaling_may_not_use_is_seen_before_a_launch(local):
+    asked = AwsHere(local.client)
+    assert lookups.disk_key(asked) == ""
+    begin(local, "disk-key")
+    assert lookups.disk_key(asked).startswith("arn:aws:kms:")
+
+
 def test_neighbours_keep_a_subnet_from_being_deleted(local):
     begin(local, "neighbours")
     api, made = local.client("ec2"), []
@@ -364,5 +372,5 @@ def test_the_default_of_node_timeout_covers_the_worst_weather_of_a_launch_and_ha
     """No way out, no credentials and a busy apt begin with the launch; packages and GPUs come after them."""
     boot_s, packages_s = 60.0, 30.0
     at_once_s = max(launches._LONGEST_WITHOUT_WAY_OUT_S, newcomers._LONGEST_S, *launches._APT_BUSY_S)
-    (default_s,) = (field.default for field in fields(ClusterSpec) if field.name == "node_timeout_s")
+    default_s = ClusterSpec(name="demo", nodes=2).node_timeout_s
     assert default_s / 2 < boot_s + at_once_s + packages_s + max(gpus._COLD_S) <= default_s

@@ -110,3 +110,9 @@ def test_a_named_group_and_a_reservation_go_together():
 def test_spot_without_workers_is_refused():
     with raises_code("one-node", "capacity:"):
         made(nodes=1, min=1, capacity="spot")
+
+
+def test_a_key_of_the_account_s_own_for_disks_is_named_with_who_must_be_let_in():
+    facts = replace(FACTS, cloud="aws", disk_key="arn:aws:kms:us-east-1:123456789012:key/1")
+    (said,) = (one for one in warnings(make_plan(aws_spec(), facts)) if "encrypts disks" in one)
+    assert "key/1" in said and "AWSServiceRoleForAutoScaling" in said

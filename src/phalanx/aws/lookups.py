@@ -94,6 +94,7 @@ def _of_type(api: Aws, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         quotas_unknown=unknown,
         prices=_prices(api, spec, zones),
         data=buckets.count(api, spec.data),
+        disk_key=disk_key(api),
     )
 
 
@@ -171,6 +172,15 @@ def _lustre(api: Aws, spec: ClusterSpec) -> LustreFileSystem | None:
     if not spec.file_system or spec.storage != LUSTRE:
         return None
     return lustre_file_systems.find(api, spec.file_system)
+
+
+def disk_key(api: Aws) -> str:
+    """Return the account's own default key for EBS volumes; "" for AWS's, or if the user may not ask."""
+    try:
+        found = api.call("ec2", "get_ebs_default_kms_key_id").get("KmsKeyId", "")
+    except CloudError:
+        return ""
+    return "" if found.endswith("alias/aws/ebs") else found
 
 
 def _gpus(described: dict[str, Any]) -> int:

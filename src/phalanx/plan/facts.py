@@ -74,6 +74,8 @@ class Facts:
     """Why the quotas could not be asked."""
     shortages: tuple[machine_room.Shortage, ...] = ()
     """What this machine has not enough of for all nodes of a local cluster."""
+    disk_key: str = ""
+    """The account's own default key, with which disks are encrypted; "" for AWS's."""
     data: Mapping[str, Contents] = field(default_factory=dict)
     """What is in the S3 prefixes that are mounted, by name; none if that was not asked."""
     prices: money.Prices = money.TABLE

@@ -13,7 +13,7 @@ from phalanx.plan import vpc_endpoints as endpoints
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
 from phalanx.spec.cloud_names import is_local
-from phalanx.spec.makers import maker_of
+from phalanx.spec.makers import EMR, maker_of
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import ANYWHERE, AUTO
 from phalanx.spec.spec_emr import DEFAULT_APPLICATIONS, DEFAULT_RELEASE
@@ -327,12 +327,24 @@ def _warnings(plan: Plan) -> Iterator[str]:
     yield from (shortage.warning for shortage in facts.shortages)
     yield from lustre_storage.warnings(spec, image_choice(spec, facts))
     yield from mounted_data.warnings(spec, facts.data)
+    if maker_of(spec.cloud) is not EMR:
+        yield from _about_disks(facts)
     if spec.throughput and plan.file_system:
         yield f"throughput is for a new file system: {plan.file_system} keeps its mode"
     if not is_local(spec.cloud):
         yield from image_choice(spec, facts).warnings()
         yield from _about_money(spec, facts)
         yield from _about_capacity(spec, facts)
+
+
+def _about_disks(facts: Facts) -> Iterator[str]:
+    """Warn of a key that Auto Scaling may not use: each launch would end after a minute (aws-behaviour 11.12)."""
+    if facts.disk_key:
+        yield (
+            f"the account encrypts disks with {facts.disk_key}: launches fail unless the role "
+            "AWSServiceRoleForAutoScaling may use it (`aws kms list-grants`, `aws kms create-grant`; "
+            "docs/troubleshooting.md)"
+        )
 
 
 def not_asked(facts: Facts) -> str:

@@ -42,8 +42,8 @@ _OWN = """
 
 OWN = tuple(_OWN.split())
 """The calls that phalanx makes itself."""
-OPTIONAL = ("ec2:DescribeSpotPriceHistory", "pricing:GetProducts", "tag:GetResources")
-"""Those without which it uses the table's prices, and asks each service instead of the index of tags."""
+OPTIONAL = (*("ec2:DescribeSpotPriceHistory", "ec2:GetEbsDefaultKmsKeyId", "pricing:GetProducts", "tag:GetResources"),)
+"""Those without which it uses the table's prices, knows no key of disks, and asks each service instead of the index."""
 OWN_OF_EMR = (
     *(
         "elasticmapreduce:DescribeCluster",

@@ -38,7 +38,7 @@ _ANYWHERE = frozenset(
     {
         *("elasticmapreduce:DescribeReleaseLabel", "elasticmapreduce:ListClusters"),
         *("elasticmapreduce:ListReleaseLabels", "elasticmapreduce:ListSupportedInstanceTypes", "pricing:GetProducts"),
-        *("servicequotas:GetAWSDefaultServiceQuota", "tag:GetResources"),
+        *("ec2:GetEbsDefaultKmsKeyId", "servicequotas:GetAWSDefaultServiceQuota", "tag:GetResources"),
     }
 )
 _DESCRIPTIONS = ("autoscaling:Describe", "ec2:Describe")

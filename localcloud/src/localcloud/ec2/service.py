@@ -11,6 +11,7 @@ from moto.ec2.exceptions import EC2ClientError, InvalidInstanceIdError
 from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.instances import Instance, InstanceState, Reservation
 from moto.ec2.models.subnets import Subnet
+from moto.ec2.responses.elastic_block_store import ElasticBlockStore
 from moto.ec2.responses.general import General
 from moto.ec2.responses.instances import InstanceResponse
 
@@ -21,6 +22,7 @@ from localcloud.ec2.imds import InstanceFacts
 from localcloud.iam import credentials
 from localcloud.network import corrections, reading
 from localcloud.network.records import Network
+from localcloud.weather import organisation
 from localcloud.weather.newcomers import Newcomers
 
 # EC2 keeps the last 64 KB (API reference, GetConsoleOutput).
@@ -54,9 +56,21 @@ def install(context: Context) -> None:
     # moto's prices are of its own making: here no market has any.
     EC2Backend.describe_spot_price_history = _no_prices
     EC2Backend.get_instance = _get_instance
+    # moto has no answer to it.
+    setattr(ElasticBlockStore, "get_ebs_default_kms_key_id", _disk_key(context))  # noqa: B010
     setattr(General, "get_console_output", _console_output(context))  # noqa: B010 (pyright knows the original)
     Subnet.get_available_subnet_ip = placement.next_address
     setattr(InstanceResponse, "run_instances", reserved.asking(_answer_run_instances))  # noqa: B010
+
+
+def _disk_key(context: Context) -> Callable[[Any], ActionResult]:
+    """Answer GetEbsDefaultKmsKeyId: AWS's key, or the company's where Auto Scaling may not use it (11.12)."""
+    own = f"arn:aws:kms:us-east-1:{context.account}:key/11111111-2222-3333-4444-555555555555"
+
+    def answer(_response: Any) -> ActionResult:
+        return ActionResult({"KmsKeyId": own if organisation.forbids_disk(context) else "alias/aws/ebs"})
+
+    return answer
 
 
 def _no_prices(

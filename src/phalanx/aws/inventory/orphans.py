@@ -63,7 +63,13 @@ def clusters(api: Aws, trouble: remains.Trouble | None = None) -> set[str]:
 
     EC2 is asked itself, too: its machines cost the most, and the index may not show them yet.
     """
-    tagged = {cluster for service in ("ec2", "autoscaling") for cluster in _tagged(api, service, trouble)}
+    by_key = [{"Name": "key", "Values": [CLUSTER_TAG]}]
+    looks: list[Callable[[], Iterator[dict[str, str]]]] = [
+        lambda: api.pages("ec2", "describe_tags", "Tags", Filters=by_key),
+        lambda: api.pages("autoscaling", "describe_tags", "Tags", Filters=by_key),
+    ]
+    found = (tag for look in looks for tag in remains.answered(look, trouble))
+    tagged = {tag["Value"] for tag in found if tag["Key"] == CLUSTER_TAG}
     try:
         indexed = _in_index(api)
     except CloudError:
@@ -71,12 +77,6 @@ def clusters(api: Aws, trouble: remains.Trouble | None = None) -> set[str]:
         looks = _in_services(api)
         return {*tagged, *(cluster for look in looks for cluster in remains.answered(look, trouble))}
     return {*tagged, *indexed, *remains.answered(lambda: _of_listed(strays.roles(api)), trouble)}
-
-
-def _tagged(api: Aws, service: str, trouble: remains.Trouble | None) -> Iterator[str]:
-    by_key = [{"Name": "key", "Values": [CLUSTER_TAG]}]
-    found = remains.answered(lambda: api.pages(service, "describe_tags", "Tags", Filters=by_key), trouble)
-    return (tag["Value"] for tag in found if tag["Key"] == CLUSTER_TAG)
 
 
 def _in_index(api: Aws) -> set[str]:
