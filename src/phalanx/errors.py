@@ -1,26 +1,51 @@
 """The errors that phalanx raises on purpose, each with what failed, what to do next, a code and an exit status.
 
-The exit status is that of the class:
-
 PhalanxError            1   the request was valid and failed
 ├── SpecError           2   a mistake in phalanx.yaml or in the command line
 ├── CloudError          3   the cloud refused or did not answer
 │   ├── CloudUnreachable    no credentials, or no connection
 │   └── StackFailed     4   the stack did not come up, and was rolled back
 ├── LocalCloudError     5   this machine can't run the local cloud
-├── ClusterError        6   no such cluster, or it can't be reached
+├── ClusterError        6   the cluster can't be reached or changed
 ├── JobError            7   the job can't be started or followed
 └── NewerFormat         8   a newer phalanx made this
 
-The code names the situation for scripts: docs/errors.md lists all of them.
+The code names the situation for scripts: docs/errors.md lists all of them. Each has one exit status, whatever part of
+phalanx raises it: that of STATUSES, or else that of the class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+
+# What was typed or written, and names something that does not exist or can't be, is a mistake wherever it is found.
+_MISTAKES = """
+    ambiguous-job bad-checkpoint bad-link bad-name bad-tag bad-url bad-words bucket-elsewhere cannot-read
+    conflicting-options ignore-rules requirements-file
+    no-bucket no-cluster no-command no-data-entry no-data-set no-directory no-emr-cluster no-file
+    no-file-system no-image no-job no-launcher no-link-target no-node no-process no-public-address no-recipe
+    no-security-group no-stack node-range not-s3-url other-architecture other-partition out-of-range outside-shared
+    relative-path unknown-choice unknown-option which-cluster usage
+"""
+STATUSES: Mapping[str, int] = {
+    **dict.fromkeys(("cannot-write", "damaged-record", "disk-full"), 1),
+    **dict.fromkeys(_MISTAKES.split(), 2),
+    **dict.fromkeys(("bucket-denied", "forged"), 3),
+    "image-failed": 4,
+    **dict.fromkeys(
+        (
+            *("cluster-not-ready", "connection-lost", "invalid-answer", "name-taken", "no-answer", "no-nodes"),
+            *("no-roster", "used-by-others"),
+        ),
+        6,
+    ),
+    "too-few-gpus": 7,
+    "newer-format": 8,
+}
+"""The exit status of each code that several classes have, or that is not of its class."""
 
 
 class PhalanxError(Exception):
@@ -38,6 +63,7 @@ class PhalanxError(Exception):
         self.hint = hint
         if code:
             self.code = code
+        self.exit_code = STATUSES.get(self.code, type(self).exit_code)
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message
@@ -145,7 +171,7 @@ class NotRunning(LocalCloudError):  # noqa: N818 - a state, not a fault
 
 
 class ClusterError(PhalanxError):
-    """No such cluster is known, or its head can't be reached."""
+    """The cluster can't be reached or changed."""
 
     exit_code = 6
     code = "cluster"

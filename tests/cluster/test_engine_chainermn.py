@@ -93,5 +93,5 @@ def test_the_recipes_variables_reach_ranks_of_a_typed_mpiexec(engines):
 def test_a_link_that_leads_nowhere_is_refused_before_anything_starts(engines):
     arguments = ("run", "--link", "data=datasets/nothing", "--", "true")
     refused = engines.phalanx(*arguments, check=False)
-    assert refused.returncode == 7
+    assert refused.returncode == 2
     assert "no /efs/datasets/nothing on" in refused.stderr

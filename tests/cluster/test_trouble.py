@@ -89,7 +89,7 @@ def test_an_unknown_job_is_reported_with_the_newest_one(cluster):
     cluster.phalanx("run", "--launcher", "exec", "-n", "1", "--", "true")
     for command in ("logs", "stop"):
         done = cluster.phalanx(command, "no-such-job", check=False)
-        assert (done.returncode, "no job 'no-such-job'" in done.stderr) == (7, True), done.stderr
+        assert (done.returncode, "no job 'no-such-job'" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_local_cloud_that_hangs_is_reported_and_jobs_continue(cluster, code):

@@ -69,7 +69,7 @@ def test_of_two_words_the_first_is_a_path_when_no_job_has_that_name(phalanx, job
 
 def test_logs_of_a_process_that_there_is_not_names_those_that_there_are(phalanx, job):
     status, out, err = phalanx("logs", "--rank", "99")
-    assert (status, out) == (7, "")
+    assert (status, out) == (2, "")
     assert "'99'" in err and "It has 0." in err
     assert phalanx("logs", "--rank", "0")[0] == 0
 

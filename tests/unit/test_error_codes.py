@@ -1,4 +1,4 @@
-"""docs/errors.md lists the code of every error with its exit statuses, as the sources raise them."""
+"""docs/errors.md lists the code of every error with its exit status, as the sources raise them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from phalanx.errors import STATUSES
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "phalanx"
@@ -24,6 +26,12 @@ BECOMES = {
 BROAD = {"PhalanxError", "SpecError", "CloudError", "LocalCloudError", "ClusterError", "JobError", "RefusedError"}
 # Codes that a variable has: of buckets, of a job that a newer phalanx has sent, of click's errors.
 OTHERS = {"no-bucket": 3, "bucket-denied": 3, "bucket-elsewhere": 3, "newer-format": 7, "usage": 2}
+# Not a name that the user gave, and that nothing has: what a machine, an account, a node or a job lacks.
+LACKS = {
+    *("no-answer", "no-capacity", "no-cgroup", "no-checkpoint", "no-core-group", "no-credentials", "no-emr-master"),
+    *("no-gpu", "no-login", "no-manifest", "no-nodes", "no-private-key", "no-program", "no-public-key", "no-python"),
+    *("no-roster", "no-ssh-authority"),
+}
 ROW = re.compile(r"\| `([^`]*)` \| ([0-9, ]+) \| (.+) \|")
 
 
@@ -94,7 +102,7 @@ def in_sources() -> dict[str, set[int]]:
     for code, status in OTHERS.items():
         found[code].add(status)
     found["several-mistakes"].add(kinds()["SpecError"].status)
-    return dict(found)
+    return {code: {STATUSES[code]} if code in STATUSES else statuses for code, statuses in found.items()}
 
 
 def on_page() -> dict[str, set[int]]:
@@ -102,8 +110,22 @@ def on_page() -> dict[str, set[int]]:
     return {code: set(map(int, statuses.split(", "))) for code, statuses, _ in rows}
 
 
-def test_the_page_lists_each_code_with_its_exit_statuses():
+def test_the_page_lists_each_code_with_its_exit_status():
     assert on_page() == in_sources()
+
+
+def test_a_kind_of_error_has_one_exit_status():
+    assert {code: statuses for code, statuses in in_sources().items() if len(statuses) > 1} == {}
+
+
+def test_the_table_of_statuses_has_no_code_that_nothing_raises():
+    assert STATUSES.keys() - in_sources().keys() == set()
+
+
+def test_what_does_not_exist_has_one_exit_status():
+    """Where nothing is missing of the machine, the cloud's capacity or the cluster, it is a mistake."""
+    lacking = {code: status for code, (status,) in in_sources().items() if code.startswith("no-") and status != 2}
+    assert lacking.keys() == LACKS
 
 
 def test_the_page_is_in_order():

@@ -117,7 +117,7 @@ def phalanx(tmp_path, monkeypatch, capsys):
 
 def test_plan_names_the_command_that_builds_the_image(phalanx, monkeypatch):
     monkeypatch.setattr(client, "is_built", lambda _name: False)
-    assert phalanx("plan") == 5
+    assert phalanx("plan") == 2
     phalanx.refused("no-image", "image: debian-12-full", "`phalanx local image build debian-12`")
 
 

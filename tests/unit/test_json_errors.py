@@ -54,7 +54,7 @@ def test_a_program_s_own_json_option_is_no_wish_for_json(phalanx):
 
 
 def test_without_the_option_nothing_is_on_standard_output(phalanx):
-    assert phalanx("status") == 6
+    assert phalanx("status") == 2
     assert phalanx.out == ""
     phalanx.refused("no-cluster")
 
@@ -82,5 +82,5 @@ def test_a_reader_that_has_gone_leaves_the_text_for_people(tmp_path, monkeypatch
     os.close(reader)
     with os.fdopen(writer, "w") as gone, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", gone)
-        assert cli.execute(["status", "--json"]) == 6
+        assert cli.execute(["status", "--json"]) == 2
     assert "error: " in capfd.readouterr().err
