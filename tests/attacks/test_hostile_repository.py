@@ -79,7 +79,7 @@ def test_a_python_path_of_the_repository_does_not_lead_the_local_cloud_to_its_mo
         path.write_text(f"open({str(code / 'ran')!r}, 'a').write(__name__)\n")
     path = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH"))))
     with a_terminal(SPEC) as terminal:
-        for command in ("start", "weather", "image list", "status"):
+        for command in ("start", "weather", "image ls", "status"):
             with terminal.start("local", *command.split(), PYTHONPATH=path) as process:
                 shown, _ = process.communicate(timeout=WITHIN_S)
             assert not (code / "ran").exists()
@@ -102,7 +102,7 @@ def test_requirements_include_no_file_of_this_machine(terminal, code, secret, li
     (code / "requirements.txt").write_text(lines)
     (code / ".a.txt").symlink_to(secret)
     done = run(terminal, code)
-    assert done.returncode == 7, done.stdout
+    assert done.returncode == 2, done.stdout
     assert SECRET not in done.stdout
     assert not is_anywhere(SECRET, terminal.state)
 
@@ -110,7 +110,7 @@ def test_requirements_include_no_file_of_this_machine(terminal, code, secret, li
 def test_requirements_that_are_the_environment_of_phalanx_are_not_read(terminal, code):
     (code / "requirements.txt").symlink_to("/proc/self/environ")
     done = run(terminal, code, KEY=SECRET)
-    assert done.returncode == 7, done.stdout
+    assert done.returncode == 2, done.stdout
     assert not is_anywhere(SECRET, terminal.state)
 
 
@@ -121,7 +121,7 @@ def test_requirements_include_neither_git_s_settings_nor_an_ignored_file_with_se
     (code / ".env").write_text(f"PASSWORD={SECRET}\n")
     (code / "requirements.txt").write_text("-r .git/config\n-r .env\n")
     done = run(terminal, code)
-    assert done.returncode == 7, done.stdout
+    assert done.returncode == 2, done.stdout
     assert ".git/config" in done.stdout and ".env:1" in done.stdout
     assert SECRET not in done.stdout
     assert not is_anywhere(SECRET, terminal.state)
@@ -134,13 +134,13 @@ def test_a_file_without_an_end_is_refused(terminal, code, name, what):
         os.mkfifo(code / name)
     else:
         (code / name).symlink_to("/dev/zero")
-    arguments = ("-f", str(code / name)) if name == "phalanx.yaml" else ()
+    arguments = ("--file", str(code / name)) if name == "phalanx.yaml" else ()
     if arguments:
         with terminal.start("plan", *arguments) as process:
             process.communicate(timeout=WITHIN_S)
         assert process.returncode == 2
     else:
-        assert run(terminal, code).returncode == 7
+        assert run(terminal, code).returncode == 2
 
 
 @pytest.mark.parametrize("kind", ["link", "above", "absolute", "folder"])

@@ -220,7 +220,7 @@ def share_its_file_system(emr: Emr, own: str) -> None:
     beside.mkdir()
     spec = own.replace("own", "beside").replace("nodes: 2", "nodes: 1") + f"file_system: {file_system}\n"
     (beside / "phalanx.yaml").write_text(spec + "emr: {logs: s3://emr-logs/beside}\n")
-    terminal.phalanx("up", "-f", str(beside / "phalanx.yaml"))
+    terminal.phalanx("up", "--file", str(beside / "phalanx.yaml"))
     line = "cat /efs/file; echo of-beside > /efs/file"
     assert terminal.phalanx("ssh", "-c", "beside", "--", line).stdout == "of-own\n"
     taken = terminal.phalanx("down", "-c", "own", "--yes", "--keep", "no", "--json", check=False)

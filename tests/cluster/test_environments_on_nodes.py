@@ -261,7 +261,7 @@ def test_every_node_has_a_copy_on_its_own_disk_and_a_new_one_once_it_is_made_aga
     places = re.findall(r"^\[\d\] (\S+)$", run(wheels, code, *WHERE).stdout, re.MULTILINE)
     assert len(places) == 4 and set(places) == {places[0]} and places[0].startswith(f"{HERE}/copies/requirements-")
     wheels.on("worker3", f"echo >{places[0]}/planted")
-    environments(wheels, "--prune")
+    environments(wheels, "--remove-unused")
     assert run(wheels, code, *WHERE).stdout.count(places[0]) >= 4
     assert wheels.on("worker3", f"ls {places[0]}/planted", check=False) == ""
 
@@ -295,7 +295,7 @@ def test_prune_spares_what_a_job_uses(wheels: Terminal, tmp_path: Path) -> None:
     wheels.wait_until_printed(job, "ready")
     used = newest_environment(wheels)
     others = set(environments(wheels)) - {used}
-    pruned = environments(wheels, "--prune")
+    pruned = environments(wheels, "--remove-unused")
     assert {path for path, one in pruned.items() if one["removed"]} == others
     assert pruned[used]["in_use"]
     assert set(environments(wheels)) == {used}

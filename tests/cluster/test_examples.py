@@ -106,7 +106,7 @@ def test_the_jobs_of_a_page_are_planned_as_it_says(cluster, tmp_path, page):
 
 def test_the_data_page_lists_what_it_says(cluster, tmp_path):
     """`data fetch` itself fetches from a server of its own in tests/parts/test_datasets.py."""
-    (listed,) = re.findall(r"^\$ (phalanx data list.*)$", (DOCS / "data.md").read_text(), re.MULTILINE)
+    (listed,) = re.findall(r"^\$ (phalanx data catalog.*)$", (DOCS / "data.md").read_text(), re.MULTILINE)
     shown = cluster.typed(listed, tmp_path)
     assert all(name in shown for name in ("mnist", "fashion-mnist", "cifar10"))
 

@@ -83,7 +83,7 @@ def test_choices_of_machines_rights_and_tags_are_in_the_cluster(terminal):
         "permissions_boundary": policies["boundary"],
     }
     (terminal.directory / "choices.yaml").write_text(json.dumps(chosen))
-    terminal.phalanx("up", "-f", "choices.yaml")
+    terminal.phalanx("up", "--file", "choices.yaml")
     tagged = [{"Name": "tag:team", "Values": ["vision"]}, {"Name": "tag:cost center", "Values": ["ML-7"]}]
     instances = [one for r in ec2.describe_instances(Filters=tagged)["Reservations"] for one in r["Instances"]]
     assert [one["ImageId"] for one in instances] == [image["ImageId"]] * 2
@@ -122,16 +122,16 @@ def test_a_cluster_in_an_existing_vpc_leaves_it_as_it_was(terminal):
     (terminal.directory / "outside.yaml").write_text(
         json.dumps({"name": "outside", "nodes": 1, "file_system": files.id})
     )
-    outside = terminal.phalanx("plan", "-f", "outside.yaml", "--json", check=False)
+    outside = terminal.phalanx("plan", "--file", "outside.yaml", "--json", check=False)
     assert_refused(outside, "file-system-elsewhere", files.id, f"in {own.vpc}", "a new VPC")
     own.ec2.modify_vpc_attribute(VpcId=own.vpc, EnableDnsHostnames={"Value": False})
-    inside = terminal.phalanx("plan", "-f", "inside.yaml", "--json", check=False)
+    inside = terminal.phalanx("plan", "--file", "inside.yaml", "--json", check=False)
     assert_refused(inside, "unsuited-network", f"network: {own.vpc}", "DNS host names")
     own.ec2.modify_vpc_attribute(VpcId=own.vpc, EnableDnsHostnames={"Value": True})
-    terminal.phalanx("up", "-f", "inside.yaml")
+    terminal.phalanx("up", "--file", "inside.yaml")
     addresses = terminal.phalanx("run", "-c", "inside", "--", "hostname").stdout
     assert "ip-172-20-0-" in addresses and "ip-172-20-1-" in addresses
-    planned = terminal.phalanx("plan", "-f", "inside.yaml").stdout
+    planned = terminal.phalanx("plan", "--file", "inside.yaml").stdout
     assert own.vpc in planned and f"{files.id} and its mount target in us-east-1b" in planned
     assert "nothing else of it" in terminal.phalanx("down", "-c", "inside", "--yes").stdout
     assert own.contents() == before
@@ -145,7 +145,7 @@ def test_the_printed_document_alone_makes_a_cluster_as_in_the_console(terminal, 
     The cluster is then taken over: first without the key that its nodes accept, and then with it.
     """
     (terminal.directory / "console.yaml").write_text(spec("console", 2))
-    document = terminal.phalanx("template", "-f", "console.yaml").stdout
+    document = terminal.phalanx("template", "--file", "console.yaml").stdout
     assert len(document) > 51_200
     users, administrators = a_key(tmp_path / "users"), a_key(tmp_path / "administrators")
     cloudformation, ec2 = api(terminal, "cloudformation"), api(terminal, "ec2")

@@ -26,7 +26,7 @@ class Up:
 
 
 def names(terminal: Terminal) -> set[str]:
-    return {one["name"] for one in json.loads(terminal.phalanx("local", "image", "list", "--json").stdout)}
+    return {one["name"] for one in json.loads(terminal.phalanx("local", "image", "ls", "--json").stdout)}
 
 
 @pytest.fixture(scope="module")

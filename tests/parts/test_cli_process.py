@@ -150,7 +150,7 @@ WAIT_FOR_THE_HEAD = (
     ["ssh", "head", "--", "true"],
     ["run", "--", "true"],
     ["forward", "18811:8888"],
-    ["recipes", "--prune"],
+    ["recipes", "--remove-unused"],
     ["down"],
 )
 
@@ -204,7 +204,7 @@ def start(directory: Path, command: list[str]) -> tuple[subprocess.Popen[str], i
 @pytest.mark.parametrize("command", ["plan", "up", "status", "run", "down"])
 def test_a_fifo_for_a_file_is_refused_and_not_waited_for(phalanx, command, tmp_path):
     os.mkfifo(tmp_path / "fifo")
-    assert phalanx(command, "-f", str(tmp_path / "fifo"), *(["--", "true"] if command == "run" else [])) == 2
+    assert phalanx(command, "--file", str(tmp_path / "fifo"), *(["--", "true"] if command == "run" else [])) == 2
     phalanx.refused("cannot-read", "fifo: ")
 
 

@@ -6,8 +6,11 @@ import importlib
 import inspect
 import io
 import json
+import runpy
 import sys
+from pathlib import Path
 
+import click
 import pytest
 from error_codes import raises_code
 from fake_cloud import roster
@@ -19,6 +22,7 @@ from phalanx.cluster.cluster_record import Cluster
 from phalanx.data import table
 from phalanx.errors import CloudError, ClusterError
 from phalanx.jobs.job_output import OutputLine
+from phalanx.launchers import LAUNCHERS
 from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.files.job_status import JobState, JobStatus
 
@@ -54,7 +58,7 @@ def test_help_is_a_command_too(phalanx, arguments):
 def test_a_command_in_a_node_s_place_brings_the_right_form(phalanx, cloud, monkeypatch, node, command):
     phalanx("up")
     monkeypatch.setattr(Cluster, "roster", lambda _: roster(2))
-    assert phalanx("ssh", node) == 6
+    assert phalanx("ssh", node) == 2
     phalanx.refused("no-node", f"'{node}'", f"`phalanx ssh -- {command}`", f"`phalanx exec -- {command}`")
 
 
@@ -71,6 +75,30 @@ def test_every_command_that_prints_a_table_has_json():
     for module in tabular:
         commands = list(getattr(module.command, "commands", {"": module.command}).values())
         assert any(option.name == "as_json" for command in commands for option in command.params), module.__name__
+
+
+def test_an_option_means_the_same_wherever_a_command_has_it():
+    options = runpy.run_path(str(Path(__file__).parents[2] / "scripts/commands"))["options"]()
+    assert len(options) > 50
+    assert {name: spelled.by_meaning for name, spelled in options.items() if len(spelled.by_meaning) > 1} == {}
+
+
+def test_the_help_of_run_has_every_option_in_one_group(phalanx):
+    grouped = [name for names in run.GROUPS.values() for name in names]
+    of_launchers = [name for launcher in LAUNCHERS for name in run.of_launcher(launcher)]
+    options = [
+        option.opts[-1] for option in run.command.get_params(click.Context(run.command)) if option.opts[0][0] == "-"
+    ]
+    assert sorted(grouped + of_launchers) == sorted(options)
+
+
+@pytest.mark.parametrize("arguments", [("--launcher", "dmlc"), ("--launcher=dmlc",)])
+def test_the_help_of_run_shows_a_launcher_s_options_only_with_it(phalanx, arguments):
+    phalanx("run", "--help")
+    assert not any(f"\n  {name} " in phalanx.out for launcher in LAUNCHERS for name in run.of_launcher(launcher))
+    for line in (("--help", *arguments), (*arguments, "--help")):
+        phalanx("run", *line)
+        assert "\n  --servers S" in phalanx.out and "\n  --ps P" not in phalanx.out
 
 
 def test_the_one_line_help_of_the_table_is_the_command_s_own(phalanx):
@@ -178,7 +206,7 @@ def test_a_group_of_commands_without_one_shows_its_help(phalanx):
     "command", [["status"], ["nodes"], ["ssh"], ["jobs"], ["logs"], ["stop"], ["run", "--", "true"]]
 )
 def test_a_cluster_that_nobody_knows_is_reported_with_the_way_out(phalanx, command):
-    assert phalanx(*command) == 6
+    assert phalanx(*command) == 2
     assert "phalanx up" in phalanx.err
 
 
@@ -259,8 +287,8 @@ def test_the_tail_of_a_failed_job_is_shown_unless_it_is_still_on_the_screen(capf
     [
         (("status", "demo"), "`phalanx status -c demo` names a cluster."),
         (("down", "demo"), "`phalanx down -c demo` names a cluster."),
-        (("init", "demo"), "`phalanx init --name demo` names a cluster."),
-        (("up", "demo"), "The cluster's name is in its file, which `-f` names."),
+        (("init", "demo"), "`phalanx init -c demo` names a cluster."),
+        (("up", "demo"), "The cluster's name is in its file, which `--file` names."),
         (("-c", "demo", "status"), "Options follow the command, as in `phalanx status -c demo`."),
         (("status", "--nodes"), ""),
         (("schema", "demo"), ""),

@@ -16,8 +16,8 @@ from phalanx.template import request
 
 
 def test_init_refuses_a_name_that_the_next_command_would_refuse(phalanx, tmp_path):
-    assert phalanx("init", "--name", "9lives") == 2
-    phalanx.refused("bad-value", "--name: '9lives'")
+    assert phalanx("init", "-c", "9lives") == 2
+    phalanx.refused("bad-value", "--cluster: '9lives'")
     assert not (tmp_path / "phalanx.yaml").exists()
 
 
@@ -66,9 +66,9 @@ def test_a_type_that_the_cloud_refuses_is_reported_with_its_line(phalanx, cloud,
 
 
 def test_init_writes_a_spec_that_loads_and_refuses_to_overwrite_it(phalanx, tmp_path):
-    assert phalanx("init", "--name", "vision") == 0
+    assert phalanx("init", "-c", "vision") == 0
     first = (tmp_path / "phalanx.yaml").read_text()
-    assert phalanx("init", "--name", "other") == 2
+    assert phalanx("init", "-c", "other") == 2
     assert "--force" in phalanx.err
     assert (tmp_path / "phalanx.yaml").read_text() == first
     assert phalanx("plan") == 0

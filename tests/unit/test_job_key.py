@@ -72,7 +72,7 @@ def test_a_file_says_nothing_about_another_cluster_or_a_resumed_job(ran):
     text = "job: {launcher: exec, restarts: 3}\n"
     assert ran(text, "-c", "other").restarts == 0
     assert ran(text, "-c", "demo").restarts == 3
-    assert ran(text, "-f", "other.yaml", file="other.yaml").restarts == 3
+    assert ran(text, "--file", "other.yaml", file="other.yaml").restarts == 3
 
 
 def test_a_resumed_job_keeps_its_own(ran):

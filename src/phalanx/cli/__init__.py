@@ -237,9 +237,9 @@ def _where_it_belongs(error: click.ClickException, context: click.Context) -> st
     if extra == error.message or " " in extra:
         return ""
     options = {option for parameter in context.command.params for option in parameter.opts}
-    if by := next((option for option in ("-c", "--name") if option in options), ""):
-        return f"`{context.command_path} {by} {extra}` names a cluster. "
-    return "The cluster's name is in its file, which `-f` names. " if "-f" in options else ""
+    if "-c" in options:
+        return f"`{context.command_path} -c {extra}` names a cluster. "
+    return "The cluster's name is in its file, which `--file` names. " if "--file" in options else ""
 
 
 def _of_another_tool(option: str, context: click.Context) -> str:

@@ -11,7 +11,7 @@ import click
 from phalanx import connection
 from phalanx.aws import domains
 from phalanx.cli.console import confirm, note, require_terminal, say
-from phalanx.cli.options import debug_option
+from phalanx.cli.options import debug_option, yes_option
 from phalanx.cli.progress import Watch
 from phalanx.cluster.adopt import adopt
 from phalanx.counts import counted
@@ -38,8 +38,8 @@ def _directory(_: click.Context, __: click.Parameter, value: str) -> str:
 @click.command("adopt")
 @click.argument("name", required=False)
 @click.option("--emr", metavar="ID", help="Adopt this EMR cluster (j-…), which phalanx did not make, as NAME.")
-@click.option("--cloud", type=click.Choice(sorted(CLOUDS)), help="Its cloud; default: aws, or emr with --emr.")
-@click.option("--region", default="us-east-1", show_default=True, help="Its region.")
+@click.option("--cloud", type=click.Choice(sorted(CLOUDS)), help="The cloud. Without it: aws, or emr with --emr.")
+@click.option("--region", default="us-east-1", show_default=True, help="The region.")
 @click.option(
     "-i",
     "--identity",
@@ -55,7 +55,7 @@ def _directory(_: click.Context, __: click.Parameter, value: str) -> str:
     help="With --emr: the shared directory.",
 )
 @click.option("--min", "least", type=click.IntRange(1), help="With --emr: the fewest nodes; default: all.")
-@click.option("-y", "--yes", is_flag=True, help="With --emr: don't ask for confirmation.")
+@yes_option
 @debug_option
 def command(
     name: str | None,

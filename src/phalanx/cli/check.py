@@ -41,7 +41,7 @@ def command() -> None:
     type=click.Choice(["exec", "mpi"]),
     default="exec",
     show_default=True,
-    help="exec sums with PyTorch, by NCCL or gloo; mpi with mpi4py.",
+    help="What starts the processes. exec sums with PyTorch, by NCCL or gloo; mpi with mpi4py.",
 )
 @environment_options
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Draw it as SVG, too.")

@@ -38,16 +38,16 @@ def _names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     return [name for name in catalog() if name.startswith(incomplete)]
 
 
-@command.command("list")
+@command.command("catalog")
 @json_option
 @debug_option
-def list_(as_json: bool) -> None:
+def catalog_(as_json: bool) -> None:
     """List the data sets that `phalanx data fetch` knows.
 
     \b
     Examples:
-      phalanx data list
-      phalanx data list --json
+      phalanx data catalog
+      phalanx data catalog --json
     """
     if as_json:
         print_json(catalog())

@@ -13,7 +13,7 @@ from phalanx import connection
 from phalanx.aws.s3_transfer import Store
 from phalanx.cli.carrying import Meter
 from phalanx.cli.console import confirm, note, print_json, print_table, require_terminal, say
-from phalanx.cli.options import DEFAULT_FILE, cluster_option, debug_option, json_option, load_cluster
+from phalanx.cli.options import DEFAULT_FILE, cluster_option, debug_option, json_option, load_cluster, yes_option
 from phalanx.counts import counted
 from phalanx.jobs.transfer import Moved
 from phalanx.objects.download import size_text
@@ -91,7 +91,7 @@ def ls(name: str | None, file: Path | None, as_json: bool, url: str) -> None:
 
 @click.command("rm")
 @cluster_option
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@yes_option
 @debug_option
 @click.argument("url", metavar="s3://BUCKET/KEY")
 def rm(name: str | None, file: Path | None, yes: bool, url: str) -> None:

@@ -30,7 +30,8 @@ _SHARD_MIB = 256
     "kind",
     type=click.Choice(("webdataset", "recordio")),
     default="webdataset",
-    help="The default is webdataset.",
+    show_default=True,
+    help="The shards' format.",
 )
 @click.option("--shards", type=click.IntRange(1, 99_999), metavar="N", help="Pack N shards.")
 @click.option(

@@ -15,7 +15,7 @@ from phalanx.cli.options import (
     cluster_name,
     cluster_option,
     debug_option,
-    json_option_of,
+    json_option,
     load_cluster,
     verbose_option,
 )
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 @click.command("down")
 @cluster_option
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation, and keep the data unless --keep says no.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation. Data are kept unless --keep says no.")
 @click.option(
     "--keep",
     type=click.Choice(("yes", "no", "ask")),
     help="Whether to keep the shared directory; default: as phalanx.yaml specifies.",
 )
 @verbose_option
-@json_option_of("Print the final state as JSON.")
+@json_option
 @debug_option
 def command(name: str | None, file: Path | None, yes: bool, keep: str | None, verbose: bool, as_json: bool) -> int:
     """Delete the cluster, wait, and prove that nothing is left.

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from phalanx.cli.console import note, print_json, say
-from phalanx.cli.options import debug_option, json_option_of
+from phalanx.cli.options import debug_option, json_option
 from phalanx.errors import SpecError
 from phalanx.template.emr.scripts import texts
 
@@ -19,9 +19,10 @@ from phalanx.template.emr.scripts import texts
     type=click.Path(path_type=Path, file_okay=False),
     default=".",
     show_default=True,
-    help="Write them to this directory.",
+    metavar="PATH",
+    help="Write to this path. It becomes a directory.",
 )
-@json_option_of("Print the paths as JSON.")
+@json_option
 @debug_option
 def command(output: Path, as_json: bool) -> None:
     """Write two scripts for an EMR cluster of your own: emr_efs_bootstrap.sh and metadata_setup.sh.

@@ -30,7 +30,7 @@ _OPTIONS = (
         "--recipe",
         metavar="NAME",
         shell_complete=complete_recipes,
-        help="Run in this environment, created at first use; `phalanx recipes` lists them.",
+        help="Run in this environment. It is created at first use; `phalanx recipes` lists them.",
     ),
     click.option(
         "--requirements",

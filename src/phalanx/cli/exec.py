@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 @click.command("exec", cls=NodeThenCommand, context_settings={"allow_interspersed_args": False})
 @cluster_option
-@click.option("--node", "nodes", multiple=True, help="Only this node. Repeatable.", shell_complete=complete.nodes)
+@click.option(
+    "--node",
+    "nodes",
+    multiple=True,
+    help="This node. Repeatable; without it, all nodes.",
+    shell_complete=complete.nodes,
+)
 @click.option("--sudo", is_flag=True, help="Run as root, through the image's default user.")
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0.1), default=3600.0, help="In seconds; default: an hour."

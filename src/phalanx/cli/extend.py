@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx.cli.console import confirm, duration, moment, note, print_json, require_terminal, say
-from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster, yes_option
 from phalanx.cluster import forgotten
 from phalanx.cluster.diagnosis import require_stack
 from phalanx.cluster.spending import budget_pays_until
@@ -38,7 +38,7 @@ def _seconds(_: click.Context, __: click.Parameter, value: str) -> int:
 @click.command("extend")
 @click.argument("by", metavar="[TIME]", default="2h", callback=_seconds)
 @cluster_option
-@click.option("--yes", is_flag=True, help="Give a cluster without a lease one, without asking.")
+@yes_option
 @json_option
 @debug_option
 def command(by: int, name: str | None, file: Path | None, yes: bool, as_json: bool) -> None:

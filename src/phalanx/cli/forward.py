@@ -27,7 +27,7 @@ def _ports(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]
 
 @click.command("forward")
 @cluster_option
-@click.option("--node", default="head", show_default=True, help="The node of the port.", shell_complete=complete.nodes)
+@click.option("--node", default="head", show_default=True, help="This node.", shell_complete=complete.nodes)
 @debug_option
 @click.argument("ports", metavar="PORT[:PORT]", callback=_ports)
 def command(name: str | None, file: Path | None, node: str, ports: tuple[int, int]) -> int:

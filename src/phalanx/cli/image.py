@@ -12,7 +12,7 @@ from phalanx.cli import image_making
 from phalanx.cli.console import confirm, print_json, print_table, require_terminal, say
 from phalanx.cli.environment import complete_recipes
 from phalanx.cli.image_making import GPU_TYPE, TYPE, record, state
-from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster, verbose_option
+from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster, verbose_option, yes_option
 from phalanx.images import cleaning, making, shelf
 from phalanx.images.base import base
 from phalanx.jobs import environments
@@ -26,8 +26,10 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def _place_options(decorated: Decorated) -> Decorated:
-    region = click.option("--region", default="us-east-1", show_default=True, help="AWS's region.")
-    cloud = click.option("--cloud", type=click.Choice(list(CLOUDS)), default="local", show_default=True)
+    region = click.option("--region", default="us-east-1", show_default=True, help="The region.")
+    cloud = click.option(
+        "--cloud", type=click.Choice(list(CLOUDS)), default="local", show_default=True, help="The cloud."
+    )
     return cloud(region(decorated))
 
 
@@ -41,14 +43,14 @@ def command() -> None:
     \b
     Examples:
       phalanx image build torch --cloud aws --region eu-west-1
-      phalanx image list
+      phalanx image ls
       phalanx image show torch
     """
 
 
 @command.command("clean")
 @cluster_option
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@yes_option
 @debug_option
 def clean(name: str | None, file: Path | None, yes: bool) -> None:
     """Remove all that binds a cluster's node to its stack, its users and its instance, before you make an image of it.
@@ -77,13 +79,13 @@ def clean(name: str | None, file: Path | None, yes: bool) -> None:
 @command.command("build")
 @click.argument("recipe", shell_complete=complete_recipes)
 @_place_options
-@click.option("--base", "alias", metavar="IMAGE", help="The image to build on.  [default: as the recipe says]")
+@click.option("--base", "alias", metavar="IMAGE", help="What the image is built on. Without it: as the recipe says.")
 @click.option(
     "--type",
     "instance_type",
     help=f"The machines' type.  [default: {TYPE}, or {GPU_TYPE} for GPUs]",
 )
-@click.option("--again", is_flag=True, help="Make a new version, although there is one of the same recipe and base.")
+@click.option("--again", is_flag=True, help="Make another one, although there is one of the same recipe and base.")
 @verbose_option
 @json_option
 @debug_option
@@ -129,7 +131,7 @@ def _order(name: str, cloud: str, alias: str | None, instance_type: str | None) 
     return image_making.order_of(chosen, below, instance_type)
 
 
-@command.command("list")
+@command.command("ls")
 @_place_options
 @json_option
 @debug_option
@@ -138,8 +140,8 @@ def list_images(cloud: str, region: str, as_json: bool) -> None:
 
     \b
     Examples:
-      phalanx image list --cloud aws
-      phalanx image list --json | jq -r '.[].image_id'
+      phalanx image ls --cloud aws
+      phalanx image ls --json | jq -r '.[].image_id'
     """
     there = shelf.shelved(image_making.connect(cloud, region))
     if as_json:
@@ -179,7 +181,7 @@ def show(name: str, cloud: str, region: str, as_json: bool) -> None:
 @command.command("rm")
 @click.argument("name")
 @_place_options
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+@yes_option
 @verbose_option
 @debug_option
 def remove(name: str, cloud: str, region: str, yes: bool, verbose: bool) -> int:

@@ -39,7 +39,7 @@ def image() -> None:
     Examples:
       phalanx local image build ubuntu-24.04
       phalanx local image build chainermn
-      phalanx local image list
+      phalanx local image ls
     """
 
 
@@ -47,11 +47,11 @@ def image() -> None:
 @click.argument("name", shell_complete=_complete_buildable)
 @click.option(
     "--base",
-    metavar="SYSTEM",
+    metavar="IMAGE",
     shell_complete=_complete_systems,
-    help="The system below a recipe.  [default: one that is built and suits the recipe, or else the recipe's own]",
+    help="What the image is built on. Without it: a system that is built and suits, or else the recipe's own.",
 )
-@click.option("--again", is_flag=True, help="Make a recipe's image, although there is one of the same recipe and base.")
+@click.option("--again", is_flag=True, help="Make another one, although there is one of the same recipe and base.")
 @verbose_option
 @json_option
 @debug_option
@@ -97,7 +97,7 @@ def _build_recipe(name: str, base: str | None, again: bool, verbose: bool, as_js
     return image_making.make(connected, order, again=again, verbose=verbose, as_json=as_json, command=command)
 
 
-@image.command("list")
+@image.command("ls")
 @json_option
 @debug_option
 def list_images(as_json: bool) -> None:
@@ -105,8 +105,8 @@ def list_images(as_json: bool) -> None:
 
     \b
     Examples:
-      phalanx local image list
-      phalanx local image list --json | jq -r '.[].use'
+      phalanx local image ls
+      phalanx local image ls --json | jq -r '.[].use'
     """
     there = images.built()
     if as_json:

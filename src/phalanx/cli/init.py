@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from phalanx.cli.console import say
-from phalanx.cli.options import DEFAULT_FILE, debug_option
+from phalanx.cli.options import debug_option, file_option
 from phalanx.errors import SpecError
 from phalanx.spec.cloud_names import CLOUDS
 from phalanx.spec.spec import KEYS
@@ -17,14 +17,10 @@ from phalanx.spec.spec_init import init_text
 
 
 @click.command("init")
-@click.option(
-    "--cloud", type=click.Choice(sorted(CLOUDS)), default="local", show_default=True, help="Where the cluster runs."
-)
-@click.option("--name", help="The cluster's name; default: this directory's name.")
-@click.option(
-    "-f", "--file", type=click.Path(path_type=Path), default=DEFAULT_FILE, show_default=True, help="The file to write."
-)
-@click.option("--force", is_flag=True, help="Overwrite the file if it exists.")
+@click.option("--cloud", type=click.Choice(sorted(CLOUDS)), default="local", show_default=True, help="The cloud.")
+@click.option("-c", "--cluster", "name", metavar="NAME", help="The cluster's name. Without it: this directory's.")
+@file_option
+@click.option("--force", is_flag=True, help="Do it although something is lost. Here: the file's contents.")
 @debug_option
 def command(cloud: str, name: str | None, file: Path, force: bool) -> None:
     """Write a short commented phalanx.yaml.
@@ -32,7 +28,7 @@ def command(cloud: str, name: str | None, file: Path, force: bool) -> None:
     \b
     Examples:
       phalanx init
-      phalanx init --cloud aws --name vision
+      phalanx init --cloud aws -c vision
     """
     if file.exists() and not force:
         raise SpecError(f"{file} exists already", "Edit it, or overwrite it with --force.", code="file-exists")
@@ -49,7 +45,7 @@ def _checked(name: str) -> str:
         return KEYS["name"].accept(name, {})
     except WrongError as wrong:
         raise SpecError(
-            f"--name: {wrong.what}", f"{wrong.hint[:1].upper()}{wrong.hint[1:]}.", code=wrong.code
+            f"--cluster: {wrong.what}", f"{wrong.hint[:1].upper()}{wrong.hint[1:]}.", code=wrong.code
         ) from None
 
 

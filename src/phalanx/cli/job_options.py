@@ -47,6 +47,10 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+# What a value names, where its type does not say it; relative to the shared directory, or a job.
+_METAVARS = {"links": "NAME=SHARED_PATH", "checkpoint": "SHARED_PATH", "resume": "JOB"}
+
+
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add a flag for each field of JobSpec that has one; `chosen_fields` reads them."""
     for field in reversed(_flags()):
@@ -65,7 +69,9 @@ def _flags() -> list[Field[Any]]:
 
 def _option(field: Field[Any]) -> Callable[..., Any]:
     is_time = field.name.endswith("_s")
-    kind = {"type": Duration(), "metavar": "TIME"} if is_time else _KINDS[str(field.type)]
+    kind = {"type": Duration(), "metavar": "TIME"} if is_time else dict(_KINDS[str(field.type)])
+    if field.name in _METAVARS:
+        kind["metavar"] = _METAVARS[field.name]
     default: dict[str, Any] = {} if kind.get("multiple") else {"default": field.default}
     return click.option(field.metadata["flag"], _parameter(field), help=field.metadata["help"], **{**kind, **default})
 

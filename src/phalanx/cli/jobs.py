@@ -12,7 +12,7 @@ import click
 
 from phalanx.cli.console import confirm, duration, note, print_json, print_table, require_terminal
 from phalanx.cli.job_options import Duration, pairs
-from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster, yes_option
 from phalanx.errors import ClusterError, JobError
 from phalanx.jobs.ended_jobs import ended_jobs, space
 from phalanx.jobs.job import list_jobs
@@ -26,12 +26,17 @@ if TYPE_CHECKING:
 @click.command("jobs")
 @cluster_option
 @click.option(
-    "--tag", "tags", multiple=True, metavar="NAME=value", callback=pairs, help="Only jobs with this tag. Repeatable."
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="NAME=value",
+    callback=pairs,
+    help="A label of the job. Repeatable; only jobs with all of them.",
 )
 @click.option(
     "--prune", "age_s", type=Duration(), metavar="TIME", help="Remove the jobs that ended so long ago, such as 30d."
 )
-@click.option("--yes", is_flag=True, help="With --prune: remove them without asking.")
+@yes_option
 @json_option
 @debug_option
 def command(

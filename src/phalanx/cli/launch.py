@@ -12,7 +12,7 @@ import click
 from phalanx.cli import input
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.job_options import pairs
-from phalanx.cli.options import complete_clusters, debug_option, json_option_of, load_cluster, via_option
+from phalanx.cli.options import Theirs, cluster_option_of, debug_option, json_option, load_cluster, via_option
 from phalanx.cli.starting import print_processes, start
 from phalanx.errors import SpecError
 from phalanx.jobs import hosts_file
@@ -55,32 +55,37 @@ def _here(name: str) -> str:
 
 
 @click.command("launch", context_settings={"allow_interspersed_args": False})
+@cluster_option_of("-c")
 @click.option(
-    "-c",
-    "name",
-    metavar="NAME",
-    shell_complete=complete_clusters,
-    help="The cluster; default: the one of phalanx.yaml.",
-)
-@click.option("--file", type=click.Path(path_type=Path), help="Take the cluster's name from this file.")
-@click.option(
-    "-n", "--num-workers", "workers", type=click.IntRange(1), required=True, help="The total number of workers."
+    "-n",
+    "--num-workers",
+    "workers",
+    cls=Theirs,
+    type=click.IntRange(1),
+    required=True,
+    help="The total number of workers.",
 )
 @click.option(
     "-s",
     "--num-servers",
     "servers",
+    cls=Theirs,
     type=click.IntRange(1),
     help="The total number of servers; default: as many as workers.",
 )
 @click.option(
-    "-N", "per_node", type=click.IntRange(1), help="The maximum number of workers on each host; default: its slots."
+    "-N",
+    "per_node",
+    cls=Theirs,
+    type=click.IntRange(1),
+    help="The maximum number of workers on each host; default: its slots.",
 )
 @click.option(
     "-H",
     "--hostfile",
     "--host-file",
     "hostfile",
+    cls=Theirs,
     type=click.Path(path_type=Path),
     help="A file with names or addresses of nodes, one per line; default: all nodes.",
 )
@@ -88,6 +93,7 @@ def _here(name: str) -> str:
     "--sync-dst-dir",
     "--sync-dir",
     "sync_dir",
+    cls=Theirs,
     metavar="DIR",
     default="",
     help="Copy the code to DIR of each node first.",
@@ -96,6 +102,7 @@ def _here(name: str) -> str:
     "--launcher",
     "--cluster",
     "kind",
+    cls=Theirs,
     type=click.Choice(("ssh", "mpi", "local", *SCHEDULERS)),
     default="ssh",
     show_default=True,
@@ -104,6 +111,7 @@ def _here(name: str) -> str:
 @via_option
 @click.option(
     "--env",
+    cls=Theirs,
     multiple=True,
     metavar="NAME[:VALUE]",
     callback=_names,
@@ -113,25 +121,40 @@ def _here(name: str) -> str:
     "--link",
     "links",
     multiple=True,
-    metavar="NAME=PATH",
+    metavar="NAME=SHARED_PATH",
     callback=pairs,
     help="A link in the job's copy of the code, such as data=datasets/mnist. Repeatable.",
 )
-@click.option("--env-server", multiple=True, metavar="NAME:VALUE", callback=_pairs, help="Set a variable for servers.")
-@click.option("--env-worker", multiple=True, metavar="NAME:VALUE", callback=_pairs, help="Set a variable for workers.")
-@click.option("--p3", is_flag=True, help="MXNet's priority-based propagation of parameters.")
+@click.option(
+    "--env-server",
+    cls=Theirs,
+    multiple=True,
+    metavar="NAME:VALUE",
+    callback=_pairs,
+    help="Set a variable for servers.",
+)
+@click.option(
+    "--env-worker",
+    cls=Theirs,
+    multiple=True,
+    metavar="NAME:VALUE",
+    callback=_pairs,
+    help="Set a variable for workers.",
+)
+@click.option("--p3", cls=Theirs, is_flag=True, help="MXNet's priority-based propagation of parameters.")
 @environment_options
-@click.option("--name", "--jobname", "job_name", help="A name for the job, by which other commands find it.")
+@click.option("--name", "--jobname", "job_name", metavar="TEXT", help="A name for the job, to find it by.")
 @click.option("--detach", is_flag=True, help="Start the job and return; `logs -f` follows it later.")
 @click.option("--dry-run", is_flag=True, help="Print the processes that would be started; start nothing.")
-@json_option_of("With --dry-run: print JSON.")
+@json_option
 @debug_option
 @click.argument("argv", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, detach: bool, **chosen: Any) -> int:
     """Run COMMAND as a parameter server's scheduler, servers and workers, as MXNet's launch.py does.
 
-    It accepts launch.py's options; MXNet need not be installed on this machine. This directory is sent once. Workers
-    go to the hosts in turn, and so do servers. Exported variables stay here, except those of --env.
+    It accepts the options of launch.py and of dmlc-submit with their meaning there, so --cluster is the launcher, and
+    -c names the cluster. MXNet need not be installed on this machine. This directory is sent once. Workers go to the
+    hosts in turn, and so do servers. Exported variables stay here, except those of --env.
 
     \b
     Examples:

@@ -65,7 +65,7 @@ def status(as_json: bool) -> None:
 
 
 @command.command("env")
-@click.option("--region", default="us-east-1", show_default=True, help="The region for the clients.")
+@click.option("--region", default="us-east-1", show_default=True, help="The region.")
 @debug_option
 def env(region: str) -> None:
     """Print shell commands that point boto3 and the AWS CLI at the local cloud, with its administrator's keys.
@@ -137,7 +137,7 @@ def account(profile: str | None, as_json: bool) -> None:
 
 
 @command.command("stop")
-@click.option("--force", is_flag=True, help="Stop it even if it runs clusters, which end with it.")
+@click.option("--force", is_flag=True, help="Do it although something is lost. Here: clusters that run in it.")
 @debug_option
 def stop(force: bool) -> None:
     """Stop the local cloud and wait until no process of it is left."""

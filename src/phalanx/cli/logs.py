@@ -10,7 +10,7 @@ import click
 
 from phalanx.cli import complete, kept_output
 from phalanx.cli.following import follow
-from phalanx.cli.options import cluster_name, cluster_option_long, debug_option, load_cluster
+from phalanx.cli.options import cluster_name, cluster_option, debug_option, load_cluster
 from phalanx.errors import ClusterError, ClusterGone, JobError
 from phalanx.jobs.job import open_job
 from phalanx.node.validate import Invalid, parse
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command("logs")
-@cluster_option_long
+@cluster_option
 @click.option("-f", "--follow", "wait", is_flag=True, help="Continue until the job ends.")
 @click.option("--rank", metavar="N", help="Only this process: a rank, or a name such as mpiexec or 'server 0'.")
 @click.option("--attempt", metavar="K", type=click.IntRange(0), help="For a restarted job: the output of restart K.")

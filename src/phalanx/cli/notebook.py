@@ -17,13 +17,18 @@ from phalanx.jobs.tunnel import notebook
 
 @click.command("notebook")
 @cluster_option
-@click.option("--directory", default="", help="A directory of the shared directory; default: its top.")
+@click.option(
+    "--root",
+    metavar="SHARED_PATH",
+    default="",
+    help="The directory that it shows. Without it: the whole shared directory.",
+)
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=8888, show_default=True, help="The port on this machine."
 )
 @debug_option
 @click.argument("job", required=False, shell_complete=complete.jobs)
-def command(name: str | None, file: Path | None, directory: str, port: int, job: str | None) -> int:
+def command(name: str | None, file: Path | None, root: str, port: int, job: str | None) -> int:
     """Run JupyterLab on the head, in the shared directory, for this machine only, until Ctrl-C.
 
     It runs in the environment of JOB (default: the newest) if that contains Jupyter, and otherwise in the image's. It
@@ -33,10 +38,10 @@ def command(name: str | None, file: Path | None, directory: str, port: int, job:
     Examples:
       phalanx notebook
       phalanx notebook 261121-0755
-      phalanx notebook --directory experiments --port 8889
+      phalanx notebook --root experiments --port 8889
     """
     cluster = load_cluster(name, file)
     token = secrets.token_urlsafe(24)
     as_root = not cluster.accounts_separated
-    program = notebook(shared_path(cluster, directory), token, host_of(cluster.name), as_root)
+    program = notebook(shared_path(cluster, root), token, host_of(cluster.name), as_root)
     return serve(cluster, program, port, f"/?token={token}", job_or_newest(cluster, job))

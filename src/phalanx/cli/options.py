@@ -28,7 +28,6 @@ debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, callback=_debug, help="Show tracebacks of unexpected errors."
 )
 file_option = click.option(
-    "-f",
     "--file",
     "file",
     type=click.Path(path_type=Path),
@@ -55,6 +54,11 @@ via_option = click.option(
     help="Pass this to the batch system unchanged: a queue, a time limit. Repeatable.",
 )
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show each resource and node, on a terminal too.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
+
+
+class Theirs(click.Option):
+    """An option of another tool's command line, which a command of ours takes with the meaning that it has there."""
 
 
 def _json(context: click.Context, _: click.Parameter, value: bool) -> bool:
@@ -63,22 +67,9 @@ def _json(context: click.Context, _: click.Parameter, value: bool) -> bool:
     return value
 
 
-def json_option_of(what: str) -> Callable[[Decorated], Decorated]:
-    """Return the option --json, as the parameter `as_json`. `what` it prints goes into the help."""
-    return click.option("--json", "as_json", is_flag=True, is_eager=True, callback=_json, help=what)
-
-
-json_option = json_option_of("Print JSON instead of a table.")
-
-
-def cluster_option(function: Decorated) -> Decorated:
-    """Add -c NAME and -f FILE as the parameters `name` and `file`, None by default."""
-    return _cluster_options(function, ("-f", "--file"))
-
-
-def cluster_option_long(function: Decorated) -> Decorated:
-    """Add the same options without -f, for commands in which -f means something else."""
-    return _cluster_options(function, ("--file",))
+json_option = click.option(
+    "--json", "as_json", is_flag=True, is_eager=True, callback=_json, help="Print JSON instead of text."
+)
 
 
 def complete_clusters(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -86,13 +77,26 @@ def complete_clusters(_: click.Context, __: click.Parameter, incomplete: str) ->
     return [name for name in known() if name.startswith(incomplete)]
 
 
-def _cluster_options(function: Decorated, file_flags: tuple[str, ...]) -> Decorated:
-    text = "The cluster; default: the one of phalanx.yaml."
-    named = click.option("-c", "--cluster", "name", metavar="NAME", help=text, shell_complete=complete_clusters)(
-        function
-    )
-    path = click.Path(path_type=Path)
-    return click.option(*file_flags, "file", type=path, help="Take the cluster's name from this file.")(named)
+def cluster_option(function: Decorated) -> Decorated:
+    """Add -c NAME and --file FILE as the parameters `name` and `file`, None by default."""
+    return cluster_option_of("-c", "--cluster")(function)
+
+
+def cluster_option_of(*flags: str) -> Callable[[Decorated], Decorated]:
+    """Return the same options, with these flags for the name."""
+
+    def added(function: Decorated) -> Decorated:
+        named = click.option(
+            *flags,
+            "name",
+            metavar="NAME",
+            help="The cluster's name. Without it: that of phalanx.yaml.",
+            shell_complete=complete_clusters,
+        )(function)
+        path = click.Path(path_type=Path)
+        return click.option("--file", "file", type=path, help="The cluster's file. It has the cluster's name.")(named)
+
+    return added
 
 
 def cluster_name(name: str | None, file: Path | None) -> str | None:

@@ -46,7 +46,7 @@ def command(file: Path, as_json: bool, offline: bool, shows_egress: bool) -> Non
     \b
     Examples:
       phalanx plan
-      phalanx plan -f big.yaml --json
+      phalanx plan --file big.yaml --json
       phalanx plan --offline            # asks nothing, as happens without credentials or a connection
       phalanx plan --egress             # for a network that lets nothing else out
     """

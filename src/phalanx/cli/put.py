@@ -23,16 +23,16 @@ _S3 = "s3://"
 @click.command("put")
 @cluster_option
 @debug_option
-@click.argument("arguments", metavar="PATH... [DESTINATION]", nargs=-1, required=True, type=click.Path())
+@click.argument("arguments", metavar="PATH... [SHARED_PATH]", nargs=-1, required=True, type=click.Path())
 def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> int:
     """Upload files and directories to the cluster's shared directory, which all nodes and jobs can read.
 
-    DESTINATION is a path in the shared directory, relative to it or absolute; by default its top. If it is a directory
-    or ends with a slash, the files are placed in it, as with cp. Several PATHs are always placed in a directory, which
-    is created if needed. Each file appears only when it is complete. The exit code is 1 if something could not be read.
+    SHARED_PATH is relative to the shared directory, or absolute; by default its top. If it is a directory or ends with
+    a slash, the files are placed in it, as with cp. Several PATHs are always placed in a directory, which is created if
+    needed. Each file appears only when it is complete. The exit code is 1 if something could not be read.
 
     From S3, a job copies an object, or all below a prefix, with the rights of the role of jobs: `data` in phalanx.yaml
-    must name it, or a prefix above it. DESTINATION is then the directory for the files, and what is there already is
+    must name it, or a prefix above it. SHARED_PATH is then the directory for the files, and what is there already is
     not copied again.
 
     \b
@@ -61,7 +61,7 @@ def _from_s3(cluster: Cluster, arguments: tuple[str, ...]) -> int:
         raise click.UsageError(f"`phalanx data put {shlex.join(arguments)}` copies to S3")
     if len(arguments) != 2:
         raise click.UsageError(
-            f"from S3, give one URL and a directory: phalanx put {shlex.join(arguments[:1])} DESTINATION"
+            f"from S3, give one URL and a directory: phalanx put {shlex.join(arguments[:1])} SHARED_PATH"
         )
     url, destination = arguments
     endpoint = cluster.aws().s3_endpoint()

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 @click.command("recipes")
 @cluster_option
 @json_option
-@click.option("--prune", is_flag=True, help="Remove every environment of the cluster that no job is using.")
+@click.option("--remove-unused", is_flag=True, help="Remove every environment of the cluster that no job is using.")
 @click.option(
     "--make", metavar="NAME", shell_complete=complete_recipes, help="Create this environment on all nodes now."
 )
 @debug_option
-def command(name: str | None, file: Path | None, as_json: bool, prune: bool, make: str | None) -> int:
+def command(name: str | None, file: Path | None, as_json: bool, remove_unused: bool, make: str | None) -> int:
     """List the environments that `phalanx run --recipe NAME` creates, and those that this cluster has.
 
     An environment is created at its first use, in the shared directory, and used again by every later job.
@@ -38,19 +38,19 @@ def command(name: str | None, file: Path | None, as_json: bool, prune: bool, mak
     Examples:
       phalanx recipes
       phalanx recipes --make torch
-      phalanx recipes --prune
+      phalanx recipes --remove-unused
       phalanx recipes --json | jq -r '.recipes[] | select(.launcher == "mpi") | .name'
     """
     if make is not None:
         return _make(make, name, file)
     recipes = [recipe(known) for known in recipe_names()]
-    made = _made(name, file, prune)
+    made = _made(name, file, remove_unused)
     removed = [one for one in made if one.removed]
     left = [one for one in made if not one.removed]
     if as_json:
         print_json({"recipes": [_record(one, left) for one in recipes], "environments": [vars(one) for one in made]})
         return 0
-    if prune:
+    if remove_unused:
         note(f"removed {len(removed)} ({_size(sum(one.bytes for one in removed))}); {len(left)} in use")
         return 0
     columns = ("RECIPE", "LAUNCHER", "PYTHON", "ON CLUSTER", "SUMMARY")
@@ -74,16 +74,16 @@ def _make(wanted: str, name: str | None, file: Path | None) -> int:
         return start(cluster, spec, detach=False)
 
 
-def _made(name: str | None, file: Path | None, prune: bool) -> list[MadeEnvironment]:
+def _made(name: str | None, file: Path | None, remove_unused: bool) -> list[MadeEnvironment]:
     """Return the environments of the chosen cluster; none if there is no cluster, unless it was named."""
     try:
         cluster = load_cluster(name, file)
         cluster.require_ready()
     except (ClusterError, NewerFormat):
-        if name or file or prune:
+        if name or file or remove_unused:
             raise
         return []
-    return made_environments(cluster, prune)
+    return made_environments(cluster, remove_unused)
 
 
 def _of(one: Recipe, made: list[MadeEnvironment]) -> MadeEnvironment | None:

@@ -14,11 +14,11 @@ from phalanx.cli import input
 from phalanx.cli.console import note
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.job_options import chosen_fields, job_options
-from phalanx.cli.options import DEFAULT_FILE, cluster_option, debug_option, json_option_of, load_cluster, via_option
+from phalanx.cli.options import DEFAULT_FILE, cluster_option, debug_option, json_option, load_cluster, via_option
 from phalanx.cli.starting import print_processes, start
 from phalanx.jobs.job import JobSpec
 from phalanx.jobs.launcher_choice import DEFAULT, choose
-from phalanx.launchers import LAUNCHERS
+from phalanx.launchers import LAUNCHERS, load
 from phalanx.launchers.options import OPTIONS
 from phalanx.schedulers import SCHEDULERS
 from phalanx.spec.spec_job import as_fields
@@ -27,17 +27,51 @@ from phalanx.spec.spec_load import load_value
 # Programs that start the ranks of MPI, and their options with counts as `phalanx run` spells them.
 _STARTERS = frozenset(("mpiexec", "mpirun", "orterun", "prterun", "mpiexec.hydra"))
 _COUNTS = {"-n": "-n", "-np": "-n", "--np": "-n", "-N": "-N", "-ppn": "-N"}
+_ELASTIC = {"torchrun": ("nodes",)}
 
 
-class _Run(click.Command):
-    """A command that refuses `-np 4`, which click takes for `-n p` and an argument."""
+# The options of --help, by group. Those of a launcher follow only with that launcher.
+GROUPS = {
+    "What": ("--directory", "--stdin", "--link", "--checkpoint", "--resume", "--name", "--tag"),
+    "Where": ("--cluster", "--file", "-n", "-N", "--via", "--via-option"),
+    "Environment": ("--env", "--secret", "--recipe", "--requirements", "--no-requirements", "--build-env"),
+    "Limits": ("--restarts", "--grace", "--wait", "--wait-limit"),
+    "Engine": ("--launcher",),
+    "This command": ("--detach", "--dry-run", "--json", "--debug", "--help"),
+}
+EVERY = "every"
+"""In place of a launcher's name, for a page with the options of all."""
+
+
+class Run(click.Command):
+    """A command with options in groups, which refuses `-np 4`: click takes it for `-n p` and an argument."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = args[: args.index("--")] if "--" in args else args
         for option in ("-np", "-ppn"):
             if option in own:
                 raise click.NoSuchOption(option, ctx=ctx)
+        # --help is shown before other options are parsed.
+        words = " ".join(own).replace("=", " ").split(" ")
+        ctx.meta[EVERY] = words[words.index("--launcher") + 1 :][:1] if "--launcher" in words else []
         return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by group, and those of the launcher that the command line names."""
+        shown = {param.opts[-1]: param.get_help_record(ctx) for param in self.get_params(ctx)}
+        launchers = ctx.meta.get(EVERY, [])
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(filter(None, map(shown.get, names)))
+        for launcher in LAUNCHERS if launchers == [EVERY] else (one for one in LAUNCHERS if one in launchers):
+            if names := of_launcher(launcher):
+                with formatter.section(f"With --launcher {launcher}"):
+                    formatter.write_dl(filter(None, map(shown.get, names)))
+
+
+def of_launcher(launcher: str) -> list[str]:
+    """Return the options that only this launcher takes."""
+    return [f"--{name}" for name in (*load(launcher).OPTIONS, *_ELASTIC.get(launcher, ()))]
 
 
 def _nodes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
@@ -126,12 +160,12 @@ def _launcher_options(command: Any) -> Any:
     return command
 
 
-@click.command("run", cls=_Run, context_settings={"allow_interspersed_args": False})
+@click.command("run", cls=Run, context_settings={"allow_interspersed_args": False})
 @cluster_option
 @click.option(
     "--launcher",
     type=click.Choice(list(LAUNCHERS)),
-    help="What starts the processes; default: what the script's imports need, otherwise mpi.",
+    help="What starts the processes. Without it: what the script's imports need, or else mpi.",
 )
 @job_options
 @_launcher_options
@@ -140,7 +174,7 @@ def _launcher_options(command: Any) -> Any:
     "--nodes",
     metavar="MIN:MAX",
     callback=_nodes,
-    help="Only torchrun: continue with fewer nodes when some die, and grow again.",
+    help="Continue with fewer nodes when some die, and grow again.",
 )
 @click.option("--via", type=click.Choice(list(SCHEDULERS)), help="Request the nodes from the cluster's batch system.")
 @via_option
@@ -155,7 +189,7 @@ def _launcher_options(command: Any) -> Any:
 @click.option("--stdin", "has_stdin", is_flag=True, help="Send this command's input to the job, for rank 0 to read.")
 @click.option("--detach", is_flag=True, help="Start the job and return; `logs -f` follows it later.")
 @click.option("--dry-run", is_flag=True, help="Print the processes that would be started; start nothing.")
-@json_option_of("With --dry-run: print JSON.")
+@json_option
 @debug_option
 @click.argument("argv", metavar="[--] COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
@@ -185,7 +219,8 @@ def command(
       ray         one program on the head of a Ray cluster over all nodes
       spark       one program on the head, as the driver of a Spark cluster over all nodes
 
-    Ctrl-C stops the job. The exit code is the job's own.
+    `phalanx run --launcher NAME --help` shows the options of a launcher, too. Ctrl-C stops the job. The exit code is
+    the job's own.
 
     \b
     Examples:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from phalanx.cli.console import confirm, duration, note, print_json, require_terminal, say
-from phalanx.cli.options import cluster_option, debug_option, json_option_of, load_cluster
+from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster, yes_option
 from phalanx.cli.status import absent, describe
 from phalanx.cluster.scaling import Scaling
 from phalanx.counts import counted
@@ -18,9 +18,9 @@ from phalanx.counts import counted
 @click.command("scale")
 @click.argument("nodes", type=click.IntRange(1, 1000))
 @cluster_option
-@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
-@click.option("--force", is_flag=True, help="Also remove nodes that running jobs use; those jobs end.")
-@json_option_of("Print the final state as JSON.")
+@yes_option
+@click.option("--force", is_flag=True, help="Do it although something is lost. Here: jobs on nodes that go.")
+@json_option
 @debug_option
 def command(nodes: int, name: str | None, file: Path | None, yes: bool, force: bool, as_json: bool) -> int:
     """Grow or shrink the cluster to NODES machines, the head included, and wait until they are members.

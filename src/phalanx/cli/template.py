@@ -17,7 +17,7 @@ from phalanx.template import synthesize, uploads
 
 @click.command("template")
 @file_option
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the document to this file.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this path. It becomes a file.")
 @click.option("--bootstrap-action", is_flag=True, help="Print the object that a cluster of EMR needs in S3 instead.")
 @offline_option
 @debug_option

@@ -15,7 +15,7 @@ from phalanx.jobs.tunnel import tensorboard
 
 @click.command("tensorboard")
 @cluster_option
-@click.option("--logdir", default=".", help="Where the job writes events, relative to its directory; or absolute.")
+@click.option("--logdir", metavar="JOB_PATH", default=".", help="Where the job writes events.")
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=6006, show_default=True, help="The port on this machine."
 )

@@ -14,7 +14,7 @@ import click
 from phalanx import guest_file
 from phalanx.cli.console import note, say
 from phalanx.cli.environment import complete_recipes
-from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.cli.options import Theirs, cluster_option, debug_option, load_cluster
 from phalanx.errors import SpecError
 from phalanx.jobs import environments
 from phalanx.jobs.environment_store import made_environments
@@ -32,25 +32,35 @@ _LARGEST_BYTES = 1 << 20
 @cluster_option
 @click.option(
     "--trainer_script_dir",
+    cls=Theirs,
     required=True,
     metavar="DIR",
     help="Where to write the scripts: here, or below the shared directory.",
 )
-@click.option("--training_script", required=True, metavar="FILE", help="The program's path on the nodes.")
+@click.option("--training_script", cls=Theirs, required=True, metavar="FILE", help="The program's path on the nodes.")
 @click.option(
-    "--log_dir", metavar="DIR", help="The directory for output on the nodes (default: logs beside the scripts)."
+    "--log_dir",
+    cls=Theirs,
+    metavar="DIR",
+    help="The directory for output on the nodes (default: logs beside the scripts).",
 )
-@click.option("--workers_file_path", metavar="FILE", help="A file with hosts, one per line (default: all nodes).")
-@click.option("--worker_count", type=click.IntRange(1), metavar="N", help="Take the first N hosts.")
 @click.option(
-    "--worker_gpu_count", type=click.IntRange(0), metavar="N", help="Workers on each host (default: GPUs, or slots)."
+    "--workers_file_path", cls=Theirs, metavar="FILE", help="A file with hosts, one per line (default: all nodes)."
 )
-@click.option("--python", default="python", show_default=True, help="The Python that runs the program.")
+@click.option("--worker_count", cls=Theirs, type=click.IntRange(1), metavar="N", help="Take the first N hosts.")
+@click.option(
+    "--worker_gpu_count",
+    cls=Theirs,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Workers on each host (default: GPUs, or slots).",
+)
+@click.option("--python", cls=Theirs, default="python", show_default=True, help="The Python that runs the program.")
 @click.option(
     "--recipe",
     metavar="NAME",
     shell_complete=complete_recipes,
-    help="Run in this environment of the cluster, which `phalanx recipes --make NAME` creates.",
+    help="Run in this environment. `phalanx recipes --make NAME` creates it.",
 )
 @debug_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

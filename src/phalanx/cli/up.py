@@ -14,7 +14,7 @@ import click
 from phalanx import connection
 from phalanx.cli.changes import Asking
 from phalanx.cli.console import duration, note, print_json, say
-from phalanx.cli.options import debug_option, file_option, json_option_of, verbose_option
+from phalanx.cli.options import debug_option, file_option, json_option, verbose_option, yes_option
 from phalanx.cli.progress import Watch
 from phalanx.cli.status import absent, describe
 from phalanx.cluster.bring_up import BringUp
@@ -36,8 +36,8 @@ _NOTHING = "interrupted; nothing was requested. `phalanx up` starts again."
 @click.command("up")
 @file_option
 @verbose_option
-@click.option("-y", "--yes", is_flag=True, help="Change a cluster that is there without asking.")
-@json_option_of("Print the final state as JSON.")
+@yes_option
+@json_option
 @debug_option
 def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
     """Create the cluster and wait until every node has answered or is known to be missing.
@@ -49,7 +49,7 @@ def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
     Examples:
       phalanx up
       phalanx up --yes
-      phalanx up -f big.yaml
+      phalanx up --file big.yaml
     """
     started_s = time.monotonic()
     with _before_the_request():

@@ -19,10 +19,10 @@ class Option(NamedTuple):
 
 # A launcher names those that it takes in its own OPTIONS.
 OPTIONS: Dict[str, Option] = {
-    "servers": Option("S", "dmlc: parameter servers (default: one per node that has workers)."),
-    "ps": Option("P", "tensorflow: parameter servers (default: none; with --tf-style flags one per node)."),
-    "tf-style": Option("STYLE", "tensorflow: describe tasks by TF_CONFIG ('config') or TF1's 'flags'."),
-    "deepspeed-flags": Option("FLAGS", "deepspeed: additional flags for deepspeed itself, such as '--no_local_rank'."),
+    "servers": Option("S", "Parameter servers. Without it: one per node that has workers."),
+    "ps": Option("P", "Parameter servers. Without it: none; with --tf-style flags one per node."),
+    "tf-style": Option("STYLE", "Describe tasks by TF_CONFIG ('config') or TF1's 'flags'."),
+    "deepspeed-flags": Option("FLAGS", "Additional flags for deepspeed itself, such as '--no_local_rank'."),
 }
 
 

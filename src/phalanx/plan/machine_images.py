@@ -173,7 +173,7 @@ class ImageChoice:
         if is_of_recipe(self.spec.image) and not self.image:
             raise SpecError(
                 f"image: {self.spec.image} is looked up in the cloud, which was not asked",
-                "Leave --offline out, or write the AMI's id, which `phalanx image list` shows.",
+                "Leave --offline out, or write the AMI's id, which `phalanx image ls` shows.",
                 code="cloud-not-asked",
             )
 

@@ -8,7 +8,7 @@ from phalanx import guest_file
 from phalanx.errors import SpecError
 
 LARGEST_FILE_BYTES = 256 * 1024
-_WRITE = "`phalanx init` writes one; `-f FILE` names another."
+_WRITE = "`phalanx init` writes one; `--file FILE` names another."
 
 
 def text(path: Path) -> str:

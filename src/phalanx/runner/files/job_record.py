@@ -118,7 +118,7 @@ class JobRecord:
     name: Optional[str] = option(optional(None, text), "--name", "A name for the job, to find it by.", default=None)
     env: Mapping[str, str] = option(by_name(text), "--env", "A variable for the job. Repeatable.", default_factory=dict)
     tags: Mapping[str, str] = option(
-        by_name(text), "--tag", "A label for the job, to find it by. Repeatable.", default_factory=dict
+        by_name(text), "--tag", "A label of the job. Repeatable; `jobs --tag` finds it.", default_factory=dict
     )
     links: Mapping[str, str] = option(
         by_name(text),
