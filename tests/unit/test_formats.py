@@ -18,7 +18,7 @@ from phalanx.template import fleet
 
 NEWER = "was made by a newer phalanx (format 2; this one reads 1): pip install -U phalanx\n"
 # The exit codes of NewerFormat, and of what is damaged today.
-REFUSED, CLOUD, CLUSTER = 8, 3, 6
+REFUSED, CLOUD, DAMAGED = 8, 3, 1
 NO_NUMBERS = [None, "1", 1.0, True, [], 0, -1, 10**12]
 
 
@@ -68,7 +68,7 @@ class TestRecord:
     @pytest.mark.parametrize("number", [..., *NO_NUMBERS], ids=repr)
     def test_one_without_a_sound_number_is_damaged(self, phalanx, record, number):
         record.write_text(changed(record.read_text(), number))
-        assert phalanx("status") == CLUSTER
+        assert phalanx("status") == DAMAGED
         assert "cluster.json is damaged: " in phalanx.err
 
 
