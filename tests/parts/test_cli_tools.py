@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,45 @@ def test_the_last_lines_of_the_output(phalanx, cluster, tmp_path):
     assert phalanx("logs", "--tail", "1", "--attempt", "0")[1] == "[0] last\n"
 
 
+WRITES = r"""
+import os, sys, time
+for stream, text in ((1, "one\n"), (2, "Traceback\n"), (1, "\r10%\r20%\n"), (1, "dos\r\n"), (2, "end")):
+    os.write(stream, text.encode())
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def written(cluster, tmp_path) -> Job:
+    """A job that has written to both streams, with a progress bar, a line of Windows, and a line without end."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/writes.py").write_text(WRITES)
+    job = submit(cluster, JobSpec(("python3", "writes.py"), "exec", 1, directory=tmp_path / "code"))
+    job.wait(120)
+    return job
+
+
+def test_logs_are_in_order_on_standard_output_with_the_last_state_of_a_bar(phalanx, written):
+    assert phalanx("logs")[:2] == (0, "[0] one\n[0] Traceback\n[0] 20%\n[0] dos\r\n[0] end\n")
+    assert phalanx("logs", "-f")[1] == phalanx("logs")[1]
+    assert phalanx("logs", "--stderr")[:2] == (0, "[0] Traceback\n[0] end\n")
+    assert phalanx("logs", "--stderr", "--tail", "2")[1] == "[0] Traceback\n[0] end\n"
+
+
+def test_raw_logs_are_what_was_written_byte_for_byte(phalanx, written):
+    assert phalanx("logs", "--raw")[:2] == (0, "one\nTraceback\n\r10%\r20%\ndos\r\nend")
+    assert phalanx("logs", "--raw", "--stderr")[1] == "Traceback\nend"
+    assert phalanx("logs", "--raw", "--timestamps")[0] == 2
+
+
+def test_logs_have_times_that_can_be_sorted(phalanx, written):
+    before = written.status().submitted_at
+    lines = phalanx("logs", "--timestamps")[1].splitlines()
+    times = [datetime.fromisoformat(line.split(" ", 1)[0].replace("Z", "+00:00")).timestamp() for line in lines]
+    assert times == sorted(times) and before - 1 < times[0] < times[-1] < before + 120
+    assert [line.split(" ", 1)[1] for line in lines][:2] == ["[0] one", "[0] Traceback"]
+
+
 @pytest.mark.parametrize(
     ("labels", "text"),
     [
@@ -99,9 +139,9 @@ def test_processes_are_listed_in_short_form(labels, text):
 
 def test_what_get_can_t_copy_is_reported(phalanx, job):
     status, _, err = phalanx("get", "first", "los")
-    assert (status, "contains loss" in err) == (1, True)
+    assert (status, "contains loss" in err) == (2, True)
     status, _, err = phalanx("get", "frist", "loss")
-    assert (status, "work/frist (job " in err, "no job 'frist'" in err) == (1, True, True)
+    assert (status, "work/frist (job " in err, "no job 'frist'" in err) == (2, True, True)
     assert phalanx("get", "first", "loss", "a", "b")[0] == 2
     assert "is outside of" in phalanx("get", "first", "../../../x")[2]
 

@@ -50,6 +50,9 @@ def test_what_logs_has_fetched_is_shown_when_the_cluster_is_gone(two_nodes, code
     for reference in ((), (status.id,), (status.id[-6:],), ("trial",)):
         assert sorted(phalanx_logs(*reference).splitlines()) == sorted(shown.splitlines())
     assert phalanx_logs("--rank", "1") == "[1] out\n[1] more\n"
+    assert phalanx_logs("--rank", "1", "--raw") == "out\nmore\n"
+    assert phalanx_logs("--stderr") == ""
+    assert all(line[10:11] == "T" for line in phalanx_logs("--timestamps").splitlines())
     assert len(phalanx_logs("--tail", "1").splitlines()) == 1
     for arguments in (("other",), ("-f",)):
         with pytest.raises(type(gone)):
@@ -59,8 +62,13 @@ def test_what_logs_has_fetched_is_shown_when_the_cluster_is_gone(two_nodes, code
 def test_what_run_has_shown_is_kept_privately(two_nodes, code, phalanx_logs, tmp_path):
     job = submit(two_nodes, JobSpec(("echo", "out"), "exec", processes=1, directory=code))
     assert follow(job, cluster=two_nodes.name) == 0
+    line = next(event for event in job.follow() if isinstance(event, OutputLine))
     (kept,) = Path(tmp_path / "state/logs" / two_nodes.name).iterdir()
-    assert (kept.name, kept.read_text(), kept.stat().st_mode & 0o777) == (f"{job.id}.log", "[0] out\n", 0o600)
+    assert (kept.name, kept.read_text(), kept.stat().st_mode & 0o777) == (
+        f"{job.id}.log",
+        f"{line.time_s:.3f} stdout [0] out\n",
+        0o600,
+    )
 
 
 def test_another_failure_of_the_cluster_is_reported(two_nodes, code, phalanx_logs):
@@ -93,7 +101,7 @@ def test_of_a_long_output_the_end_is_kept_and_of_many_jobs_the_newest(phalanx_lo
         list(kept_output.keeping(iter(lines(1000)), "demo", f"261127-000000-00000{number}"))
     kept = kept_output.find("demo", None)
     assert kept and len(list(kept.parent.iterdir())) == 2
-    assert kept.read_bytes().endswith(b"[0] x999\n") and 900 < kept.stat().st_size < 2100
+    assert kept.read_bytes().endswith(b" stdout [0] x999\n") and 900 < kept.stat().st_size < 2100
 
 
 def test_no_room_to_keep_it_disturbs_nothing(phalanx_logs, tmp_path):

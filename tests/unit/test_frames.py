@@ -58,7 +58,7 @@ def test_lines_are_the_same_however_they_were_cut(choices, sizes):
 
 def test_a_line_without_end_comes_in_pieces_and_takes_no_memory():
     buffer = LineBuffer()
-    pieces = [line for _ in range(33) for line in buffer.feed(b"x" * (1 << 20))]
+    pieces = [piece for _ in range(33) for piece in (*buffer.feed(b"x" * (1 << 20)), *buffer.pieces())]
     assert {len(piece) for piece in pieces} == {LONGEST_LINE_BYTES}
     assert sum(map(len, pieces + buffer.end())) == 33 << 20
 
@@ -101,7 +101,7 @@ def test_followed_output_is_whole_lines_of_each_process():
     assert events == [
         OutputLine("3", "worker2", "stdout", 5.0, b"one"),
         OutputLine("3", "worker2", "stdout", 5.0, b"two"),
-        OutputLine("3", "worker2", "stderr", 5.0, b"oops"),
+        OutputLine("3", "worker2", "stderr", 5.0, b"oops", has_end=False),
         {"state": "running"},
     ]
     assert decoder.position == 4

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
@@ -20,7 +21,7 @@ from phalanx.cli.terminal import CLEAR_LINE, plain, write
 from phalanx.counts import counted
 from phalanx.errors import JobError, PhalanxError
 from phalanx.jobs.job import OutputLine
-from phalanx.jobs.job_output import last_state
+from phalanx.jobs.job_output import last_of_bar, last_state
 
 if TYPE_CHECKING:
     from phalanx.jobs.job import Job, JobStatus
@@ -28,6 +29,18 @@ if TYPE_CHECKING:
 _ELAPSED = re.compile(r" \(\d+ s\)$")
 _SCREEN_LINES = 24
 _COLORS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How output is shown.
+
+    `merged`: all on standard output, a progress bar as its last state. `raw`: byte for byte, without `[rank]`.
+    """
+
+    merged: bool = False
+    raw: bool = False
+    has_times: bool = False
 
 
 class Terminated(KeyboardInterrupt):
@@ -52,18 +65,20 @@ def follow(
     process: str | None = None,
     attempt: int | None = None,
     tail: int | None = None,
+    stream: str | None = None,
     stop_on_interrupt: bool = False,
     cluster: str = "",
+    style: Style = Style(),
 ) -> int:
     """Print output until the job ends (without `wait`: what there is now), and return the exit code.
 
     With the cluster's name, an output that is shown whole is also kept on this machine.
     """
-    printer = _Printer()
+    printer = Printer(style)
     try:
-        drafts = sys.stdout.isatty() or sys.stderr.isatty()
-        events = job.follow(wait=wait, process=process, attempt=attempt, tail=tail, drafts=drafts)
-        if cluster and process is None and tail is None:
+        drafts = not style.raw and (sys.stdout.isatty() or sys.stderr.isatty())
+        events = job.follow(wait=wait, process=process, attempt=attempt, tail=tail, drafts=drafts, stream=stream)
+        if cluster and process is None and tail is None and stream is None:
             events = keeping(events, cluster, job.id)
         status = _print_all(job, events, printer)
     except Terminated:
@@ -94,7 +109,7 @@ def report_stopped(status: JobStatus) -> int:
     return 0 if status.verified else 1
 
 
-def _print_all(job: Job, events: Iterable[OutputLine | JobStatus], printer: _Printer) -> JobStatus | None:
+def _print_all(job: Job, events: Iterable[OutputLine | JobStatus], printer: Printer) -> JobStatus | None:
     status: JobStatus | None = None
     try:
         for event in events:
@@ -116,7 +131,7 @@ def _report_wait(status: JobStatus, before: JobStatus | None) -> None:
         note(f"job {status.id}: {status.message}")
 
 
-def _print_or_refuse(job: Job, line: OutputLine, printer: _Printer) -> None:
+def _print_or_refuse(job: Job, line: OutputLine, printer: Printer) -> None:
     try:
         printer.show(line)
     except BrokenPipeError:
@@ -139,10 +154,11 @@ def _what_becomes_of(job: Job) -> str:
     return f"The job continues: `phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it."
 
 
-class _Printer:
-    """Print output: unchanged to a file or a pipe; on a terminal, an unfinished line is overwritten in place."""
+class Printer:
+    """Print output: into a file or a pipe as it was written; a terminal shows an unfinished line as it changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, style: Style) -> None:
+        self._style = style
         self._colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         self._draft_on: TextIO | None = None
         self._latest: deque[tuple[str, str]] = deque(maxlen=_SCREEN_LINES)
@@ -160,15 +176,19 @@ class _Printer:
             self._latest.extend(
                 (line.process, text) for text in line.data.decode(errors="replace").splitlines() or [""]
             )
-        stream = sys.stderr if line.stream == "stderr" else sys.stdout
-        if not stream.isatty():
-            if not line.is_draft:
-                write(stream, _prefix(line.process, self._colored) + line.data + b"\n")
-            return
-        self._end_draft(CLEAR_LINE)
-        data = _cut(line) if line.is_draft else last_state(line.data) + b"\n"
-        write(stream, _prefix(line.process, self._colored) + data)
-        self._draft_on = stream if line.is_draft else None
+        stream = sys.stderr if line.stream == "stderr" and not self._style.merged else sys.stdout
+        if self._style.raw:
+            write(stream, line.data + b"\n" * line.has_end)
+        elif stream.isatty():
+            self._end_draft(CLEAR_LINE)
+            write(stream, self._before(line) + (_cut(line) if line.is_draft else last_state(line.data) + b"\n"))
+            self._draft_on = stream if line.is_draft else None
+        elif not line.is_draft:
+            data = last_of_bar(line.data) if self._style.merged else line.data
+            write(stream, self._before(line) + data + b"\n")
+
+    def _before(self, line: OutputLine) -> bytes:
+        return (_time(line.time_s) if self._style.has_times else b"") + _prefix(line.process, self._colored)
 
     def leave_draft(self) -> None:
         """Keep the unfinished line, because something else follows."""
@@ -185,6 +205,12 @@ def _cut(line: OutputLine) -> bytes:
     """Cut an unfinished line to the terminal's width, since only one line can be cleared."""
     room = shutil.get_terminal_size().columns - len(f"[{line.process}] ") - 1
     return plain(line.data.decode("utf-8", "surrogateescape"))[:room].encode("utf-8", "surrogateescape")
+
+
+def _time(at_s: float) -> bytes:
+    """Return a time as RFC 3339 writes it, to the millisecond."""
+    at_ms = round(at_s * 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at_ms // 1000))}.{at_ms % 1000:03}Z ".encode()
 
 
 def _prefix(process: str, colored: bool) -> bytes:

@@ -1,26 +1,26 @@
 """Keeps the output of jobs on this machine as it is fetched, and shows it when the cluster is gone.
 
-<state>/logs/CLUSTER/ID.NAME.log   lines as `phalanx logs` prints them into a file; ID.log of a job without a name
+<state>/logs/CLUSTER/ID.NAME.log   a line of output on each, with its time, stream and [rank]; ID.log without a name
 """
 
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from phalanx.cli.console import note
-from phalanx.cli.terminal import write
 from phalanx.jobs.job import JobStatus, OutputLine
 from phalanx.state_files import cluster_directory, make_directory, state_directory
 
 # Of each job between one and two times as much is kept, and only its end.
 _MOST_BYTES = 8 << 20
 _MOST_JOBS = 100
+_LINE = re.compile(
+    rb"(?P<time_s>[0-9.]{1,20}) (?P<stream>stdout|stderr) \[(?P<process>[^\]]{1,2048})\] (?P<data>.*)", re.DOTALL
+)
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,62}")
 
 
@@ -51,12 +51,20 @@ def find(cluster: str | None, reference: str | None) -> Path | None:
     return named[-1] if named else near[0] if len(near) == 1 else None
 
 
-def show(file: Path, rank: str | None, tail: int | None) -> None:
-    """Print what was kept of a job: only this rank's lines, only so many last ones."""
-    text = file.read_bytes()
-    note(f"The cluster is gone. This is what was fetched of job {_id(file)} until {time.ctime(file.stat().st_mtime)}.")
-    lines = [line for line in text.splitlines(keepends=True) if rank is None or line.startswith(f"[{rank}] ".encode())]
-    write(sys.stdout, b"".join(lines if tail is None else lines[max(0, len(lines) - tail) :]))
+def lines_of(file: Path, rank: str | None, stream: str | None, tail: int | None) -> list[OutputLine]:
+    """Return what was kept of a job: only this rank's lines, only of this stream, only so many last ones."""
+    found = [_LINE.fullmatch(line) for line in file.read_bytes().split(b"\n")]
+    lines = [
+        OutputLine(line["process"].decode(), "", line["stream"].decode(), float(line["time_s"]), line["data"])
+        for line in found
+        if line and rank in (None, line["process"].decode()) and stream in (None, line["stream"].decode())
+    ]
+    return lines if tail is None else lines[max(0, len(lines) - tail) :]
+
+
+def origin(file: Path) -> str:
+    """Return which job it is, and until when it was fetched."""
+    return f"what was fetched of job {_id(file)} until {time.ctime(file.stat().st_mtime)}"
 
 
 class _Keeping:
@@ -77,7 +85,7 @@ class _Keeping:
             self._name = event.name if _NAME.fullmatch(event.name) else ""
         elif self._file and not event.is_draft:
             try:
-                self._file.write(f"[{event.process}] ".encode() + event.data + b"\n")
+                self._file.write(f"{event.time_s:.3f} {event.stream} [{event.process}] ".encode() + event.data + b"\n")
                 if self._file.tell() > _MOST_BYTES:
                     self._turn()
             except OSError:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx.cli import complete, kept_output
-from phalanx.cli.following import follow
+from phalanx.cli.console import note
+from phalanx.cli.following import Printer, Style, follow
 from phalanx.cli.options import cluster_name, cluster_option, debug_option, load_cluster
 from phalanx.errors import ClusterError, ClusterGone, JobError
 from phalanx.jobs.job import open_job
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 @click.option("--rank", metavar="N", help="Only this process: a rank, or a name such as mpiexec or 'server 0'.")
 @click.option("--attempt", metavar="K", type=click.IntRange(0), help="For a restarted job: the output of restart K.")
 @click.option("--tail", metavar="N", type=click.IntRange(0), help="Of the existing output, show only the last N lines.")
+@click.option("--stderr", "is_stderr", is_flag=True, help="Only what was written to standard error.")
+@click.option("--raw", is_flag=True, help="Print what was written byte for byte, without [rank].")
+@click.option("--timestamps", is_flag=True, help="Print the time (UTC) at which each line arrived on the head.")
 @debug_option
 @click.argument("job", required=False, shell_complete=complete.jobs)
 def command(
@@ -37,19 +41,29 @@ def command(
     rank: str | None,
     attempt: int | None,
     tail: int | None,
+    is_stderr: bool,
+    raw: bool,
+    timestamps: bool,
     job: str | None,
 ) -> int:
     """Show the output of JOB (an id, the beginning of one, or a name; default: the newest job).
 
-    With -f it continues until the job ends, and exits with the job's exit code. For a restarted job it shows the
-    current attempt; --attempt 0 shows the first. Of a cluster that is gone, it shows what this machine has fetched.
+    All of it is on standard output, what was written to standard error too, in the order in which it arrived on the
+    head. Of a progress bar, it is the last state. With -f it continues until the job ends, and exits with the job's
+    exit code. For a restarted job it shows the current attempt; --attempt 0 shows the first. Of a cluster that is gone,
+    it shows what this machine has fetched.
 
     \b
     Examples:
       phalanx logs
       phalanx logs -f --tail 20
       phalanx logs 261121-0755 --rank 3
+      phalanx logs --timestamps | grep -A 20 Traceback
+      phalanx logs --rank 0 --raw > rank0.txt
     """
+    if raw and timestamps:
+        raise click.UsageError("--raw prints nothing but what was written: leave --timestamps out")
+    stream, style = "stderr" if is_stderr else None, Style(merged=True, raw=raw, has_times=timestamps)
     try:
         cluster = load_cluster(name, file)
         found = open_job(cluster, job)
@@ -58,10 +72,20 @@ def command(
         kept = kept_output.find(cluster_name(name, file), job) if is_gone and not wait else None
         if kept is None:
             raise
-        kept_output.show(kept, rank, tail)
+        note(f"The cluster is gone. This is {kept_output.origin(kept)}.")
+        printer = Printer(style)
+        for line in kept_output.lines_of(kept, rank, stream, tail):
+            printer.show(line)
         return 0
     status = follow(
-        found, wait=wait, process=rank, attempt=-1 if attempt is None else attempt, tail=tail, cluster=cluster.name
+        found,
+        wait=wait,
+        process=rank,
+        attempt=-1 if attempt is None else attempt,
+        tail=tail,
+        stream=stream,
+        cluster=cluster.name,
+        style=style,
     )
     if rank is not None:
         _require(rank, cluster, found)

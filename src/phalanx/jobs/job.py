@@ -235,20 +235,25 @@ class Job:
         attempt: int | None = None,
         tail: int | None = None,
         drafts: bool = False,
+        stream: str | None = None,
     ) -> Iterator[OutputLine | JobStatus]:
         """Yield output in merged order and the status at each change, last the final status.
 
         A broken connection is restored for up to 600 s. With `wait=False`, yield the output so far and the status.
         `process` selects one rank, or an engine by its label. `attempt` selects an attempt that has ended, by its
-        number from 0; -1 is the present one and those after it. `tail` limits the output so far to its last lines.
-        With `drafts`, lines that their process overwrites come as they change, too. Raises JobError, ClusterError.
+        number from 0; -1 is the present one and those after it. `stream` ("stdout" or "stderr") selects one. `tail`
+        limits the output so far to its last lines. With `drafts`, lines that their process overwrites come as they
+        change, too. Raises JobError, ClusterError.
         """
         start = "end" if not from_start else "0" if attempt is None else "last" if attempt < 0 else f"attempt={attempt}"
         options = [] if wait else ["--no-wait"]
         options += [] if process is None else ["--process", process]
-        if tail is None:
-            return self._follow(FollowDecoder(drafts), start, options)
-        return _last_lines(self._follow(FollowDecoder(drafts), start, options, ["--lines", str(tail)]), tail)
+        # The head counts the lines of both streams.
+        first_options = [] if tail is None or stream else ["--lines", str(tail)]
+        events = self._follow(FollowDecoder(drafts), start, options, first_options)
+        if stream:
+            events = (one for one in events if not isinstance(one, OutputLine) or one.stream == stream)
+        return events if tail is None else _last_lines(events, tail)
 
     def status(self) -> JobStatus:
         """Return the job's present status. Raises JobError when the cluster does not have the job."""

@@ -24,7 +24,7 @@ class OutputLine(NamedTuple):
     """One line of one process. `process` is its rank, or the engine's label; `data` excludes the line's end (LF).
 
     `is_draft`: the line is not complete, and its process overwrites it, as progress bars do; `data` is what a terminal
-    would show of it now.
+    would show of it now. Without `has_end`, its process ended within the line, or it is a piece of a very long one.
     """
 
     process: str
@@ -33,6 +33,7 @@ class OutputLine(NamedTuple):
     time_s: float
     data: bytes
     is_draft: bool = False
+    has_end: bool = True
 
 
 class LineBuffer:
@@ -42,17 +43,22 @@ class LineBuffer:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that are now complete."""
+        """Return the lines that are now complete. `pieces` returns what is too long to wait for its end."""
         lines: list[bytes] = []
         # A long line comes in many pieces: only a piece that may end it is searched together with the others.
         if b"\n" in data:
             *lines, data = (bytes(self._rest) + data).split(b"\n")
             self._rest.clear()
         self._rest += data
-        while len(self._rest) > LONGEST_LINE_BYTES:
-            lines.append(bytes(self._rest[:LONGEST_LINE_BYTES]))
-            del self._rest[:LONGEST_LINE_BYTES]
         return lines
+
+    def pieces(self) -> list[bytes]:
+        """Return the beginnings of a line that is too long."""
+        pieces: list[bytes] = []
+        while len(self._rest) > LONGEST_LINE_BYTES:
+            pieces.append(bytes(self._rest[:LONGEST_LINE_BYTES]))
+            del self._rest[:LONGEST_LINE_BYTES]
+        return pieces
 
     def end(self) -> list[bytes]:
         """Return what is left without a line end."""
@@ -71,6 +77,11 @@ class LineBuffer:
 def last_state(line: bytes | bytearray) -> bytes:
     """Return what a terminal finally shows of a line that was overwritten."""
     return bytes(line.rstrip(b"\r").rpartition(b"\r")[2])
+
+
+def last_of_bar(line: bytes) -> bytes:
+    """Return the same for a file; a line that ends in CR LF, as on Windows, keeps its CR."""
+    return last_state(line) + b"\r" * line.endswith(b"\r")
 
 
 class FollowDecoder:
@@ -153,9 +164,10 @@ class FollowDecoder:
     def _output(self, number: int, is_error: bool, time_s: float, payload: bytes) -> Iterator[OutputLine]:
         buffer = self._lines.setdefault((number, is_error), LineBuffer())
         before = len(buffer)
-        lines = buffer.feed(payload)
+        lines, pieces = buffer.feed(payload), buffer.pieces()
         self._pending += len(buffer) - before
         yield from self._as_lines(number, is_error, time_s, lines)
+        yield from self._as_lines(number, is_error, time_s, pieces, has_end=False)
         if self._drafts and (draft := buffer.draft()):
             yield from self._as_lines(number, is_error, time_s, [draft], is_draft=True)
         if self._pending > MOST_PENDING_BYTES:
@@ -169,14 +181,20 @@ class FollowDecoder:
         for key in keys:
             if (buffer := self._lines.pop(key, None)) is not None:
                 self._pending -= len(buffer)
-                yield from self._as_lines(*key, time_s, buffer.end())
+                yield from self._as_lines(*key, time_s, buffer.end(), has_end=False)
 
     def _as_lines(
-        self, number: int, is_error: bool, time_s: float, lines: list[bytes], is_draft: bool = False
+        self,
+        number: int,
+        is_error: bool,
+        time_s: float,
+        lines: list[bytes],
+        is_draft: bool = False,
+        has_end: bool = True,
     ) -> Iterator[OutputLine]:
         if number not in self._processes:
             raise Invalid(f"belongs to process {number}, which was not announced")
         process = self._processes[number]
         name = "stderr" if is_error else "stdout"
         for line in lines:
-            yield OutputLine(process["label"], process["node"], name, time_s, line, is_draft)
+            yield OutputLine(process["label"], process["node"], name, time_s, line, is_draft, has_end)
