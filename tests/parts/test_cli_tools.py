@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from datetime import datetime
 from pathlib import Path
@@ -142,8 +143,37 @@ def test_what_get_can_t_copy_is_reported(phalanx, job):
     assert (status, "contains loss" in err) == (2, True)
     status, _, err = phalanx("get", "frist", "loss")
     assert (status, "work/frist (job " in err, "no job 'frist'" in err) == (2, True, True)
-    assert phalanx("get", "first", "loss", "a", "b")[0] == 2
+    assert phalanx("get", "first", "loss", "a", "b/")[0] == 2
     assert "is outside of" in phalanx("get", "first", "../../../x")[2]
+
+
+def test_several_results_and_globs_come_into_a_directory(phalanx, cluster, tmp_path):
+    (tmp_path / "code/sub").mkdir(parents=True)
+    for name in ("a.pt", "b.pt", "c.txt", "[x].pt", "sub/a.pt", "sub/d.pt"):
+        (tmp_path / "code" / name).write_text(name)
+    job = submit(cluster, JobSpec(("true",), "exec", 1, directory=tmp_path / "code", name="first"))
+    job.wait(120)
+    home = tmp_path / "here"
+
+    def got(*arguments: str) -> list[str]:
+        assert phalanx("get", *arguments)[0] == 0, arguments
+        found = sorted(path.name for path in (home / arguments[-1]).iterdir())
+        shutil.rmtree(home / arguments[-1])
+        return found
+
+    assert got("a.pt", "c.txt", "one") == ["a.pt", "c.txt"]
+    assert got("first", "a.pt", "c.txt", "sub", "two/") == ["a.pt", "c.txt", "sub"]
+    assert got("first", "*.pt", "three") == ["[x].pt", "a.pt", "b.pt"]
+    assert got("*.pt", f"{job.directory}/work/c.txt", "four") == ["[x].pt", "a.pt", "b.pt", "c.txt"]
+    assert got("[x].pt", "c.txt", "five") == ["[x].pt", "c.txt"]
+    assert got("**/d.pt", "six/") == ["d.pt"]
+    assert phalanx("get", "*.pt", ".")[0] == 0 and (home / "b.pt").read_text() == "b.pt"
+    status, _, err = phalanx("get", "a.pt", "sub/a.pt", "seven")
+    assert status == 2 and "two" in err and not (home / "seven").exists()
+    assert phalanx("get", "*/*.pt", "*.pt", "eight")[0] == 1
+    status, _, err = phalanx("get", "*.onnx", ".")
+    assert (status, "contains" in err) == (2, True)
+    assert phalanx("get", "../../../*", ".")[0] == 2
 
 
 def test_data_are_copied_and_their_place_is_printed(phalanx, cluster, tmp_path):

@@ -244,7 +244,7 @@ def test_jobs_copy_from_s3_what_is_in_an_entry_of_data(url, prefix):
     ("arguments", "said"),
     [
         (("pets", "s3://my-bucket/pets"), "`phalanx data put pets s3://my-bucket/pets` copies to S3"),
-        (("s3://my-bucket/pets",), "phalanx put s3://my-bucket/pets DESTINATION"),
+        (("s3://my-bucket/pets",), "phalanx put s3://my-bucket/pets SHARED_PATH"),
     ],
 )
 def test_an_url_alone_or_as_the_destination_is_refused(monkeypatch, arguments, said):

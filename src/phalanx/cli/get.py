@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,7 +13,7 @@ from phalanx.cli.carrying import Meter
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.errors import JobError
 from phalanx.jobs.job import open_job
-from phalanx.jobs.transfer import TransferError, get
+from phalanx.jobs.transfer import TransferError, get_each, is_pattern
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
@@ -22,53 +23,66 @@ if TYPE_CHECKING:
 @click.command("get")
 @cluster_option
 @debug_option
-@click.argument("arguments", metavar="[JOB] PATH [DESTINATION]", nargs=-1, required=True, shell_complete=complete.jobs)
+@click.argument("arguments", metavar="[JOB] JOB_PATH... [PATH]", nargs=-1, required=True, shell_complete=complete.jobs)
 def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> int:
-    """Download a file or directory of JOB (an id, part of one, or a name; by default the newest job).
+    """Download files and directories of JOB (an id, part of one, or a name; by default the newest job).
 
-    PATH is relative to the job's working directory. An absolute PATH in the shared directory needs no JOB. If
-    DESTINATION is a directory, the result is placed in it, as with cp. Each file appears only when it is complete.
-    What can't be read is named, the rest is copied, and the exit code is 1.
-    With two arguments, the first is JOB if there is such a job, and PATH otherwise.
+    JOB_PATH is relative to the job's working directory. An absolute one in the shared directory needs no JOB. It may be
+    a pattern, in quotes: `*` is any part of a name, `**` any number of directories. PATH is a place on this machine. If
+    it is a directory, the result is placed in it, as with cp; several always are, and the directory is made if needed.
+    Each file appears only when it is complete. What can't be read is named, the rest is copied, and the exit code is 1.
+    Links that lead out of what is copied are left out, and named. With two arguments or more, the first is JOB if there
+    is such a job, and the last is PATH if another JOB_PATH is before it.
 
     \b
     Examples:
       phalanx get checkpoint.pt
       phalanx get checkpoint.pt results/
-      phalanx get 261121-0755 checkpoints results/
+      phalanx get 261121-0755 checkpoints loss.csv results/
+      phalanx get 'checkpoints/*.pt' .
       phalanx get /efs/data/labels.csv
     """
     cluster = load_cluster(name, file)
     chosen = _chosen(cluster, arguments)
-    meter = Meter()
+    _refuse_same_names(chosen.paths)
+    meters: list[Meter] = []
+
+    def meter() -> Meter:
+        meters.append(Meter())
+        return meters[-1]
+
     try:
-        is_whole = meter.end(get(cluster, chosen.path, chosen.destination, chosen.job, meter))
+        found = get_each(cluster, chosen.paths, chosen.destination, chosen.job, meter)
+        is_whole = [meters[-1].end(copied) for copied in found]
     except TransferError as error:
         error.hint += chosen.not_a_job
         raise
-    return 0 if is_whole else 1
+    return 0 if all(is_whole) else 1
 
 
 class _Chosen(NamedTuple):
-    """The parsed arguments. `not_a_job` says why the first of two was not taken for a job."""
+    """The parsed arguments. `not_a_job` says why the first was not taken for a job."""
 
     job: Job | None
-    path: str
+    paths: tuple[str, ...]
     destination: str | None = None
     not_a_job: str = ""
 
 
 def _chosen(cluster: Cluster, arguments: tuple[str, ...]) -> _Chosen:
-    is_absolute = arguments[0].startswith("/")
-    if len(arguments) > 3 - is_absolute:
-        raise click.UsageError(f"unexpected '{arguments[3 - is_absolute]}': give one path at a time")
-    if is_absolute:
-        return _Chosen(None, *arguments)
-    if len(arguments) == 1:
-        return _Chosen(open_job(cluster), *arguments)
-    try:
-        return _Chosen(open_job(cluster, arguments[0]), *arguments[1:])
-    except JobError as error:
-        if len(arguments) == 3:
-            raise
-        return _Chosen(open_job(cluster), *arguments, not_a_job=f"\n{error.message}.")
+    job, words, not_a_job = None, arguments, ""
+    if len(arguments) > 1 and not arguments[0].startswith("/"):
+        try:
+            job, words = open_job(cluster, arguments[0]), arguments[1:]
+        except JobError as error:
+            not_a_job = f"\n{error.message}."
+    paths, destination = (words[:-1], words[-1]) if len(words) > 1 else (words, None)
+    if job is None and not all(path.startswith("/") for path in paths):
+        job = open_job(cluster)
+    return _Chosen(job, paths, destination, not_a_job)
+
+
+def _refuse_same_names(paths: tuple[str, ...]) -> None:
+    names = [posixpath.basename(posixpath.normpath(path)) for path in paths if not is_pattern(path)]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise click.UsageError(f"two are named '{twice}', and one would replace the other")

@@ -6,7 +6,7 @@ import os
 import posixpath
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,13 @@ class TransferError(PhalanxError):
     """A file can't be found, read or written; no partial copy is left anywhere."""
 
     code = "not-copied"
+
+
+class NoFile(TransferError):  # noqa: N818 (names the state)
+    """The cluster has no such file. `matches` are those that fit it as a shell's pattern, as absolute paths."""
+
+    code = "no-file"
+    matches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ _LOAD: dict[str, head_answers.Check] = {
 }
 _MISSING: dict[str, head_answers.Check] = {
     **dict.fromkeys(("missing", "parent"), head_answers.text),
-    "holds": head_answers.list_of(head_answers.text),
+    **dict.fromkeys(("holds", "matches"), head_answers.list_of(head_answers.text)),
 }
 _ANSWER: dict[str, head_answers.Check] = {"place": head_answers.text, "error": head_answers.text}
 
@@ -85,6 +92,60 @@ def get(
         gone = _receive(process.stdout, header, target, _counter(header["bytes"], progress), said)
     unread = (*header["unread"], *map(head_answers.text, gone))
     return Copied(str(target), header["files"] - len(gone), header["bytes"], tuple(header["left_out"]), unread)
+
+
+def get_each(
+    cluster: ClusterAccess,
+    paths: Sequence[str],
+    destination: str | None,
+    job: Job | None,
+    meter: Callable[[], Progress],
+) -> Iterator[Copied]:
+    """Copy each path, and what each pattern matches, as `get` does; several into a directory, which is made if needed.
+
+    `meter` is called for each copy. Raises TransferError and ClusterError.
+    """
+    target = f"{destination or '.'}/" if len(paths) > 1 else destination
+    taken: dict[str, str] = {}
+    for path in paths:
+        yield from _copies(cluster, path, target, job, meter, taken)
+
+
+def _copies(
+    cluster: ClusterAccess,
+    path: str,
+    target: str | None,
+    job: Job | None,
+    meter: Callable[[], Progress],
+    taken: dict[str, str],
+) -> Iterator[Copied]:
+    if not is_pattern(path):
+        _take_name(path, taken)
+    try:
+        yield get(cluster, path, target, job, meter())
+    except NoFile as error:
+        if not error.matches:
+            raise
+        into = f"{target or '.'}/" if len(error.matches) > 1 else target
+        for match in error.matches:
+            _take_name(match, taken)
+            yield get(cluster, match, into, None, meter())
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a shell would read it as a pattern; a file may have that name nevertheless."""
+    return not set("*?[").isdisjoint(path)
+
+
+def _take_name(path: str, taken: dict[str, str]) -> None:
+    """Raise TransferError if a copy would replace an earlier one."""
+    name = posixpath.basename(posixpath.normpath(path))
+    if name in taken:
+        raise TransferError(
+            f"two are named '{name}', and one would replace the other: {taken[name]} and {path}",
+            "Copy them one after the other, to different places.",
+        )
+    taken[name] = path
 
 
 def put(cluster: ClusterAccess, source: Path, destination: str = "", progress: Progress | None = None) -> Copied:
@@ -154,9 +215,9 @@ def _header(stdout: IO[bytes], said: IO[bytes], job: Job | None) -> dict[str, An
         missing = head_answers.required(header, _MISSING)
         where = f" (job {job.id})" if job else ""
         found = ", ".join(missing["holds"]) or "nothing"
-        raise TransferError(
-            f"there is no {missing['missing']}{where}", f"{missing['parent']} contains {found}.", code="no-file"
-        )
+        error = NoFile(f"there is no {missing['missing']}{where}", f"{missing['parent']} contains {found}.")
+        error.matches = tuple(missing["matches"])
+        raise error
     if "error" in header:
         raise TransferError(head_answers.fields(header, _ANSWER)["error"])
     return head_answers.required(header, _LOAD)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import sys
-from typing import Any, Dict
+from itertools import islice
+from typing import Any, Dict, List
 
 from phalanx.runner.files import carry
+
+_MOST_MATCHES = 1000
 
 
 def give(path: str, shared: str) -> int:
@@ -53,7 +57,8 @@ def _problem(path: str, shared: str) -> Dict[str, Any]:
         parent = os.path.dirname(path)
         while not os.path.isdir(parent):
             parent = os.path.dirname(parent)
-        return {"missing": path, "parent": parent, "holds": carry.names_in(parent)}
+        matches = _matches(path)
+        return {"missing": path, "parent": parent, "holds": carry.names_in(parent), "matches": matches}
     if not os.path.exists(path):
         return {"error": f"{path} is a link to {os.readlink(path)}, which does not exist"}
     try:
@@ -61,6 +66,14 @@ def _problem(path: str, shared: str) -> Dict[str, Any]:
     except carry.CarryError as error:
         return {"error": str(error)}
     return {}
+
+
+def _matches(pattern: str) -> List[str]:
+    """Return the paths that a pattern of a shell matches; `**` is any number of directories."""
+    found = list(islice(glob.iglob(pattern, recursive=True), _MOST_MATCHES + 1))
+    if len(found) > _MOST_MATCHES:
+        raise carry.CarryError(f"{pattern} matches more than {_MOST_MATCHES} files: name their directory")
+    return sorted(found)
 
 
 def _require_inside(path: str, shared: str) -> None:
