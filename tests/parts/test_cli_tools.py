@@ -284,6 +284,17 @@ def test_tab_completes_clusters_and_nodes_from_what_is_kept_here(cluster, monkey
     assert "exec" in completed("ex", monkeypatch, capsys)
 
 
+@pytest.mark.parametrize("line", ["run -- python tr", "run --launcher mpi -- tr", "run python tr", "launch -n 2 -- tr"])
+def test_tab_completes_files_in_the_command(cluster, monkeypatch, capsys, line):
+    assert completed(line, monkeypatch, capsys) == ["tr"]
+
+
+def test_tab_completes_the_new_words(cluster, monkeypatch, capsys):
+    assert completed("jobs --sta", monkeypatch, capsys) == ["--state"]
+    assert completed("jobs --state f", monkeypatch, capsys) == ["failed"]
+    assert completed("logs --ti", monkeypatch, capsys) == ["--timestamps"]
+
+
 @pytest.mark.parametrize("connected", [True, False])
 def test_tab_completes_jobs_only_over_an_open_connection(cluster, job, monkeypatch, capsys, connected):
     monkeypatch.setattr("phalanx.cli.complete._JOBS_WITHIN_S", 30)

@@ -16,7 +16,7 @@ from error_codes import raises_code
 from fake_cloud import roster
 
 from phalanx import cli
-from phalanx.cli import following, run
+from phalanx.cli import following, jobs, progress, run
 from phalanx.cli.console import duration, print_table
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.data import table
@@ -184,6 +184,21 @@ def test_a_progress_bar_is_one_line_on_a_terminal(capfd, monkeypatch):
     )
 
 
+def test_a_dumb_terminal_has_no_colours_and_no_line_that_changes(phalanx, capsys, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    following.follow(Bars())
+    shown = capsys.readouterr()
+    assert shown.out == "[1] a line\n[0] 30%\n[1] as on Windows\n"
+    following.report_stopped(JobStatus.first(JobRecord((), "exec", id="a"))._replace(state=JobState.FAILED))
+    with progress.Watch("creating", 0.0) as watch:
+        watch.follow(["step"])
+    shown += capsys.readouterr()
+    phalanx("statsu")
+    assert "failed" in "".join(shown) and "\x1b" not in phalanx.err + "".join(shown)
+
+
 def test_a_progress_bar_goes_into_a_pipe_as_it_was_written(capfd):
     following.follow(Bars())
     assert capfd.readouterr().out == "[1] a line\n[0] \r10%\r20%\r30%\r\n[1] as on Windows\r\n"
@@ -239,6 +254,70 @@ def test_durations_are_for_people(seconds, text):
     assert duration(seconds) == text
 
 
+def some_job(number: int, **facts: object) -> JobStatus:
+    job = JobRecord(("python", "train.py", "--epochs", "50"), "torchrun", id=f"261127-06010{number}-abcdef")
+    return JobStatus.first(job)._replace(ranks={"deeplearning-worker1": 2, "deeplearning-worker2": 2}, **facts)
+
+
+JOBS = [
+    some_job(2, state=JobState.RUNNING, started_at=1_795_759_262.0, processes=4),
+    some_job(
+        1, state=JobState.FAILED, started_at=1_795_759_262.0, ended_at=1_795_759_300.0, attempt=1, restarts=3,
+        processes=4, message="rank 3 on deeplearning-worker2 ended with exit code 1", tags={"model": "resnet"},
+    ),
+    some_job(0, state=JobState.SUCCEEDED, started_at=1_795_758_600.0, ended_at=1_795_758_601.0, processes=4),
+]  # fmt: skip
+
+
+@pytest.fixture
+def with_jobs(phalanx, cloud, monkeypatch):
+    phalanx("up")
+    monkeypatch.setattr(jobs, "list_jobs", lambda _: JOBS)
+    monkeypatch.setattr(jobs, "_warn_of_space", lambda _: None)
+    return phalanx
+
+
+def test_jobs_have_their_start_nodes_attempt_and_reason(with_jobs):
+    assert with_jobs("jobs") == 0
+    assert with_jobs.out.splitlines()[0].split() == [
+        *("JOB", "NAME", "STATE", "STARTED", "TOOK", "NODES", "PROCESSES", "ATTEMPT", "LAUNCHER", "TAGS", "COMMAND"),
+        "REASON",
+    ]
+    row = [cell.strip() for cell in with_jobs.out.splitlines()[2].split("  ") if cell]
+    assert row == [
+        *("261127-060101-abcdef", "-", "failed", "11-27 06:01", "38.0 s", "2", "4", "1", "torchrun", "model=resnet"),
+        *("python train.py --epochs 50", "rank 3 on deeplearning-worker2 ended with exit code 1"),
+    ]
+    assert with_jobs("jobs", "--json") == 0
+    assert [job["ranks"] for job in json.loads(with_jobs.out)] == [JOBS[0].ranks] * 3
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (("--limit", "1"), "2"),
+        (("--state", "failed"), "1"),
+        (("--state", "failed", "--state", "succeeded"), "10"),
+        (("--state", "failed", "--state", "succeeded", "--limit", "1"), "1"),
+        (("--tag", "model=resnet", "--state", "succeeded"), ""),
+    ],
+)
+def test_jobs_are_chosen_by_state_and_number(with_jobs, options, found):
+    assert with_jobs("jobs", "--json", *options) == 0
+    assert [job["id"][12] for job in json.loads(with_jobs.out)] == list(found)
+    assert with_jobs("jobs", *options) == 0
+    assert with_jobs("jobs", "--prune", "1d", "--yes", *options) == 2
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_jobs_fit_a_narrow_terminal(with_jobs, monkeypatch, width):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert with_jobs("jobs") == 0
+    assert max(map(len, with_jobs.out.splitlines())) <= width, with_jobs.out
+    assert "JOB" in with_jobs.out and "STATE" in with_jobs.out
+
+
 def test_a_table_on_a_narrow_terminal_cuts_no_word_and_folds_long_texts(capfd, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
@@ -249,6 +328,43 @@ def test_a_table_on_a_narrow_terminal_cuts_no_word_and_folds_long_texts(capfd, m
         "261121-095500-abcd  1 min 02 s  python train.py --epochs 50",
         "                                --out /efs/日本",
     ]
+
+
+WIDE = ("261121-095500-abcd", "a-name", "failed", "rank 3 on deeplearning-worker2 ended with exit code 1")
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_table_that_does_not_fit_has_a_line_for_each_cell(capfd, monkeypatch, width):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_table(("JOB", "NAME", "STATE", "REASON", *"ABCD"), [(*WIDE, *["x" * 20] * 4)] * 2)
+    lines = capfd.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width and lines.count("") == 1
+    assert "JOB     261121-095500-abcd" in lines and "D       xxxxxxxxxxxxxxxxxxxx" in lines
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"), [(30, "JOB STATE"), (50, "JOB STATE REASON"), (60, "JOB NAME STATE REASON")]
+)
+def test_a_narrow_terminal_has_the_most_important_columns(capfd, monkeypatch, width, shown):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_table(("JOB", "NAME", "STATE", "REASON"), [WIDE], ("JOB", "STATE", "REASON", "NAME"))
+    out, err = capfd.readouterr()
+    assert max(map(len, out.splitlines())) <= width
+    assert out.splitlines()[0].split() == shown.split()
+    assert ("NAME" in err) == (width < 60)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("command", ["launchers", "recipes", "data catalog", "ls", "nodes"])
+def test_every_table_fits_a_narrow_terminal(phalanx, cloud, monkeypatch, command, width):
+    if command in ("ls", "nodes"):
+        phalanx("up")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert phalanx(*command.split()) == 0
+    assert max(map(len, phalanx.out.splitlines())) <= width, phalanx.out
 
 
 def test_a_cell_with_line_breaks_stays_on_its_line(capfd):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx.cli.console import duration, note, say
-from phalanx.cli.terminal import CLEAR_LINE
+from phalanx.cli.terminal import CLEAR_LINE, obeys
 from phalanx.objects.download import size_text as size
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._started_s = time.monotonic()
-        self._terminal = sys.stderr.isatty()
+        self._terminal = obeys(sys.stderr)
         self._next_s = self._started_s + _SILENT_S
         self._shown = False
 

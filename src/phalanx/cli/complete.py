@@ -1,4 +1,4 @@
-"""Shell completion of nodes and jobs. It never waits long or prints an error."""
+"""Shell completion of nodes, jobs and commands. It never waits long or prints an error."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
 
 _JOBS_WITHIN_S = 1.5
+
+
+def files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Have the shell complete files of this machine, as for any program."""
+    return [CompletionItem(incomplete, type="file")]
 
 
 def nodes(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -14,20 +14,20 @@ from typing import Any
 
 import click
 
-from phalanx.cli.terminal import for_stream, one_line
+from phalanx.cli.terminal import for_stream, has_colors, one_line
 
-_LEAST_OF_TEXT = 24
+_LEAST_OF_TEXT = 16
 """Columns that a folded text has at least; shorter cells stay on one line."""
 
 
 def say(text: str = "") -> None:
     """Print a line of the command's result (standard output)."""
-    click.echo(for_stream(text, sys.stdout), color=_color())
+    click.echo(for_stream(text, sys.stdout), color=has_colors(sys.stdout))
 
 
 def note(text: str) -> None:
     """Print a line about the progress (standard error)."""
-    click.echo(for_stream(text, sys.stderr), err=True, color=_color())
+    click.echo(for_stream(text, sys.stderr), err=True, color=has_colors(sys.stderr))
 
 
 def require_terminal() -> None:
@@ -53,16 +53,57 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, default=str))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table that never cuts a word; on a terminal it folds long texts and leaves out empty columns."""
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], by_importance: Sequence[str] = ()) -> None:
+    """Print a table that never cuts a word; on a terminal it folds long texts and leaves out empty columns.
+
+    Where a terminal is too narrow, it has as many columns as fit, chosen `by_importance`; or, if that names none, a
+    line for each cell.
+    """
     table = [list(columns), *([one_line(str(cell)) for cell in row] for row in rows)]
+    limit = sys.maxsize
     if sys.stdout.isatty():
+        limit = shutil.get_terminal_size().columns
         table = _without_empty_columns(table)
-    widths = _widths(table, shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize)
+        left_out = _left_out(table, by_importance, limit)
+        table = _without(table, left_out)
+        if left_out:
+            note(f"A wider terminal also shows {', '.join(left_out)}; --json has all.")
+    if _taken(_least(table)) > limit:
+        _print_cells(table, limit)
+        return
+    widths = _widths(table, limit)
     for row in table:
         folded = [_fold(cell, width) for cell, width in zip(row, widths, strict=True)]
         for line in zip_longest(*folded, fillvalue=""):
             say("  ".join(map(_padded, line, widths)).rstrip())
+
+
+def _print_cells(table: list[list[str]], limit: int) -> None:
+    """Print each cell on a line of its own, after its column's name."""
+    columns, *rows = table
+    label = max(map(_width, columns))
+    for number, row in enumerate(rows):
+        if number:
+            say()
+        for column, cell in zip(columns, row, strict=True):
+            first, *others = _fold(cell, limit - label - 2)
+            for line in (f"{_padded(column, label)}  {first}", *(f"{' ' * label}  {other}" for other in others)):
+                say(line)
+
+
+def _left_out(table: list[list[str]], by_importance: Sequence[str], limit: int) -> list[str]:
+    """Return the columns that do not fit beside more important ones."""
+    left_out = [column for column in table[0] if column in by_importance]
+    for column in by_importance:
+        if column in left_out:
+            without = [one for one in left_out if one != column]
+            left_out = without if _taken(_least(_without(table, without))) <= limit else left_out
+    return left_out
+
+
+def _without(table: list[list[str]], columns: Sequence[str]) -> list[list[str]]:
+    shown = [column not in columns for column in table[0]]
+    return [list(compress(row, shown)) for row in table]
 
 
 def _without_empty_columns(table: list[list[str]]) -> list[list[str]]:
@@ -73,15 +114,26 @@ def _without_empty_columns(table: list[list[str]]) -> list[list[str]]:
 
 def _widths(table: list[list[str]], limit: int) -> list[int]:
     """Return the columns' widths: those of texts shrink until the table fits, and never below a word."""
-    widths = [max(map(_width, column)) for column in zip(*table, strict=True)]
-    least = [
-        max(min(width, _LEAST_OF_TEXT), *(_width(word) for cell in column for word in cell.split(" ")))
-        for width, column in zip(widths, zip(*table, strict=True), strict=True)
-    ]
-    while sum(widths) + 2 * (len(widths) - 1) > limit and widths != least:
+    widths, least = [max(map(_width, column)) for column in zip(*table, strict=True)], _least(table)
+    while _taken(widths) > limit and widths != least:
         spare = [width if width > fewest else 0 for width, fewest in zip(widths, least, strict=True)]
         widths[spare.index(max(spare))] -= 1
     return widths
+
+
+def _least(table: list[list[str]]) -> list[int]:
+    """Return the columns' smallest widths: those of their longest words, and of texts a little more."""
+    return [
+        max(
+            min(max(map(_width, column)), _LEAST_OF_TEXT),
+            *(_width(word) for cell in column for word in cell.split(" ")),
+        )
+        for column in zip(*table, strict=True)
+    ]
+
+
+def _taken(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def _fold(text: str, width: int) -> list[str]:
@@ -118,8 +170,3 @@ def duration(seconds: float) -> str:
 def moment(at_s: float) -> str:
     """Return a time as it is shown to people: 2026-11-22 18:00 UTC."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at_s))
-
-
-def _color() -> bool | None:
-    """Return False if NO_COLOR is set (https://no-color.org), or None: click uses colours on a terminal."""
-    return False if os.environ.get("NO_COLOR") else None

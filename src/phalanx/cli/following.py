@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
@@ -17,7 +16,7 @@ import click
 
 from phalanx.cli.console import drop_output, duration, note
 from phalanx.cli.kept_output import keeping
-from phalanx.cli.terminal import CLEAR_LINE, plain, write
+from phalanx.cli.terminal import CLEAR_LINE, has_colors, obeys, plain, write
 from phalanx.counts import counted
 from phalanx.errors import JobError, PhalanxError
 from phalanx.jobs.job import OutputLine
@@ -76,7 +75,7 @@ def follow(
     """
     printer = Printer(style)
     try:
-        drafts = not style.raw and (sys.stdout.isatty() or sys.stderr.isatty())
+        drafts = not style.raw and (obeys(sys.stdout) or obeys(sys.stderr))
         events = job.follow(wait=wait, process=process, attempt=attempt, tail=tail, drafts=drafts, stream=stream)
         if cluster and process is None and tail is None and stream is None:
             events = keeping(events, cluster, job.id)
@@ -159,7 +158,7 @@ class Printer:
 
     def __init__(self, style: Style) -> None:
         self._style = style
-        self._colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self._colored = has_colors(sys.stdout)
         self._draft_on: TextIO | None = None
         self._latest: deque[tuple[str, str]] = deque(maxlen=_SCREEN_LINES)
 
@@ -179,13 +178,20 @@ class Printer:
         stream = sys.stderr if line.stream == "stderr" and not self._style.merged else sys.stdout
         if self._style.raw:
             write(stream, line.data + b"\n" * line.has_end)
-        elif stream.isatty():
+        elif line.is_draft and not obeys(stream):
+            return
+        elif obeys(stream):
             self._end_draft(CLEAR_LINE)
             write(stream, self._before(line) + (_cut(line) if line.is_draft else last_state(line.data) + b"\n"))
             self._draft_on = stream if line.is_draft else None
-        elif not line.is_draft:
-            data = last_of_bar(line.data) if self._style.merged else line.data
-            write(stream, self._before(line) + data + b"\n")
+        else:
+            write(stream, self._before(line) + self._kept(line, stream) + b"\n")
+
+    def _kept(self, line: OutputLine, stream: TextIO) -> bytes:
+        """Return what stays of a line: of a progress bar, the last state, unless a file gets what was written."""
+        if stream.isatty():
+            return last_state(line.data)
+        return last_of_bar(line.data) if self._style.merged else line.data
 
     def _before(self, line: OutputLine) -> bytes:
         return (_time(line.time_s) if self._style.has_times else b"") + _prefix(line.process, self._colored)

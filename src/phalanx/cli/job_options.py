@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from phalanx.cli import complete
 from phalanx.jobs.job_model import JobSpec
 from phalanx.spec.spec_checks import WrongError, duration_s
 
@@ -73,6 +74,8 @@ def _option(field: Field[Any]) -> Callable[..., Any]:
     if field.name in _METAVARS:
         kind["metavar"] = _METAVARS[field.name]
     default: dict[str, Any] = {} if kind.get("multiple") else {"default": field.default}
+    if kind.get("metavar") == "JOB":
+        kind["shell_complete"] = complete.jobs
     return click.option(field.metadata["flag"], _parameter(field), help=field.metadata["help"], **{**kind, **default})
 
 

@@ -15,12 +15,17 @@ from phalanx.cli.job_options import Duration, pairs
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster, yes_option
 from phalanx.errors import ClusterError, JobError
 from phalanx.jobs.ended_jobs import ended_jobs, space
-from phalanx.jobs.job import list_jobs
+from phalanx.jobs.job import JobState, list_jobs
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
     from phalanx.jobs.ended_jobs import EndedJob
     from phalanx.jobs.job import JobStatus
+
+_BY_IMPORTANCE = (
+    *("JOB", "STATE", "COMMAND", "REASON", "STARTED", "TOOK", "NAME", "NODES", "ATTEMPT", "TAGS", "PROCESSES"),
+    "LAUNCHER",
+)
 
 
 @click.command("jobs")
@@ -36,13 +41,31 @@ if TYPE_CHECKING:
 @click.option(
     "--prune", "age_s", type=Duration(), metavar="TIME", help="Remove the jobs that ended so long ago, such as 30d."
 )
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([state.value for state in JobState]),
+    help="Only jobs in this state. Repeatable.",
+)
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the N newest.")
 @yes_option
 @json_option
 @debug_option
 def command(
-    name: str | None, file: Path | None, tags: dict[str, str], age_s: int | None, yes: bool, as_json: bool
+    name: str | None,
+    file: Path | None,
+    tags: dict[str, str],
+    age_s: int | None,
+    states: tuple[str, ...],
+    limit: int | None,
+    yes: bool,
+    as_json: bool,
 ) -> int:
     """List the jobs, the newest first; or, with --prune, remove old ones.
+
+    Times are UTC. ATTEMPT is 0 until the first restart. REASON is why a job ended as it did, or what it waits for. A
+    narrow terminal has the most important columns; --json and a pipe have all.
 
     A job keeps its copy of the code, what it wrote there, and its output until it is removed. --prune removes all of
     that, and never a job that runs, nor any checkpoints.
@@ -50,24 +73,28 @@ def command(
     \b
     Examples:
       phalanx jobs
-      phalanx jobs --tag model=resnet
+      phalanx jobs --tag model=resnet --state failed
+      phalanx jobs --limit 10
       phalanx jobs --json | jq -r '.[0].id'
       phalanx jobs --prune 30d
     """
+    if age_s is not None and (states or limit):
+        raise click.UsageError("--prune removes jobs by their age and --tag: leave --state and --limit out")
     if age_s is not None:
         return _prune(load_cluster(name, file), time.time() - age_s, tags, yes, as_json)
     if yes:
         raise click.UsageError("--yes is for --prune")
     cluster = load_cluster(name, file)
-    found = [job for job in list_jobs(cluster) if job.has(tags)]
+    chosen = states or tuple(JobState)
+    found = [job for job in list_jobs(cluster) if job.has(tags) and job.state.value in chosen][:limit]
     if as_json:
         print_json([job.to_json() for job in found])
     elif not found:
-        note("No job of this cluster has these tags." if tags else "No job has been run on this cluster yet.")
+        is_choice = tags or states
+        note("No job of this cluster is among these." if is_choice else "No job has been run on this cluster yet.")
     else:
-        print_table(
-            ("JOB", "NAME", "TAGS", "STATE", "LAUNCHER", "PROCESSES", "TOOK", "COMMAND"), [_row(job) for job in found]
-        )
+        rows = [_row(job) for job in found]
+        print_table(list(rows[0]), [list(row.values()) for row in rows], _BY_IMPORTANCE)
         _warn_of_space(cluster)
     return 0
 
@@ -108,9 +135,20 @@ def _warn_of_space(cluster: Cluster) -> None:
             )
 
 
-def _row(job: JobStatus) -> tuple[object, ...]:
-    if job.state.value == "damaged":
-        return job.id, "-", "-", job.state.value, "-", "-", "-", job.message
-    took = duration(job.duration_s(time.time())) if job.started_at else "-"
-    tags = " ".join(f"{name}={value}" for name, value in job.tags.items()) or "-"
-    return job.id, job.name or "-", tags, job.state.value, job.launcher, job.processes, took, shlex.join(job.command)
+def _row(job: JobStatus) -> dict[str, object]:
+    """Return the cells of a job by their columns."""
+    is_known = job.state is not JobState.DAMAGED
+    return {
+        "JOB": job.id,
+        "NAME": job.name or "-",
+        "STATE": job.state.value,
+        "STARTED": time.strftime("%m-%d %H:%M", time.gmtime(job.started_at)) if job.started_at else "-",
+        "TOOK": duration(job.duration_s(time.time())) if job.started_at else "-",
+        "NODES": len(job.ranks) or "-",
+        "PROCESSES": job.processes if is_known else "-",
+        "ATTEMPT": job.attempt if job.restarts else "-",
+        "LAUNCHER": job.launcher or "-",
+        "TAGS": " ".join(f"{name}={value}" for name, value in job.tags.items()) or "-",
+        "COMMAND": shlex.join(job.command) or "-",
+        "REASON": job.message or "-",
+    }

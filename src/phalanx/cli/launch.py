@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from phalanx.cli import input
+from phalanx.cli import complete, input
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.job_options import pairs
 from phalanx.cli.options import Theirs, cluster_option_of, debug_option, json_option, load_cluster, via_option
@@ -148,7 +148,9 @@ def _here(name: str) -> str:
 @click.option("--dry-run", is_flag=True, help="Print the processes that would be started; start nothing.")
 @json_option
 @debug_option
-@click.argument("argv", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument(
+    "argv", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete.files
+)
 def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, detach: bool, **chosen: Any) -> int:
     """Run COMMAND as a parameter server's scheduler, servers and workers, as MXNet's launch.py does.
 

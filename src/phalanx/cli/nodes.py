@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from phalanx.node.roster import Node, Roster
 
 COLUMNS = ("name", "instance_id", "address", "type", "zone", "slots", "gpus", "role", "state")
+_BY_IMPORTANCE = ("NAME", "STATE", "ADDRESS", "SLOTS", "ROLE", "GPUS", "INSTANCE_ID", "TYPE", "ZONE")
 
 
 @click.command("nodes")
@@ -38,7 +39,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     elif not rows:
         note("No node has answered yet.")
     else:
-        print_table([column.upper() for column in COLUMNS], [_cells(row) for row in rows])
+        print_table([column.upper() for column in COLUMNS], [_cells(row) for row in rows], _BY_IMPORTANCE)
 
 
 def _cells(row: dict[str, Any]) -> list[object]:

@@ -13,7 +13,7 @@ import click
 
 from phalanx.aws.model import StackEvent
 from phalanx.cli.console import note
-from phalanx.cli.terminal import visible
+from phalanx.cli.terminal import obeys, visible
 from phalanx.cluster.stack import NodeAnswered, NodeMissing
 from phalanx.counts import counted
 from phalanx.waits import waiting
@@ -50,7 +50,7 @@ class Watch:
         return time.monotonic() - self.started_s
 
     def __enter__(self) -> Watch:
-        if sys.stderr.isatty():
+        if obeys(sys.stderr):
             self._status = _status_line(self.title, self.started_s)
             self._status.start()
         return self

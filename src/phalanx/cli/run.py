@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from phalanx.cli import input
+from phalanx.cli import complete, input
 from phalanx.cli.console import note
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.job_options import chosen_fields, job_options
@@ -191,7 +191,7 @@ def _launcher_options(command: Any) -> Any:
 @click.option("--dry-run", is_flag=True, help="Print the processes that would be started; start nothing.")
 @json_option
 @debug_option
-@click.argument("argv", metavar="[--] COMMAND...", nargs=-1, type=click.UNPROCESSED)
+@click.argument("argv", metavar="[--] COMMAND...", nargs=-1, type=click.UNPROCESSED, shell_complete=complete.files)
 @click.pass_context
 def command(
     context: click.Context,

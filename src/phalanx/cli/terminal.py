@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TextIO
 
@@ -37,6 +38,16 @@ def plain(text: str) -> str:
 def one_line(text: str) -> str:
     """Escape as `plain` does, and tabs and line breaks too, so that a table's row stays on its line."""
     return _BREAKS.sub(lambda found: _escape(found[0]), plain(text))
+
+
+def obeys(stream: TextIO) -> bool:
+    """Whether the stream is a terminal with colours and a cursor that can be moved; one with TERM=dumb has neither."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def has_colors(stream: TextIO) -> bool:
+    """Whether to use colours: not on a dumb terminal, and not if NO_COLOR is set (https://no-color.org)."""
+    return obeys(stream) and not os.environ.get("NO_COLOR")
 
 
 def for_stream(text: str, stream: TextIO) -> str:

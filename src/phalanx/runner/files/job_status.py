@@ -111,9 +111,10 @@ class JobStatus(NamedTuple):
     tail        the last lines of the first process that failed
     nodes       one verdict per node, once it has ended
     attempt     how often it was restarted so far, of `restarts` allowed
+    ranks       how many of its processes each node has, or had
 
-    The others are the head's own: the id of the cluster's stack, the ranks and the GPUs on each node, whether the job
-    waits for slots, its attempts, its runner, and what a batch scheduler holds for it.
+    The others are the head's own: the id of the cluster's stack, the GPUs on each node, whether the job waits for
+    slots, its attempts, its runner, and what a batch scheduler holds for it.
     """
 
     id: str
@@ -199,7 +200,7 @@ class JobStatus(NamedTuple):
         return max(0.0, (self.ended_at or now) - self.started_at) if self.started_at else 0.0
 
 
-_OF_THE_HEAD = ("format", "stack", "ranks", "gpus", "waits", "attempts", "has_secrets", "runner", "allocation")
+_OF_THE_HEAD = ("format", "stack", "gpus", "waits", "attempts", "has_secrets", "runner", "allocation")
 
 
 def _state(value: Any) -> JobState:
