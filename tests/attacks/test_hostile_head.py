@@ -189,7 +189,9 @@ def test_an_answer_without_an_end_does_not_fill_this_machines_memory(head):
 
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
 def test_invalid_frames_end_a_run_with_a_message(head, tmp_path, frame):
-    answer_all_with(head, b'{"here": true}\n\0phalanx-follow-1\n' + frame)
+    answer_all_with(
+        head, b'{"here": true}\n{"plan": {"launcher": "mpi", "ranks": 1, "nodes": 1}}\n\0phalanx-follow-1\n' + frame
+    )
     done = head.phalanx("run", "--directory", str(tmp_path), "--", "true", check=False, timeout_s=600)
     assert is_refused(done.stderr), done
     assert done.returncode == 6

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from phalanx.aws.model import StackState
 from phalanx.cli import logs
 from phalanx.cli.carrying import Meter, size
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.code import code_tree
 from phalanx.jobs.job import Job, JobSpec, JobState, JobStatus, submit
 from phalanx.jobs.transfer import Copied, Moved
 
@@ -145,6 +148,54 @@ def test_what_get_can_t_copy_is_reported(phalanx, job):
     assert (status, "work/frist (job " in err, "no job 'frist'" in err) == (2, True, True)
     assert phalanx("get", "first", "loss", "a", "b/")[0] == 2
     assert "is outside of" in phalanx("get", "first", "../../../x")[2]
+
+
+@pytest.fixture
+def runs(phalanx, cluster, tmp_path, monkeypatch):
+    """`phalanx run` on the cluster, in a directory with some code and a large data set that .gitignore keeps here."""
+    here = tmp_path / "here"
+    (here / "data").mkdir()
+    (here / "data/x.bin").write_bytes(b"x" * 1_200_000)
+    (here / ".gitignore").write_text("data/\n*.log\n")
+    (here / "old.log").write_text("old")
+    (here / "train.py").write_text("import sys, time; time.sleep(float(sys.argv[1])); print('trained')")
+    monkeypatch.setattr(Cluster, "settle_by", lambda *_: None)
+    monkeypatch.setattr(Cluster, "require_ready", lambda *_: None)
+    return lambda *words: phalanx("run", "--launcher", "exec", *words)
+
+
+def test_the_first_line_says_what_the_job_is_and_what_is_sent(runs):
+    status, out, err = runs("-n", "2", "--", "python3", "train.py", "0")
+    assert (status, out) == (0, "[0] trained\n[1] trained\n")
+    first = err.splitlines()[0]
+    assert re.fullmatch(
+        r"job [0-9a-f-]{20}: exec, 2 ranks on \d nodes?; sends 2 files, \d+ bytes; not sent: (.*)", first
+    )
+    assert "not sent: data/ by .gitignore, 1.1 MiB; old.log by .gitignore, 3 bytes" in first
+    assert runs("--detach", "--", "true")[2].startswith("job ")
+
+
+@pytest.mark.parametrize(("code", "shown"), [("0", ""), ("3", "failed")])
+def test_quiet_shows_the_output_and_failures_only(runs, code, shown):
+    status, out, err = runs("-q", "-n", "1", "--", "sh", "-c", f"echo out; exit {code}")
+    assert (status, out, shown in err) == (int(code), "[0] out\n", True)
+    assert bool(err) == bool(shown)
+
+
+def test_a_silent_phase_is_named_once(runs, monkeypatch):
+    monkeypatch.setattr("phalanx.cli.following.SILENT_S", 0.3)
+    _, _, err = runs("-n", "1", "--", "python3", "train.py", "1.5")
+    assert err.count("running, no output yet") == 1 and "importing" in err
+    assert "no output yet" not in runs("-q", "-n", "1", "--", "python3", "train.py", "1")[2]
+    assert "no output yet" not in runs("-n", "1", "--", "echo", "1")[2]
+
+
+def test_sizes_of_what_stays_take_no_long_time(tmp_path, monkeypatch):
+    (tmp_path / ".gitignore").write_text("away\n")
+    (tmp_path / "away").mkdir()
+    monkeypatch.setattr("phalanx.code.code_tree._sizes", lambda _: iter(lambda: time.sleep(0.02) or 1, None))
+    (one,) = code_tree.scan(tmp_path).measured(0.1)
+    assert (one.name, one.is_whole) == ("away/", False) and one.bytes < 50
 
 
 def test_several_results_and_globs_come_into_a_directory(phalanx, cluster, tmp_path):

@@ -61,7 +61,7 @@ def test_the_command_sends_its_input(two_nodes, code, monkeypatch):
     started = []
     two_nodes.require_ready = lambda: None
     monkeypatch.setattr(run_command, "load_cluster", lambda *_: two_nodes)
-    monkeypatch.setattr(run_command, "start", lambda _, spec, detach: started.append(spec))
+    monkeypatch.setattr(run_command, "start", lambda _, spec, *_rest: started.append(spec))
     for arguments in (["--stdin"], ["--stdin", "--detach"], []):
         argv = [*arguments, "--launcher", "exec", "--directory", str(code), "--", "python3", "-"]
         CliRunner().invoke(run_command.command, argv, input=SCRIPT, standalone_mode=False)

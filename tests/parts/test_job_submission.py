@@ -146,6 +146,7 @@ def test_a_submission_that_breaks_off_between_two_files_starts_nothing_and_leave
     monkeypatch.setattr(HeadCommand, "offer", offer_and_report)
     with pytest.raises(CutError):
         submit(two_nodes, JobSpec(("true",), "exec", directory=code, secrets={"TOKEN": "secret"}))
+    assert list_jobs(two_nodes) == []  # it removes what the killed process has left
     record = records[-1]
     whole = record + sent[0]
     first = len(record) + sent[0].index(b"\n") + 1

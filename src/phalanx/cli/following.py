@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -19,14 +20,16 @@ from phalanx.cli.kept_output import keeping
 from phalanx.cli.terminal import CLEAR_LINE, has_colors, obeys, plain, write
 from phalanx.counts import counted
 from phalanx.errors import JobError, PhalanxError
-from phalanx.jobs.job import OutputLine
+from phalanx.jobs.job import JobState, OutputLine
 from phalanx.jobs.job_output import last_of_bar, last_state
+from phalanx.runner.starter.check import python_target
 
 if TYPE_CHECKING:
     from phalanx.jobs.job import Job, JobStatus
 
 _ELAPSED = re.compile(r" \(\d+ s\)$")
 _SCREEN_LINES = 24
+SILENT_S = 5.0
 _COLORS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_yellow")
 
 
@@ -68,10 +71,13 @@ def follow(
     stop_on_interrupt: bool = False,
     cluster: str = "",
     style: Style = Style(),
+    quiet: bool = False,
+    is_new: bool = False,
 ) -> int:
     """Print output until the job ends (without `wait`: what there is now), and return the exit code.
 
-    With the cluster's name, an output that is shown whole is also kept on this machine.
+    With the cluster's name, an output that is shown whole is also kept on this machine. Of a job that `is_new`, say
+    what it does while it is silent. `quiet`: print nothing but output and failures.
     """
     printer = Printer(style)
     try:
@@ -79,7 +85,8 @@ def follow(
         events = job.follow(wait=wait, process=process, attempt=attempt, tail=tail, drafts=drafts, stream=stream)
         if cluster and process is None and tail is None and stream is None:
             events = keeping(events, cluster, job.id)
-        status = _print_all(job, events, printer)
+        phases = _Phases(job.id, is_shown=is_new and not quiet)
+        status = _print_all(job, events, printer, phases, quiet)
     except Terminated:
         note(f"job {job.id} continues: `phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it")
         return Terminated.exit_code
@@ -95,7 +102,8 @@ def follow(
             return 130
     if status is None or not status.state.final:
         return 0
-    _report_end(status, with_tail=not printer.has_just_shown(status.tail))
+    if not quiet or status.state is not JobState.SUCCEEDED:
+        _report_end(status, with_tail=not printer.has_just_shown(status.tail))
     return status.process_exit_code
 
 
@@ -108,19 +116,62 @@ def report_stopped(status: JobStatus) -> int:
     return 0 if status.verified else 1
 
 
-def _print_all(job: Job, events: Iterable[OutputLine | JobStatus], printer: Printer) -> JobStatus | None:
+def _print_all(
+    job: Job, events: Iterable[OutputLine | JobStatus], printer: Printer, phases: _Phases, quiet: bool
+) -> JobStatus | None:
     status: JobStatus | None = None
     try:
         for event in events:
             if isinstance(event, OutputLine):
+                phases.end()
                 _print_or_refuse(job, event, printer)
                 continue
             printer.leave_draft()
-            _report_wait(event, status)
+            phases.show(event)
+            if not quiet:
+                _report_wait(event, status)
             status = event
     finally:
+        phases.end()
         printer.leave_draft()
     return status
+
+
+class _Phases:
+    """Says what a job does that has neither a message nor any output for some seconds, once in each state."""
+
+    def __init__(self, job_id: str, is_shown: bool) -> None:
+        self._id, self._is_over = job_id, not is_shown
+        self._timer: threading.Timer | None = None
+        self._known: tuple[JobState, bool] | None = None
+
+    def show(self, status: JobStatus) -> None:
+        """Begin to wait for the first output, or for another state or message."""
+        says_nothing = status.state is JobState.RUNNING or not (status.state.final or status.message)
+        if self._is_over or (status.state, says_nothing) == self._known:
+            return
+        self._cancel()
+        self._known = status.state, says_nothing
+        if says_nothing:
+            self._timer = threading.Timer(SILENT_S, note, (f"job {self._id}: {_phase(status)}",))
+            self._timer.daemon = True
+            self._timer.start()
+
+    def end(self) -> None:
+        """Say nothing more: there is output, or the job has ended."""
+        self._is_over = True
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+
+
+def _phase(status: JobStatus) -> str:
+    if status.state is JobState.PENDING:
+        return "its nodes are being reached, and check the command and what it imports"
+    imports = "; Python may still be importing its modules" if python_target(status.command) else ""
+    return f"{counted(status.processes, 'process')} running, no output yet{imports}"
 
 
 def _report_wait(status: JobStatus, before: JobStatus | None) -> None:

@@ -12,7 +12,15 @@ import click
 from phalanx.cli import complete, input
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.job_options import pairs
-from phalanx.cli.options import Theirs, cluster_option_of, debug_option, json_option, load_cluster, via_option
+from phalanx.cli.options import (
+    Theirs,
+    cluster_option_of,
+    debug_option,
+    json_option,
+    load_cluster,
+    quiet_option,
+    via_option,
+)
 from phalanx.cli.starting import print_processes, start
 from phalanx.errors import SpecError
 from phalanx.jobs import hosts_file
@@ -145,13 +153,16 @@ def _here(name: str) -> str:
 @environment_options
 @click.option("--name", "--jobname", "job_name", metavar="TEXT", help="A name for the job, to find it by.")
 @click.option("--detach", is_flag=True, help="Start the job and return; `logs -f` follows it later.")
+@quiet_option
 @click.option("--dry-run", is_flag=True, help="Print the processes that would be started; start nothing.")
 @json_option
 @debug_option
 @click.argument(
     "argv", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=complete.files
 )
-def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, detach: bool, **chosen: Any) -> int:
+def command(
+    name: str | None, file: Path | None, dry_run: bool, as_json: bool, detach: bool, quiet: bool, **chosen: Any
+) -> int:
     """Run COMMAND as a parameter server's scheduler, servers and workers, as MXNet's launch.py does.
 
     It accepts the options of launch.py and of dmlc-submit with their meaning there, so --cluster is the launcher, and
@@ -170,7 +181,7 @@ def command(name: str | None, file: Path | None, dry_run: bool, as_json: bool, d
     cluster = load_cluster(name, file)
     cluster.require_ready()
     spec = _spec(cluster, **chosen)
-    return print_processes(cluster, spec, as_json) if dry_run else start(cluster, spec, detach)
+    return print_processes(cluster, spec, as_json) if dry_run else start(cluster, spec, detach, quiet)
 
 
 def _spec(cluster: Cluster, **chosen: Any) -> JobSpec:

@@ -57,6 +57,11 @@ verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show each r
 yes_option = click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 
 
+quiet_option = click.option(
+    "-q", "--quiet", is_flag=True, help="Print what the job writes, its failure, and nothing else."
+)
+
+
 class Theirs(click.Option):
     """An option of another tool's command line, which a command of ours takes with the meaning that it has there."""
 

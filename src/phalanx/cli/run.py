@@ -14,7 +14,15 @@ from phalanx.cli import complete, input
 from phalanx.cli.console import note
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.job_options import chosen_fields, job_options
-from phalanx.cli.options import DEFAULT_FILE, cluster_option, debug_option, json_option, load_cluster, via_option
+from phalanx.cli.options import (
+    DEFAULT_FILE,
+    cluster_option,
+    debug_option,
+    json_option,
+    load_cluster,
+    quiet_option,
+    via_option,
+)
 from phalanx.cli.starting import print_processes, start
 from phalanx.jobs.job import JobSpec
 from phalanx.jobs.launcher_choice import DEFAULT, choose
@@ -37,7 +45,7 @@ GROUPS = {
     "Environment": ("--env", "--secret", "--recipe", "--requirements", "--no-requirements", "--build-env"),
     "Limits": ("--restarts", "--grace", "--wait", "--wait-limit"),
     "Engine": ("--launcher",),
-    "This command": ("--detach", "--dry-run", "--json", "--debug", "--help"),
+    "This command": ("--detach", "--quiet", "--dry-run", "--json", "--debug", "--help"),
 }
 EVERY = "every"
 """In place of a launcher's name, for a page with the options of all."""
@@ -146,9 +154,9 @@ def _is_typed(context: click.Context, parameter: str) -> bool:
     return context.get_parameter_source(parameter) is not ParameterSource.DEFAULT
 
 
-def _launcher(directory: Path, argv: tuple[str, ...]) -> str:
+def _launcher(directory: Path, argv: tuple[str, ...], quiet: bool) -> str:
     choice = choose(directory, argv)
-    if choice.sign:
+    if choice.sign and not quiet:
         note(f"launcher {choice.launcher}, because {choice.script} uses {choice.sign}; --launcher names another")
     return choice.launcher
 
@@ -188,6 +196,7 @@ def _launcher_options(command: Any) -> Any:
 )
 @click.option("--stdin", "has_stdin", is_flag=True, help="Send this command's input to the job, for rank 0 to read.")
 @click.option("--detach", is_flag=True, help="Start the job and return; `logs -f` follows it later.")
+@quiet_option
 @click.option("--dry-run", is_flag=True, help="Print the processes that would be started; start nothing.")
 @json_option
 @debug_option
@@ -200,6 +209,7 @@ def command(
     dry_run: bool,
     as_json: bool,
     detach: bool,
+    quiet: bool,
     argv: tuple[str, ...],
     **chosen: Any,
 ) -> int:
@@ -249,7 +259,7 @@ def command(
     fields = chosen_fields(chosen)
     launcher = chosen["launcher"] or DEFAULT
     if not chosen["job_resume"]:  # a resumed job has its own launcher
-        launcher = chosen["launcher"] or _launcher(fields["directory"], argv)
+        launcher = chosen["launcher"] or _launcher(fields["directory"], argv, quiet)
     if launcher == "mpi" and not chosen["job_resume"]:
         _refuse_nested(argv)
     if not chosen["has_stdin"]:
@@ -269,4 +279,4 @@ def command(
         environment=chosen_environment(fields["directory"], **{name: chosen[name] for name in ENVIRONMENT}),
         options={name: chosen[key] for name in OPTIONS if chosen[key := name.replace("-", "_")] is not None},
     )
-    return print_processes(cluster, spec, as_json) if dry_run else start(cluster, spec, detach)
+    return print_processes(cluster, spec, as_json) if dry_run else start(cluster, spec, detach, quiet)

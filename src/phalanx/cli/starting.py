@@ -11,20 +11,23 @@ from typing import TYPE_CHECKING, Any
 from phalanx.cli.console import note, print_json, say
 from phalanx.cli.following import Terminated, follow
 from phalanx.cli.mounted import scattered
+from phalanx.counts import counted, size_text
 from phalanx.jobs.job import processes, submit
 from phalanx.launchers import load
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
+    from phalanx.code.bundle import Opening, SendProgress
+    from phalanx.code.code_tree import LeftOut
     from phalanx.jobs.job import Job, JobSpec
     from phalanx.runner.process import Process
 
-
+_MOST_LEFT_OUT = 3
 # Variables of pip and uv that name another index than PyPI.
 _INDEXES = frozenset(("PIP_INDEX_URL", "PIP_FIND_LINKS", "PIP_CONFIG_FILE", "UV_INDEX_URL", "UV_DEFAULT_INDEX"))
 
 
-def start(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
+def start(cluster: Cluster, spec: JobSpec, detach: bool, quiet: bool = False) -> int:
     """Submit the job and follow it unless `detach`; return the exit code for the shell."""
     Terminated.catch()
     if cluster.by_session and spec.environment and not _INDEXES & spec.environment.variables.keys():
@@ -35,10 +38,10 @@ def start(cluster: Cluster, spec: JobSpec, detach: bool) -> int:
     if cluster.spec.get("data"):
         for text in scattered(cluster, spec.command):
             note(f"warning: {text}")
-    job = submit(cluster, spec, detach=detach, progress=_warn)
+    job = submit(cluster, spec, detach=detach, progress=_warn if quiet else _report)
     if detach:
-        return _detached(job)
-    return follow(job, stop_on_interrupt=True, cluster=cluster.name)
+        return _detached(job, quiet)
+    return follow(job, stop_on_interrupt=True, cluster=cluster.name, quiet=quiet, is_new=True)
 
 
 def start_own(cluster: Cluster, job: Callable[[Path], JobSpec]) -> int:
@@ -55,15 +58,36 @@ def _place(cluster: Cluster) -> str:
     return f"no node of {cluster.name} reaches the internet"
 
 
-def _detached(job: Job) -> int:
+def _detached(job: Job, quiet: bool) -> int:
     say(job.id)
-    note(f"`phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it.")
+    if not quiet:
+        note(f"`phalanx logs -f {job.id}` follows it, `phalanx stop {job.id}` ends it.")
     return 0
 
 
-def _warn(progress: Any) -> None:
+def _report(progress: SendProgress) -> None:
+    _warn(progress)
+    if progress.opening:
+        note(_opening(progress.opening))
+
+
+def _warn(progress: SendProgress) -> None:
     if progress.warning:
         note(f"warning: {progress.warning}")
+
+
+def _opening(job: Opening) -> str:
+    """Return one line: what the job is, what is sent for it, and what is not."""
+    where = f"{counted(job.ranks, 'rank')} on {counted(job.nodes, 'node')}"
+    sends = f"{counted(job.files, 'file')}, {size_text(job.bytes)}" + ", of which only changes" * job.in_parts
+    kept = [f"{one.name} by {one.file}, {_size(one)}" for one in job.left_out[:_MOST_LEFT_OUT]]
+    more = len(job.left_out) - _MOST_LEFT_OUT
+    stays = f"; not sent: {'; '.join(kept)}{f'; and {more} more' if more > 0 else ''}" if kept else ""
+    return f"job {job.id}: {job.launcher}, {where}; sends {sends}{stays}"
+
+
+def _size(one: LeftOut) -> str:
+    return size_text(one.bytes) if one.is_whole else f"at least {size_text(one.bytes)}"
 
 
 def print_processes(cluster: Cluster, spec: JobSpec, as_json: bool) -> int:

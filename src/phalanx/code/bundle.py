@@ -21,7 +21,7 @@ from phalanx.runner.names import LAST_SENT, LIBRARY
 if TYPE_CHECKING:
     import tarfile
 
-    from phalanx.code.code_tree import CodeTree, Entry
+    from phalanx.code.code_tree import CodeTree, Entry, LeftOut
 
 _PACKAGE = Path(__file__).parents[1]
 # Imported on demand: a starter, which runs on every node, needs neither launchers nor schedulers.
@@ -42,13 +42,31 @@ _RUNNERS_KEPT = 4
 
 
 @dataclass(frozen=True)
+class Opening:
+    """What a job is and what is sent for it, known before that is sent.
+
+    `in_parts`: of the code, only what has changed is sent. `left_out` is what ignore files keep here.
+    """
+
+    id: str
+    launcher: str
+    ranks: int
+    nodes: int
+    files: int
+    bytes: int
+    in_parts: bool
+    left_out: tuple[LeftOut, ...]
+
+
+@dataclass(frozen=True)
 class SendProgress:
-    """How much of the code has been sent; each `warning` is set once."""
+    """How much of the code has been sent; each `warning` is set once, and so is `opening`."""
 
     files: int
     bytes: int
     total_bytes: int
     warning: str = ""
+    opening: Opening | None = None
 
 
 def tar(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from phalanx import guest_file
 from phalanx.code.ignore_rules import IgnoreRules, rules_above
@@ -53,6 +56,15 @@ class Entry:
         return stat.S_ISLNK(self.status.st_mode)
 
 
+class LeftOut(NamedTuple):
+    """What an ignore file excludes (a directory ends in /), and its size, as far as it was found if not `is_whole`."""
+
+    name: str
+    file: str
+    bytes: int
+    is_whole: bool
+
+
 @dataclass(frozen=True)
 class CodeTree:
     """What is sent of a directory.
@@ -93,6 +105,29 @@ class CodeTree:
             guest_file.answering(own, look)
         return found
 
+    def measured(self, within_s: float) -> list[LeftOut]:
+        """Return what is left out with its size, the largest first, as far as it can be read in this time.
+
+        It may be on a file system that is away, so this waits no longer.
+        """
+        sizes = dict.fromkeys(self.left_out, 0)
+        done: set[str] = set()
+        end = time.monotonic() + within_s
+
+        def measure() -> None:
+            for name in self.left_out:
+                for size in _sizes(f"{self.directory}/{name}"):
+                    sizes[name] += size
+                    if time.monotonic() > end:
+                        return
+                done.add(name)
+
+        thread = threading.Thread(target=measure, daemon=True)
+        thread.start()
+        thread.join(within_s)
+        found = [LeftOut(name, file, sizes[name], name in done) for name, file in self.left_out.items()]
+        return sorted(found, key=lambda one: one.bytes, reverse=True)
+
     def what_keeps(self, *names: str) -> str:
         """Return which excluded file or directory the first of these names is, or is in; "" if none is."""
         for name in names:
@@ -101,6 +136,18 @@ class CodeTree:
             if kept:
                 return kept
         return ""
+
+
+def _sizes(path: str) -> Iterator[int]:
+    """Yield the sizes of the files at a path; of an empty directory, 0."""
+    yield 0
+    with contextlib.suppress(OSError):
+        if not stat.S_ISDIR((status := os.lstat(path)).st_mode):
+            yield status.st_size
+    for directory, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):
+                yield os.lstat(f"{directory}/{name}").st_size
 
 
 def _is_only_here(path: str, directory: str) -> bool:

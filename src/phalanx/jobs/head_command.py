@@ -7,7 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from phalanx.errors import JobError
 from phalanx.node.validate import truth
@@ -22,12 +22,25 @@ from phalanx.waits import waiting
 _ANSWER_WITHIN_S = 60.0
 _MAX_STDERR_BYTES = 1 << 20
 _CODE = re.compile("[a-z0-9-]{1,40}")
+_PLAN: dict[str, head_answers.Check] = {
+    "launcher": head_answers.matching("[a-z]{1,40}"),
+    **dict.fromkeys(("ranks", "nodes"), head_answers.whole),
+}
 _ANSWERS: dict[str, head_answers.Check] = {
     "here": truth,
+    "plan": lambda value: JobPlan(**head_answers.required(head_answers.record(value), _PLAN)),
     "send": head_answers.list_of(head_answers.whole),
     "made": truth,
     "shares": head_answers.text,
 }
+
+
+class JobPlan(NamedTuple):
+    """What the head is about to start, as far as it knows before it has the code."""
+
+    launcher: str
+    ranks: int
+    nodes: int
 
 
 class HeadCommand:
@@ -79,9 +92,20 @@ class HeadCommand:
         except OSError as error:
             if self.end() == UNAVAILABLE:
                 return False
-            refusal = self.refusal("the head did not accept the job", str(error))
-            self.close()
-            raise refusal from error
+            raise self._ended(error) from error
+
+    def plan(self) -> JobPlan:
+        """Return what the head is about to start. Raises JobError when it refuses the job."""
+        try:
+            return self.answer("plan")
+        except OSError as error:
+            self.end()
+            raise self._ended(error) from error
+
+    def _ended(self, error: OSError) -> JobError:
+        refusal = self.refusal("the head did not accept the job", str(error))
+        self.close()
+        return refusal
 
     def answer(self, key: str) -> Any:
         """Return `key` of the next line of JSON; skip empty lines (signs of life). Raises OSError, ClusterError."""

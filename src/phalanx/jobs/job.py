@@ -87,9 +87,12 @@ def submit(
     job = Job(cluster, _new_id())
     connection = _begin(job, cluster, spec, detach)
     try:
-        submission = Submission(spec, progress or (lambda _: None))
+        report = progress or (lambda _: None)
+        submission = Submission(spec, report)
         with waiting("the head to accept the job"):
             connection = _with_runner(connection, job, cluster, spec, detach)
+            plan = connection.plan()
+        report(SendProgress(0, 0, 0, opening=submission.opening(job.id, plan)))
     except BaseException:
         connection.close()
         raise

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import IO, TYPE_CHECKING
 
 from phalanx.code import bundle, cache, code_tree
-from phalanx.code.bundle import SendProgress
+from phalanx.code.bundle import Opening, SendProgress
 from phalanx.code.code_tree import CodeTree
 from phalanx.jobs import own_imports
-from phalanx.jobs.head_command import HeadCommand
+from phalanx.jobs.head_command import HeadCommand, JobPlan
 from phalanx.jobs.job_model import JobSpec
 from phalanx.runner.names import MANIFEST, STDIN, WORK
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Below this, sending one tar takes less time than asking what the head has.
 SMALL_BYTES = 1 << 20
 _LINKS_NAMED = 3
+_MEASURED_WITHIN_S = 0.2
 
 
 class Submission:
@@ -30,7 +31,7 @@ class Submission:
     """
 
     def __init__(self, spec: JobSpec, progress: Callable[[SendProgress], None]) -> None:
-        tree = code_tree.scan(spec.directory)
+        self._tree = tree = code_tree.scan(spec.directory)
         for text in filter(None, (_of_what_stays(tree, spec), _of_links(tree))):
             progress(SendProgress(0, 0, tree.bytes, text))
         self._progress = progress
@@ -41,6 +42,12 @@ class Submission:
         # The last program is LAST_SENT: the head accepts no job without it, so none whose tar was cut short.
         documents = {**manifest, **stdin, **bundle.programs()}
         self._archive = bundle.tar(documents, None if self._upload else tree, WORK, progress)
+
+    def opening(self, job_id: str, plan: JobPlan) -> Opening:
+        """Return what is about to be sent, for a job that the head has planned."""
+        files = sum(entry.is_file for entry in self._tree.entries)
+        left_out = tuple(self._tree.measured(_MEASURED_WITHIN_S)) if self._tree.left_out else ()
+        return Opening(job_id, *plan, files, self._tree.bytes, self._upload is not None, left_out)
 
     def write(self, out: IO[bytes], connection: HeadCommand) -> None:
         sizes = {"tar": len(self._archive), "secrets": len(self._private), "in_parts": bool(self._upload)}

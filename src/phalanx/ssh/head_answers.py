@@ -57,6 +57,13 @@ def required(record: Mapping[str, Any], checks: Mapping[str, Check]) -> dict[str
         raise InvalidAnswerError(error) from error
 
 
+def record(value: Any) -> dict[str, Any]:
+    """Check that the value is an object. Raises Invalid."""
+    if not isinstance(value, dict):
+        raise Invalid(f"{value!r:.60} is not an object")
+    return value
+
+
 def text(value: Any) -> str:
     """Check that the value is a string of bounded length. Raises Invalid."""
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:

@@ -15,7 +15,7 @@ from phalanx.runner import checked
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.head.membership import read_roster
-from phalanx.runner.head.slots import Occupancy
+from phalanx.runner.head.slots import Occupancy, ranks_of
 from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_STATUS, RUNNER, STDIN, SUBMITTER, WORK, refusal
 from phalanx.runner.process import PreparedJob, RefusedError, planned
 from phalanx.runner.system import forget_other_jobs, raise_file_limit, roster_path, spawn
@@ -48,6 +48,9 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
         occupancy = Occupancy(directory)
         processes = _planned(job, directory, plugins, roster, occupancy)
         _make(directory, roster)
+        ranks = ranks_of(processes)
+        plan = {"launcher": job.launcher, "ranks": sum(ranks.values()), "nodes": len(ranks)}
+        os.write(1, json.dumps({"plan": plan}).encode() + b"\n")
     except (RefusedError, EOFError, OSError) as error:
         return _refuse(error)
     try:
