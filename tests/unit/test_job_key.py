@@ -25,7 +25,7 @@ def ran(monkeypatch, tmp_path) -> Any:
     started: list[JobSpec] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run, "load_cluster", lambda *_: SimpleNamespace(require_ready=lambda: None))
-    monkeypatch.setattr(run, "start", lambda _cluster, spec, _detach: started.append(spec) or 0)
+    monkeypatch.setattr(run, "start", lambda _cluster, spec, *_rest: started.append(spec) or 0)
 
     def call(job: str, *arguments: str, file: str = "phalanx.yaml") -> JobSpec:
         (tmp_path / file).write_text(CLUSTER + job)

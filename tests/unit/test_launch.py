@@ -87,7 +87,7 @@ def test_local_stays_on_the_head(launched):
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_a_batch_system_is_asked_for_the_nodes(monkeypatch, scheduler):
     seen = []
-    monkeypatch.setattr("phalanx.cli.launch.start", lambda _, spec, detach: seen.append(spec) or 0)
+    monkeypatch.setattr("phalanx.cli.launch.start", lambda _, spec, *_rest: seen.append(spec) or 0)
     assert cli.execute(["launch", "--launcher", scheduler, "--via-option", "-q all", "-n", "2", "true"]) == 0
     assert (seen[0].via, seen[0].via_options, seen[0].hosts) == (scheduler, ("-q", "all"), ())
 
