@@ -13,6 +13,7 @@ from fake_jobs import outcome, run
 from fake_nodes import kill_chosen
 
 import phalanx.jobs.job
+from phalanx.code.commit import Commit
 from phalanx.errors import JobError
 from phalanx.jobs.head_command import HeadCommand
 from phalanx.jobs.job import (
@@ -158,3 +159,75 @@ def test_a_submission_that_breaks_off_between_two_files_starts_nothing_and_leave
         done = subprocess.run(["sh", "-c", commands[-1]], input=whole[:end], env=two_nodes.env, capture_output=True)
         assert done.returncode == 1
         assert list((two_nodes.root / "shared").glob(f"{JOBS}/*")) == []
+
+
+def git(directory, *words):
+    own = ("-c", "user.name=x", "-c", "user.email=x@x", "-c", "init.defaultBranch=main")
+    return subprocess.run(["git", *own, *words], cwd=directory, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def repository(code):
+    """A repository with one commit, whose id it returns."""
+    (code / "train.py").write_text("print(1)")
+    (code / ".gitignore").write_text("data\n")
+    git(code, "init")
+    git(code, "add", ".")
+    git(code, "commit", "-m", "first")
+    return git(code, "rev-parse", "HEAD").strip()
+
+
+def test_a_job_knows_its_commit_and_whether_the_code_has_changes(two_nodes, code, repository):
+    def ran(directory=code, **options):
+        lines, status = run(two_nodes, directory, "sh", "-c", 'echo "$PHALANX_COMMIT"', processes=1, **options)
+        assert lines == [f"0: {status.commit}"]
+        return status
+
+    (code / "data").write_text("ignored")
+    assert ran().commit == repository
+    (code / "train.py").write_text("print(2)")
+    first = ran(checkpoint="kept")
+    assert first.commit == f"{repository}-dirty" and list_jobs(two_nodes)[0].commit == first.commit
+    git(code, "commit", "-am", "second")
+    (code / "new.py").write_text("")
+    assert ran().commit == f"{git(code, 'rev-parse', 'HEAD').strip()}-dirty"
+    (code / "sub").mkdir()
+    (code / "sub/x.py").write_text("")
+    git(code, "add", ".")
+    git(code, "commit", "-m", "third")
+    (code / "train.py").write_text("print(3)")
+    third = git(code, "rev-parse", "HEAD").strip()
+    assert ran(code / "sub").commit == third, "only what is sent counts"
+    job = submit(two_nodes, JobSpec((), resume=first.id, directory=code / "sub"))
+    assert outcome(job.follow())[0] == [f"0: {third}"]
+    (two_nodes.root / "elsewhere").mkdir()
+    assert ran(two_nodes.root / "elsewhere").commit == ""
+    job = submit(two_nodes, JobSpec((), resume=first.id, directory=two_nodes.root / "elsewhere"))
+    assert outcome(job.follow())[0] == ["0: "]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "[core]\nfsmonitor = {}\n",
+        "[core]\nhooksPath = {directory}\n",
+        '[filter "x"]\nclean = {}\n',
+        '[filter "x"]\nprocess = {}\n',
+        "[include]\npath = {directory}/included\n",
+    ],
+)
+def test_a_repository_of_a_stranger_starts_no_program_here(code, repository, tmp_path, settings):
+    program, ran = tmp_path / "program", tmp_path / "ran"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\ncat\n")
+    program.chmod(0o755)
+    (tmp_path / "post-index-change").symlink_to(program)
+    (tmp_path / "included").write_text(f'[filter "x"]\nclean = {program}\n')
+    (code / ".gitattributes").write_text("* filter=x\n")
+    with (code / ".git/config").open("a") as file:
+        file.write(settings.format(program, directory=tmp_path))
+    (code / "train.py").write_text("changed")
+    assert Commit(code).text() in ("", f"{repository}-dirty")
+    assert not ran.exists()
+    git(code, "status")
+    git(code, "add", ".")
+    assert ran.exists(), "git itself starts it"

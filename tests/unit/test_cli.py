@@ -264,6 +264,7 @@ JOBS = [
     some_job(
         1, state=JobState.FAILED, started_at=1_795_759_262.0, ended_at=1_795_759_300.0, attempt=1, restarts=3,
         processes=4, message="rank 3 on deeplearning-worker2 ended with exit code 1", tags={"model": "resnet"},
+        commit=f"{'0123456789' * 4}-dirty",
     ),
     some_job(0, state=JobState.SUCCEEDED, started_at=1_795_758_600.0, ended_at=1_795_758_601.0, processes=4),
 ]  # fmt: skip
@@ -280,12 +281,13 @@ def with_jobs(phalanx, cloud, monkeypatch):
 def test_jobs_have_their_start_nodes_attempt_and_reason(with_jobs):
     assert with_jobs("jobs") == 0
     assert with_jobs.out.splitlines()[0].split() == [
-        *("JOB", "NAME", "STATE", "STARTED", "TOOK", "NODES", "PROCESSES", "ATTEMPT", "LAUNCHER", "TAGS", "COMMAND"),
-        "REASON",
+        *("JOB", "NAME", "STATE", "STARTED", "TOOK", "NODES", "PROCESSES", "ATTEMPT", "LAUNCHER"),
+        *("COMMIT", "TAGS", "COMMAND", "REASON"),
     ]
     row = [cell.strip() for cell in with_jobs.out.splitlines()[2].split("  ") if cell]
     assert row == [
-        *("261127-060101-abcdef", "-", "failed", "11-27 06:01", "38.0 s", "2", "4", "1", "torchrun", "model=resnet"),
+        *("261127-060101-abcdef", "-", "failed", "11-27 06:01", "38.0 s", "2", "4", "1", "torchrun"),
+        *("0123456789-dirty", "model=resnet"),
         *("python train.py --epochs 50", "rank 3 on deeplearning-worker2 ended with exit code 1"),
     ]
     assert with_jobs("jobs", "--json") == 0

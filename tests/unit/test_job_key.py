@@ -68,6 +68,12 @@ def test_the_command_line_counts_more(ran):
     assert (job.processes, job.nodes_max) == (None, 2)
 
 
+def test_variables_of_a_file_stand_between_the_key_and_the_command_line(ran, tmp_path):
+    (tmp_path / "team.env").write_text("A=file\nB=file\nC=file\n")
+    job = ran("job: {env: {A: key, D: key}}\n", "--env-file", str(tmp_path / "team.env"), "--env", "B=line")
+    assert job.env == {"A": "file", "B": "line", "C": "file", "D": "key"}
+
+
 def test_a_file_says_nothing_about_another_cluster_or_a_resumed_job(ran):
     text = "job: {launcher: exec, restarts: 3}\n"
     assert ran(text, "-c", "other").restarts == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from phalanx.cli.job_options import Duration
+from phalanx.cli.job_options import Duration, env_file_option
 from phalanx.errors import JobError
 from phalanx.jobs.job_model import JobSpec
 
@@ -19,6 +19,37 @@ def test_a_time_has_a_unit_or_is_in_seconds(text, seconds):
 def test_what_is_no_time_is_refused(text):
     with pytest.raises(click.BadParameter):
         Duration().convert(text, None, None)
+
+
+LINES = """\ufeff# of the team
+export LR=0.1
+EMPTY=
+ SPACED = a b \t
+QUOTED="two words"
+SINGLE='$HOME is kept'
+URL=https://x/?a=b#c
+"""
+READ = {"LR": "0.1", "EMPTY": "", "SPACED": "a b", "QUOTED": "two words", "SINGLE": "$HOME is kept"}
+
+
+def read(path, text: bytes, *options: str):
+    path.write_bytes(text)
+    made = env_file_option(click.command("x")(lambda env_file: env_file))
+    return made.main(["--env-file", str(path), *options], standalone_mode=False)
+
+
+def test_a_file_has_variables_as_shells_and_other_tools_write_them(tmp_path):
+    assert read(tmp_path / "a", LINES.encode()) == {**READ, "URL": "https://x/?a=b#c"}
+    assert read(tmp_path / "a", b"A=1\r\nB=2\r\nA=3") == {"A": "3", "B": "2"}
+    (tmp_path / "b").write_text("A=4")
+    assert read(tmp_path / "a", b"A=1\nB=2", "--env-file", str(tmp_path / "b")) == {"A": "4", "B": "2"}
+
+
+@pytest.mark.parametrize("text", [b"secret", b"A=1\nmy secret=1", b"A=\xff", b"A=" + b"x" * (1 << 20)])
+def test_a_file_of_another_kind_is_refused_and_not_shown(tmp_path, text):
+    with pytest.raises(click.BadParameter, match=str(tmp_path)) as refused:
+        read(tmp_path / "a", text)
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("grace_s", [-1, 601])

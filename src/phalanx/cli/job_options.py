@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,38 @@ def pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dic
     return dict(value.split("=", 1) for value in values)
 
 
+def _of_files(_: click.Context, __: click.Parameter, paths: tuple[Path, ...]) -> dict[str, str]:
+    """Read NAME=value from each line of these files; a value is never shown, as it may be secret."""
+    return {name: value for path in paths for name, value in _of_file(path)}
+
+
+def _of_file(path: Path) -> Iterator[tuple[str, str]]:
+    try:
+        text = path.read_bytes()[: _LARGEST_BYTES + 1].decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"can't read {path}: {getattr(error, 'strerror', '') or 'it is not UTF-8'}") from None
+    if len(text) > _LARGEST_BYTES:
+        raise click.BadParameter(f"{path} is larger than {_LARGEST_BYTES >> 20} MiB")
+    for number, line in enumerate(text.splitlines(), 1):
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        if not name or name.startswith("#"):
+            continue
+        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name.strip()):
+            raise click.BadParameter(f"{path}:{number} is not of the form NAME=value")
+        quoted = re.fullmatch(r"""(['"])(.*)\1""", value.strip())
+        yield name.strip(), quoted[2] if quoted else value.strip()
+
+
+env_file_option = click.option(
+    "--env-file",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    callback=_of_files,
+    help="Variables for the job, NAME=value on each line. Repeatable; --env counts more.",
+)
+
+
 class Duration(click.ParamType):
     """A time in whole seconds, written as 90, 90s, 15m or 1h30m."""
 
@@ -37,6 +70,7 @@ class Duration(click.ParamType):
             self.fail(f"'{value}' is not a time such as 90s, 15m or 1h30m", param, ctx)
 
 
+_LARGEST_BYTES = 1 << 20
 # By the type of the field, as the class spells it.
 _KINDS: dict[str, dict[str, Any]] = {
     "Optional[int]": {"type": click.IntRange(1)},

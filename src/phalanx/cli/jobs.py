@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _BY_IMPORTANCE = (
     *("JOB", "STATE", "COMMAND", "REASON", "STARTED", "TOOK", "NAME", "NODES", "ATTEMPT", "TAGS", "PROCESSES"),
-    "LAUNCHER",
+    *("LAUNCHER", "COMMIT"),
 )
 
 
@@ -135,6 +135,12 @@ def _warn_of_space(cluster: Cluster) -> None:
             )
 
 
+def _short(commit: str) -> str:
+    """Return a commit as git shortens it."""
+    oid, dirty, _ = commit.partition("-dirty")
+    return f"{oid[:10]}{dirty}" or "-"
+
+
 def _row(job: JobStatus) -> dict[str, object]:
     """Return the cells of a job by their columns."""
     is_known = job.state is not JobState.DAMAGED
@@ -148,6 +154,7 @@ def _row(job: JobStatus) -> dict[str, object]:
         "PROCESSES": job.processes if is_known else "-",
         "ATTEMPT": job.attempt if job.restarts else "-",
         "LAUNCHER": job.launcher or "-",
+        "COMMIT": _short(job.commit),
         "TAGS": " ".join(f"{name}={value}" for name, value in job.tags.items()) or "-",
         "COMMAND": shlex.join(job.command) or "-",
         "REASON": job.message or "-",

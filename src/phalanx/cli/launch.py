@@ -11,7 +11,7 @@ import click
 
 from phalanx.cli import complete, input
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
-from phalanx.cli.job_options import pairs
+from phalanx.cli.job_options import env_file_option, pairs
 from phalanx.cli.options import (
     Theirs,
     cluster_option_of,
@@ -125,6 +125,7 @@ def _here(name: str) -> str:
     callback=_names,
     help="Set a variable for all processes: to VALUE, or to its value on this machine.",
 )
+@env_file_option
 @click.option(
     "--link",
     "links",
@@ -192,7 +193,7 @@ def _spec(cluster: Cluster, **chosen: Any) -> JobSpec:
         per_node=chosen["per_node"],
         name=chosen["job_name"],
         links=chosen["links"],
-        env={**chosen["env"], **(_P3 if chosen["p3"] else {})},
+        env={**chosen["env_file"], **chosen["env"], **(_P3 if chosen["p3"] else {})},
         role_env={"server": chosen["env_server"], "worker": chosen["env_worker"]},
         options={"servers": str(chosen["servers"] or chosen["workers"])},
         hosts=_hosts(cluster, chosen["kind"], chosen["hostfile"]),

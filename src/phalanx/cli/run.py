@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from phalanx.cli import complete, input
 from phalanx.cli.console import note
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
-from phalanx.cli.job_options import chosen_fields, job_options
+from phalanx.cli.job_options import chosen_fields, env_file_option, job_options
 from phalanx.cli.options import (
     DEFAULT_FILE,
     cluster_option,
@@ -42,7 +42,15 @@ _ELASTIC = {"torchrun": ("nodes",)}
 GROUPS = {
     "What": ("--directory", "--stdin", "--link", "--checkpoint", "--resume", "--name", "--tag"),
     "Where": ("--cluster", "--file", "-n", "-N", "--via", "--via-option"),
-    "Environment": ("--env", "--secret", "--recipe", "--requirements", "--no-requirements", "--build-env"),
+    "Environment": (
+        "--env",
+        "--env-file",
+        "--secret",
+        "--recipe",
+        "--requirements",
+        "--no-requirements",
+        "--build-env",
+    ),
     "Limits": ("--restarts", "--grace", "--wait", "--wait-limit"),
     "Engine": ("--launcher",),
     "This command": ("--detach", "--quiet", "--dry-run", "--json", "--debug", "--help"),
@@ -176,6 +184,7 @@ def _launcher_options(command: Any) -> Any:
     help="What starts the processes. Without it: what the script's imports need, or else mpi.",
 )
 @job_options
+@env_file_option
 @_launcher_options
 @environment_options
 @click.option(
@@ -256,6 +265,7 @@ def command(
         raise click.UsageError("--dry-run can't show what --resume starts: the head knows the earlier job")
     if not chosen["job_resume"]:
         chosen |= _of_file(context, name, file)
+    chosen["job_env"] = {**chosen["job_env"], **chosen["env_file"], **context.params["job_env"]}
     fields = chosen_fields(chosen)
     launcher = chosen["launcher"] or DEFAULT
     if not chosen["job_resume"]:  # a resumed job has its own launcher

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING
 from phalanx.code import bundle, cache, code_tree
 from phalanx.code.bundle import Opening, SendProgress
 from phalanx.code.code_tree import CodeTree
+from phalanx.code.commit import Commit
 from phalanx.jobs import own_imports
 from phalanx.jobs.head_command import HeadCommand, JobPlan
 from phalanx.jobs.job_model import JobSpec
@@ -31,6 +32,7 @@ class Submission:
     """
 
     def __init__(self, spec: JobSpec, progress: Callable[[SendProgress], None]) -> None:
+        self._commit = Commit(spec.directory)
         self._tree = tree = code_tree.scan(spec.directory)
         for text in filter(None, (_of_what_stays(tree, spec), _of_links(tree))):
             progress(SendProgress(0, 0, tree.bytes, text))
@@ -50,7 +52,12 @@ class Submission:
         return Opening(job_id, *plan, files, self._tree.bytes, self._upload is not None, left_out)
 
     def write(self, out: IO[bytes], connection: HeadCommand) -> None:
-        sizes = {"tar": len(self._archive), "secrets": len(self._private), "in_parts": bool(self._upload)}
+        sizes: dict[str, object] = {
+            "tar": len(self._archive),
+            "secrets": len(self._private),
+            "in_parts": bool(self._upload),
+        }
+        sizes["commit"] = self._commit.text()
         out.writelines((json.dumps(sizes).encode() + b"\n", self._archive, self._private))
         if self._upload:
             out.flush()

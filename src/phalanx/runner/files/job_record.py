@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from phalanx.node import validate
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, Optional, Tuple
 
     from phalanx.runner.files.schema import Check
+
+COMMIT = "PHALANX_COMMIT"
+"""In the environment of each process: the commit of the job's code, with "-dirty" if it has changes."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,12 @@ _ENVIRONMENT: Dict[str, Check] = {
     "variables": by_name(text),
     "job_variables": by_name(text),
 }
+
+
+def with_commit(job: JobRecord, commit: str) -> JobRecord:
+    """Return the job with the commit of its code for its processes; "": none is known."""
+    others = {name: value for name, value in job.env.items() if name != COMMIT}
+    return replace(job, env={**others, COMMIT: commit} if commit else others)
 
 
 def read(directory: str) -> JobRecord:

@@ -10,7 +10,19 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from phalanx.node.validate import Invalid, count, fields, require_format, truth
-from phalanx.runner.files.schema import FORMAT, by_name, job_id, large, number, optional, text, texts, tuple_of, whole
+from phalanx.runner.files.schema import (
+    FORMAT,
+    by_name,
+    commit,
+    job_id,
+    large,
+    number,
+    optional,
+    text,
+    texts,
+    tuple_of,
+    whole,
+)
 
 if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
@@ -112,6 +124,7 @@ class JobStatus(NamedTuple):
     nodes       one verdict per node, once it has ended
     attempt     how often it was restarted so far, of `restarts` allowed
     ranks       how many of its processes each node has, or had
+    commit      that of its code, with "-dirty" if that has changes; "" if none is known
 
     The others are the head's own: the id of the cluster's stack, the GPUs on each node, whether the job waits for
     slots, its attempts, its runner, and what a batch scheduler holds for it.
@@ -133,6 +146,7 @@ class JobStatus(NamedTuple):
     attempt: int = 0
     restarts: int = 0
     tags: Mapping[str, str] = {}
+    commit: str = ""
     stack: str = ""
     ranks: Mapping[str, int] = {}
     gpus: Mapping[str, Sequence[str]] = {}
@@ -146,7 +160,7 @@ class JobStatus(NamedTuple):
     def first(cls, job: JobRecord) -> JobStatus:
         """Return the status of a job that was just accepted."""
         own = {name: getattr(job, name) for name in ("id", "launcher", "command", "submitted_at", "restarts", "stack")}
-        own.update(name=job.name or "", tags=job.tags, has_secrets=bool(job.secrets))
+        own.update(name=job.name or "", tags=job.tags, has_secrets=bool(job.secrets), commit=job.env.get(_COMMIT, ""))
         return cls(**own, state=JobState.PENDING)
 
     @classmethod
@@ -200,6 +214,8 @@ class JobStatus(NamedTuple):
         return max(0.0, (self.ended_at or now) - self.started_at) if self.started_at else 0.0
 
 
+# job_record.COMMIT; its module takes longer to import.
+_COMMIT = "PHALANX_COMMIT"
 _OF_THE_HEAD = ("format", "stack", "gpus", "waits", "attempts", "has_secrets", "runner", "allocation")
 
 
@@ -243,6 +259,7 @@ _CHECKS: Dict[str, Check] = {
     "attempt": count,
     "restarts": count,
     "tags": by_name(text),
+    "commit": commit,
     "stack": text,
     "ranks": by_name(count),
     "gpus": by_name(texts),

@@ -21,6 +21,7 @@ FORMAT = 1
 LONGEST_GRACE_S = 600
 """The longest that a job's processes may have after SIGTERM."""
 _JOB_ID = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_COMMIT = re.compile("([0-9a-f]{40,64}(-dirty)?)?")
 _LARGEST = 1 << 62
 
 
@@ -55,6 +56,12 @@ def job_id(value: Any) -> str:
 def file_name(value: Any) -> str:
     if "/" in text(value) or "\0" in value or value in ("", ".", ".."):
         raise Invalid("no file has such a name")
+    return value
+
+
+def commit(value: Any) -> str:
+    if not _COMMIT.fullmatch(text(value)):
+        raise Invalid("no commit has such an id")
     return value
 
 

@@ -13,7 +13,7 @@ from phalanx.node import validate
 from phalanx.objects import trees
 from phalanx.runner import checked
 from phalanx.runner.files import state as states
-from phalanx.runner.files.job_record import JobRecord
+from phalanx.runner.files.job_record import JobRecord, with_commit
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.slots import Occupancy, ranks_of
 from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_STATUS, RUNNER, STDIN, SUBMITTER, WORK, refusal
@@ -23,7 +23,7 @@ from phalanx.runner.verbs import checkpoints
 from phalanx.runner.verbs.follow import follow
 
 if TYPE_CHECKING:
-    from typing import BinaryIO, Dict, Mapping, Optional, Sequence
+    from typing import BinaryIO, Dict, Mapping, Optional, Sequence, Tuple
 
     from phalanx.node.roster import Roster
     from phalanx.runner.plugins import Plugins
@@ -54,7 +54,8 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
     except (RefusedError, EOFError, OSError) as error:
         return _refuse(error)
     try:
-        job = replace(job, secrets=_receive(directory))
+        secrets, commit = _receive(directory)
+        job = with_commit(replace(job, secrets=secrets), commit)
         checkpoints.require_secrets(directory, job)
         _take_stdin(directory, job.resume)
         job = checkpoints.claim(directory, job, occupancy.running)
@@ -132,8 +133,8 @@ def _make(directory: str, roster: Roster) -> None:
     checked.keep(os.path.join(directory, RUNNER))
 
 
-def _receive(directory: str) -> Dict[str, str]:
-    """Receive the code into the directory, and return the job's secrets. Raises EOFError, OSError."""
+def _receive(directory: str) -> Tuple[Dict[str, str], str]:
+    """Receive the code into the directory; return the job's secrets and the code's commit. Raises EOFError, OSError."""
     sizes = _read_sizes()
     unpacker = spawn(("sh", "-c", _UNPACK, "sh", directory, str(sizes["tar"]), LAST_SENT), os.environ, (0, 2, 2))
     if os.waitpid(unpacker, 0)[1] != 0:
@@ -142,7 +143,7 @@ def _receive(directory: str) -> Dict[str, str]:
     secrets = _read_secrets(sys.stdin.buffer, sizes["secrets"])
     if sizes["in_parts"]:
         _unpack(directory, sys.stdin.buffer)
-    return secrets
+    return secrets, sizes["commit"]
 
 
 def _take_stdin(directory: str, earlier: Optional[str]) -> None:
