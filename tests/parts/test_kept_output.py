@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from error_codes import raises_code
 from fake_jobs import run
 
 from phalanx.cli import kept_output, logs
 from phalanx.cli.following import follow
 from phalanx.errors import ClusterError, ClusterGone
+from phalanx.jobs.ended_jobs import ended_jobs
 from phalanx.jobs.job import JobSpec, OutputLine, submit
 
 
@@ -69,6 +72,15 @@ def test_what_run_has_shown_is_kept_privately(two_nodes, code, phalanx_logs, tmp
         f"{line.time_s:.3f} stdout [0] out\n",
         0o600,
     )
+
+
+def test_the_output_of_a_job_that_was_pruned_is_shown_if_it_is_here(two_nodes, code, phalanx_logs):
+    _, status = run(two_nodes, code, "echo", "out", processes=1)
+    phalanx_logs()
+    assert ended_jobs(two_nodes, time.time() + 60, remove=True)
+    assert phalanx_logs(status.id) == "[0] out\n"
+    with raises_code("job-removed"):
+        phalanx_logs("-f", status.id)
 
 
 def test_another_failure_of_the_cluster_is_reported(two_nodes, code, phalanx_logs):

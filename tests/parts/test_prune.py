@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from error_codes import raises_code
 from fake_jobs import run, wait_for_line
 
 from phalanx.cli import jobs as command
-from phalanx.errors import JobError
 from phalanx.jobs.ended_jobs import Space, ended_jobs, space
 from phalanx.jobs.job import JOBS, JobSpec, list_jobs, open_job, submit
 
@@ -50,8 +50,33 @@ def test_old_jobs_go_and_younger_ones_and_checkpoints_stay(two_nodes, code, prun
     assert [job.id for job in list_jobs(two_nodes)] == [young.id]
     assert [path.name for path in root.iterdir()] == [young.id]
     assert Path(two_nodes.shared, "kept/model/model").read_text() == "done\n"
-    with pytest.raises(JobError):
-        open_job(two_nodes, old.id)
+    for reference in (old.id, old.id[:-2], old.id[-8:]):
+        with raises_code("job-removed", old.id, "succeeded", time.strftime("%Y-")):
+            open_job(two_nodes, reference)
+    with raises_code("no-job", "nosuch"):
+        open_job(two_nodes, "nosuch")
+
+
+def test_a_name_means_the_job_that_there_is_and_a_note_of_anybody_is_checked(two_nodes, code, pruned):
+    _, old = run(two_nodes, code, "true", processes=1, name="trial")
+    assert pruned("--prune", "0s", "--yes")[0] == 0
+    with raises_code("job-removed", old.id):
+        open_job(two_nodes, "trial")
+    with raises_code("no-job"):
+        open_job(two_nodes)
+    _, new = run(two_nodes, code, "true", processes=1, name="trial")
+    assert open_job(two_nodes, "trial").id == new.id
+    notes = Path(two_nodes.shared, ".phalanx/pruned")
+    with notes.open("a") as file:
+        file.write('not json\n{"id": "../x", "name": "other"}\n')
+    with raises_code("no-job"):
+        open_job(two_nodes, "other")
+    assert pruned("--prune", "0s", "--yes")[0] == 0
+    assert [json.loads(line)["id"] for line in notes.read_text().splitlines()] == [old.id, new.id]
+    notes.unlink()
+    notes.mkdir()
+    with raises_code("no-job"):
+        open_job(two_nodes, "trial")
 
 
 def test_a_running_job_a_damaged_one_and_a_submission_stay(two_nodes, code, pruned):

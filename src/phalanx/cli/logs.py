@@ -51,7 +51,7 @@ def command(
     All of it is on standard output, what was written to standard error too, in the order in which it arrived on the
     head. Of a progress bar, it is the last state. With -f it continues until the job ends, and exits with the job's
     exit code. For a restarted job it shows the current attempt; --attempt 0 shows the first. Of a cluster that is gone,
-    it shows what this machine has fetched.
+    or a job that was pruned, it shows what this machine has fetched.
 
     \b
     Examples:
@@ -67,12 +67,13 @@ def command(
     try:
         cluster = load_cluster(name, file)
         found = open_job(cluster, job)
-    except ClusterError as error:
-        is_gone = isinstance(error, ClusterGone) or error.code == "no-cluster"
+    except (ClusterError, JobError) as error:
+        is_gone = isinstance(error, ClusterGone) or error.code in ("no-cluster", "job-removed")
         kept = kept_output.find(cluster_name(name, file), job) if is_gone and not wait else None
         if kept is None:
             raise
-        note(f"The cluster is gone. This is {kept_output.origin(kept)}.")
+        gone = error.message if error.code == "job-removed" else "The cluster is gone"
+        note(f"{gone}. This is {kept_output.origin(kept)}.")
         printer = Printer(style)
         for line in kept_output.lines_of(kept, rank, stream, tail):
             printer.show(line)

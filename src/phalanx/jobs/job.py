@@ -25,6 +25,7 @@ from phalanx.runner.checked import UNAVAILABLE
 from phalanx.runner.files.job_status import JobState, JobStatus, NodeVerdict
 from phalanx.runner.files.schema import LONGEST_GRACE_S
 from phalanx.runner.process import PreparedJob, RefusedError, planned
+from phalanx.ssh import head_answers
 from phalanx.ssh.remote import Remote
 from phalanx.waits import waiting
 
@@ -51,6 +52,10 @@ _ACCEPTED_WITHIN_S = 60.0
 _RECONNECT_WITHIN_S = 600.0  # a dead head is replaced within minutes
 _STOP_WITHIN_S = 30.0
 _RETRY_S = 0.5
+_REMOVED: dict[str, head_answers.Check] = {
+    **dict.fromkeys(("id", "state"), head_answers.text),
+    "removed_at": head_answers.time_s,
+}
 # Exit status of the head's shell when the job's directory is missing (sysexits' EX_NOINPUT; ssh itself uses 255).
 _DIRECTORY_GONE = 66
 
@@ -176,6 +181,8 @@ def open_job(cluster: ClusterAccess, reference: str | None = None) -> Job:
     Raises JobError when no job, or more than one, matches.
     """
     jobs = list_jobs(cluster)
+    if reference and not any(_is_meant(reference, job) for job in jobs):
+        _refuse_removed(cluster, reference)
     if not jobs:
         raise JobError(f"cluster {cluster.name} has no jobs", "`phalanx run -- COMMAND` starts one.", code="no-job")
     if reference is None:
@@ -187,7 +194,7 @@ def open_job(cluster: ClusterAccess, reference: str | None = None) -> Job:
             code="no-job",
         )
     exact = [job.id for job in jobs if reference in (job.id, job.name)]
-    near = [job.id for job in jobs if job.id.startswith(reference) or job.id.endswith(reference)]
+    near = [job.id for job in jobs if _is_meant(reference, job)]
     if exact or len(near) == 1:
         return Job(cluster, (exact or near)[0])
     if near:
@@ -201,6 +208,25 @@ def open_job(cluster: ClusterAccess, reference: str | None = None) -> Job:
         f"The newest is {jobs[0].id}; `phalanx jobs` lists them.",
         code="no-job",
     )
+
+
+def _is_meant(reference: str, job: JobStatus) -> bool:
+    return reference == job.name or job.id.startswith(reference) or job.id.endswith(reference)
+
+
+def _refuse_removed(cluster: ClusterAccess, reference: str) -> None:
+    """Raise JobError if `jobs --prune` has removed this job."""
+    root = f"{cluster.shared}/{JOBS}"
+    command = f"[ -d {shlex.quote(root)} ] || exit 0; {toolbox.command(cluster.shared, 'removed', root, reference)}"
+    for line in toolbox.run(cluster.remote(), cluster.shared, command, timeout_s=30.0).stdout.splitlines():
+        if line.startswith(b'{"'):
+            job = head_answers.required(head_answers.parsed(line), _REMOVED)
+            day = time.strftime("%Y-%m-%d", time.gmtime(job["removed_at"]))
+            raise JobError(
+                f"job {job['id']} ({job['state']}) was removed by `phalanx jobs --prune` on {day}",
+                "Its output and what it wrote in its copy of the code are gone; checkpoints stay.",
+                code="job-removed",
+            )
 
 
 class _StopAnswer(NamedTuple):

@@ -96,6 +96,12 @@ def _measure(arguments: List[str]) -> int:
     return measure(arguments[0], float(arguments[1]))
 
 
+def _removed(arguments: List[str]) -> int:
+    from phalanx.runner.verbs.prune import removed
+
+    return removed(arguments[0], arguments[1])
+
+
 def _starter(arguments: List[str]) -> int:
     from phalanx.runner.starter.guard import main as serve
 
@@ -181,6 +187,7 @@ _VERBS = {
     "list": _list,
     "prune": _prune,
     "measure": _measure,
+    "removed": _removed,
     "starter": _starter,
     "settle": _settle,
     "environment": _environment,

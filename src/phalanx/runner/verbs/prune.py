@@ -7,20 +7,23 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from phalanx.node.validate import Invalid
+from phalanx.node.validate import Invalid, fields, parse
 from phalanx.objects import trees
-from phalanx.runner.files import job_record
+from phalanx.runner.files import job_record, record
 from phalanx.runner.files import state as states
-from phalanx.runner.files.schema import is_job_id
+from phalanx.runner.files.schema import is_job_id, job_id, number, text
 from phalanx.runner.verbs.checkpoints import VARIABLE
 
 if TYPE_CHECKING:
-    from typing import Iterator, List, Mapping, Optional
+    from typing import Any, Dict, Iterator, List, Mapping, Optional
 
     from phalanx.runner.files.job_status import JobStatus
+    from phalanx.runner.files.schema import Check
 
 # A job's directory gets this name first, which no list shows: half a job is never seen.
 _PRUNED = ".pruned-"
+_MOST_NOTES = 10_000
+_NOTE: Dict[str, Check] = {"id": job_id, "name": text, "state": text, "ended_at": number, "removed_at": number}
 
 
 def prune(root: str, before: float, tags: Mapping[str, str], is_real: bool) -> int:
@@ -46,7 +49,18 @@ def prune(root: str, before: float, tags: Mapping[str, str], is_real: bool) -> i
         size_bytes = _size(directory)
         removed = is_real and _remove(root, name)
         facts = {"id": name, "name": status.name, "state": status.state.value, "ended_at": _end_of(status)}
+        if removed:
+            _note(root, facts)
         print(json.dumps({**facts, "bytes": size_bytes, "removed": removed}), flush=True)
+    return 0
+
+
+def removed(root: str, reference: str) -> int:
+    """Print the last removed job of this id, of a part of it, or of this name, as JSON; nothing if there is none."""
+    for job in reversed(list(_noted(root))):
+        if reference == job["name"] or job["id"].startswith(reference) or job["id"].endswith(reference):
+            print(json.dumps(job))
+            break
     return 0
 
 
@@ -60,6 +74,32 @@ def measure(root: str, within_s: float) -> int:
     disk = os.statvfs(root)
     print(json.dumps({"bytes": found, "of_bytes": disk.f_blocks * disk.f_frsize}))
     return 0
+
+
+def _note(root: str, facts: Dict[str, Any]) -> None:
+    """Note that a job was removed, for a later command that names it. No failure of that counts."""
+    try:
+        lines = [json.dumps(job) for job in (*_noted(root), {**facts, "removed_at": time.time()})]
+        states.write_file(_notes(root), "\n".join((*lines[-_MOST_NOTES:], "")))
+    except OSError:
+        pass
+
+
+def _noted(root: str) -> Iterator[Dict[str, Any]]:
+    """Yield the removed jobs, the oldest removal first; any job can write there."""
+    try:
+        lines = record.read_text(_notes(root)).splitlines()
+    except (OSError, Invalid):
+        return
+    for line in lines:
+        try:
+            yield fields(_NOTE, parse(line))
+        except Invalid:
+            continue
+
+
+def _notes(root: str) -> str:
+    return os.path.join(os.path.dirname(os.path.abspath(root)), "pruned")
 
 
 def _ended(directory: str) -> Optional[JobStatus]:
