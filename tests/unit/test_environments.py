@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from error_codes import raises_code
 
+from phalanx.cli.environment import chosen_environment
 from phalanx.errors import JobError
 from phalanx.jobs.environments import choose, from_requirements, recipe, recipe_names
+from phalanx.jobs.requirements_file import by_text_only, collect
 from phalanx.launchers import LAUNCHERS, load
 from phalanx.runner.environments import environment
 from phalanx.runner.environments.interpreters import Interpreter, allows
@@ -252,6 +254,36 @@ def test_what_pip_reads_is_taken(tmp_path: Path, line: str):
 def test_what_means_the_same_everywhere_is_taken(tmp_path: Path, line: str):
     (tmp_path / "requirements.txt").write_text(f"{line}\n")
     assert from_requirements(tmp_path / "requirements.txt").files["requirements.txt"] == f"{line}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "is_named"),
+    [
+        ("https://x.org/a-1.0-py3-none-any.whl", True),
+        ("a @ https://x.org/a.tar.gz", True),
+        ("-e hg+https://x.org/a#egg=a", True),
+        ("a @ svn+ssh://x.org/a", True),
+        ("-f https://x.org/wheels", True),
+        ("a @ https://x.org/a.whl --hash=sha256:0", False),
+        ("a @ https://x.org/a.whl#sha256=0", False),
+        ("git+https://x.org/a@main", False),
+        ("a @ git+https://x.org/a@main", False),
+        ("--index-url https://x.org/simple", False),
+        ("--extra-index-url=https://x.org/simple", False),
+        ("numpy>=2  # see https://numpy.org", False),
+    ],
+)
+def test_a_url_whose_content_may_change_unnoticed_is_named(tmp_path, monkeypatch, capsys, line, is_named):
+    (tmp_path / "requirements.txt").write_text(f"numpy\n{line}\n")
+    assert by_text_only(collect(tmp_path / "requirements.txt")) == ["requirements.txt:2"] * is_named
+    assert chosen_environment(tmp_path, None, None, False, {})
+    assert ("requirements.txt:2" in capsys.readouterr().err) == is_named
+    chosen_environment(tmp_path, "openmpi", None, False, {})
+    assert ("requirements.txt:2:" in capsys.readouterr().err) == is_named
+
+
+def test_no_recipe_has_such_a_url():
+    assert [name for name in recipe_names() if by_text_only(recipe(name).environment.files)] == []
 
 
 @pytest.mark.parametrize("content", ['{"digest": "other"}', "{", '{"name": "mpich"}'])

@@ -12,6 +12,7 @@ from phalanx.cli.console import note
 from phalanx.cli.job_options import pairs
 from phalanx.jobs import environments
 from phalanx.jobs.environments import recipe_names
+from phalanx.jobs.requirements_file import by_text_only
 
 if TYPE_CHECKING:
     from phalanx.jobs.environments import Environment
@@ -22,6 +23,7 @@ def complete_recipes(_: click.Context, __: click.Parameter, incomplete: str) -> 
     return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
+_MOST_NAMED = 3
 ENVIRONMENT = ("recipe", "requirements", "no_requirements", "build_env")
 """The parameters that `chosen_environment` takes."""
 
@@ -66,4 +68,12 @@ def chosen_environment(
     if recipe and has_default:
         added = directory / environments.REQUIREMENTS
         note(f"{added} is installed on top of the recipe {recipe}; --no-requirements leaves it out")
-    return environments.choose(directory, recipe, False if no_requirements else requirements, build_env)
+    chosen = environments.choose(directory, recipe, False if no_requirements else requirements, build_env)
+    if places := by_text_only(chosen.files) if chosen else []:
+        named = ", ".join(place.removeprefix("own/") for place in places[:_MOST_NAMED])
+        more = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
+        note(
+            f"{named}{more}: what is behind such a URL counts by the line's text only. If it changes, jobs use what was "
+            "installed first; change the line, or run `phalanx recipes --remove-unused`"
+        )
+    return chosen

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +34,10 @@ _FLAGS = frozenset({"--no-index", "--prefer-binary", "--require-hashes", "--pre"
 _OF_ONE_PACKAGE = frozenset({"--hash", "--config-settings", "--config-setting", "-C", "--global-option"})
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://\S+(\s*;.+)?", re.IGNORECASE)
 _SCHEME = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+# What is behind a URL, other than git's; a hash that pip checks; an option with the URL of an index.
+_UNWATCHED = re.compile(r"(?<!git\+)\b(https?|ftp)://|\b(hg|svn|bzr)\+[a-z]+", re.IGNORECASE)
+_PINNED = re.compile(r"--hash[= ]|#(.*&)?(sha256|sha384|sha512)=")
+_INDEX = re.compile(r"(-i|--index-url|--pypi-url|--extra-index-url|--trusted-host)\b")
 _EXTRAS = re.compile(r"\[[^\]]*\]$")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tlz", ".tar.lz")
 # Where conda's packages are built: `pip freeze` writes these directories in an environment of conda.
@@ -57,6 +61,16 @@ def collect(path: Path) -> dict[str, str]:
     if files.mistakes:
         raise JobError("\n".join(files.mistakes[:_MAX_MISTAKES]), files.hint, code="requirements-file")
     return files.texts
+
+
+def by_text_only(texts: Mapping[str, str]) -> list[str]:
+    """Return the places (`requirements.txt:3`) of URLs whose content may change unnoticed: they count by their text."""
+    return [
+        f"{name}:{number}"
+        for name, text in texts.items()
+        for number, line in _lines(text)
+        if _UNWATCHED.search(line) and not _PINNED.search(line) and not _INDEX.match(line)
+    ]
 
 
 @dataclass
