@@ -54,6 +54,10 @@ def of_stack(*events: StackEvent, **more) -> Evidence:
 LOST = "PublicRouteTable (rtb-1) has lost its route to 0.0.0.0/0"
 PLANTED = {
     "a route that somebody deleted": (Evidence(status="CREATE_COMPLETE", drift=(LOST,)), "somebody has removed a part"),
+    "a node that was lost and replaced": (
+        Evidence(status="CREATE_COMPLETE", lost=("i-1 was lost at 06:35 UTC: it gave no sign of life",)),
+        "a node was lost",
+    ),
     "quota of vCPUs, from the function": (of_stack(signalled("The head could not be launched: " + VCPUS)), "of vCPUs"),
     "a reservation that is full": (
         Evidence(status="CREATE_COMPLETE", missing=(RESERVED,)),

@@ -51,7 +51,7 @@ class TestLaterLife:
         made.group = group(3, at=20)
         action = publish(made, policy(3, 1), 21)
         assert [m.name for m in action.roster.missing] == ["deeplearning-worker2"]
-        assert "i-2 left the group" in action.roster.missing[0].reason
+        assert "i-2 was lost: " in action.roster.missing[0].reason
         assert action.roster.revoked == ("ssh-ed25519 AAAAhost2", "ssh-ed25519 AAAAuser2")
         assert names(action) == {"i-1": "deeplearning-worker1", "i-3": "deeplearning-worker3"}
 
@@ -135,7 +135,9 @@ class TestLaterLife:
     def test_a_new_head_misses_a_node_that_left_before_it_came(self):
         made = State(machine(7), 0.0, roster=ready().roster, signalled=True)
         made.group = group(2, at=0.5)
-        assert [m.reason for m in publish(made, policy(3, 1), 1).roster.missing] == ["i-3 left the group"]
+        assert [m.reason for m in publish(made, policy(3, 1), 1).roster.missing] == [
+            "i-3 was lost: its machine is no longer in the group of nodes"
+        ]
 
     def test_a_head_that_comes_back_before_the_signal_asks_for_acks_again(self):
         made = State(machine(1), 0.0, roster=ready().roster)
@@ -173,7 +175,7 @@ class TestSilence:
         made = self.silent()
         action = publish(made, policy(3, 1), 100.1 + LOST_S)
         assert action.lost == ("i-2",) and action.drop == () and action.request is None
-        assert [m.reason for m in action.roster.missing] == ["i-2 was silent for 120 s"]
+        assert [m.reason for m in action.roster.missing] == ["i-2 was lost: no sign of life for 120 s"]
         assert action.roster.revoked == ("ssh-ed25519 AAAAhost2", "ssh-ed25519 AAAAuser2")
         assert action.roster.silent == ()
         made.dropped |= set(action.lost)
@@ -184,14 +186,16 @@ class TestSilence:
         made.ended = {"i-2"}
         action = publish(made, policy(3, 1), 120)
         assert action.lost == ("i-2",) and action.drop == ()
-        assert [m.reason for m in action.roster.missing] == ["i-2 has ended"]
+        assert [m.reason for m in action.roster.missing] == ["i-2 was lost: its machine has ended"]
         assert action.roster.revoked == ("ssh-ed25519 AAAAhost2", "ssh-ed25519 AAAAuser2")
 
     def test_a_silent_node_that_auto_scaling_has_ended_is_missing(self):
         made = self.silent()
         made.group = group(3, at=118)
         action = publish(made, policy(3, 1), 119)
-        assert [m.reason for m in action.roster.missing] == ["i-2 left the group"]
+        assert [m.reason for m in action.roster.missing] == [
+            "i-2 was lost: its machine is no longer in the group of nodes"
+        ]
         assert (action.lost, action.drop, action.roster.silent) == ((), (), ())
 
     def test_no_newcomer_takes_the_name_of_a_silent_node(self):

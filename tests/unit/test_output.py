@@ -19,6 +19,14 @@ def chunk(number: int) -> tuple[int, int, bytes]:
     return number % 3, 1 + number // 3 % 2, bytes(value % 256 for value in range(number, number + 1 + number // 6))
 
 
+def test_the_tail_has_the_last_state_of_a_progress_bar(tmp_path):
+    writer = OutputWriter(str(tmp_path))
+    number = writer.add("0", "node", is_rank=True)
+    writer.write(number, 1, b"one\r\n\r10%\r20%\r\nTraceback\n  a\x0cb\nlast")
+    assert writer.tail(number, 9) == ["one", "20%", "Traceback", "  a\x0cb", "last"]
+    assert writer.tail(number, 1) == ["last"]
+
+
 def close(writer: OutputWriter, reader: OutputReader) -> None:
     """A process that writes or reads output ends soon; this one tries hundreds of outputs."""
     files = (writer._index, writer._processes, *(fd for fd, _ in writer._files.values()), *reader._files.values())

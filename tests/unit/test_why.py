@@ -11,7 +11,7 @@ from phalanx.aws.model import ScalingActivity, StackEvent
 from phalanx.cluster import causes
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.evidence import keep
-from phalanx.cluster.why import Evidence, diagnose
+from phalanx.cluster.why import Evidence, diagnose, losses
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=list(PLANTED))
@@ -37,6 +37,39 @@ def test_nothing_is_wrong_with_a_cluster_that_has_all_its_nodes():
 def test_an_unknown_reason_is_shown_and_not_guessed():
     found = diagnose(of_stack(event("The moon is in the wrong house.")))
     assert found.cause is causes.UNKNOWN and found.findings[0].text.endswith("The moon is in the wrong house.")
+
+
+HEALTH = (
+    "At 2026-11-27T06:35:00Z an instance was taken out of service in response to an EC2 health check indicating it has"
+)
+MARKED = "At 2026-11-27T06:35:00Z an instance was taken out of service in response to a user health-check."
+WANTED = "At … an instance was taken out of service in response to a difference between desired and actual capacity, …"
+REPLACES = "At … an instance was launched in response to an unhealthy instance needing to be replaced."
+
+
+def group_did(at_s: float, cause: str, instance: str) -> ScalingActivity:
+    does = "Launching a new EC2 instance" if cause == REPLACES else "Terminating EC2 instance"
+    return ScalingActivity(at_s, at_s + 5, f"{does}: {instance}", cause, "Successful")
+
+
+def test_a_node_that_was_lost_is_named_with_its_place_and_only_as_long_as_that_matters():
+    did = [
+        group_did(9500.0, MARKED, "i-3"),
+        group_did(9000.0, REPLACES, "i-7"),
+        group_did(8990.0, HEALTH, "i-5"),
+        group_did(8000.0, WANTED, "i-4"),
+        group_did(5000.0, REPLACES, "i-2"),
+        group_did(4990.0, MARKED, "i-1"),
+    ]
+    names = {"i-7": "deeplearning-worker2", "i-2": "deeplearning-worker3"}
+    assert losses(did, names, 6000.0) == (
+        "i-3 was lost at 02:38 UTC: it gave no sign of life",
+        "deeplearning-worker2 (i-5) was lost at 02:29 UTC: its machine was stopped, terminated or impaired; "
+        "i-7 has its place",
+    )
+    assert losses(did, names, 9600.0) == ()
+    of_emr = ScalingActivity(1.0, 9000.0, "i-9: Node is unhealthy", "", "Failed", "i-9: Node is unhealthy", "EMR")
+    assert losses([of_emr], names, 6000.0) == ("i-9 was lost at 00:00 UTC: Node is unhealthy",)
 
 
 def test_evidence_is_read_as_it_was_stored():

@@ -103,7 +103,7 @@ def follow(
     if status is None or not status.state.final:
         return 0
     if not quiet or status.state is not JobState.SUCCEEDED:
-        _report_end(status, with_tail=not printer.has_just_shown(status.tail))
+        _report_end(status, with_tail=not style.merged and not printer.has_just_shown(status.tail))
     return status.process_exit_code
 
 
@@ -223,9 +223,7 @@ class Printer:
     def show(self, line: OutputLine) -> None:
         # What went into a file is not on the screen.
         if not line.is_draft and (line.stream == "stderr" or sys.stdout.isatty()):
-            self._latest.extend(
-                (line.process, text) for text in line.data.decode(errors="replace").splitlines() or [""]
-            )
+            self._latest.append((line.process, last_state(line.data).decode(errors="replace")))
         stream = sys.stderr if line.stream == "stderr" and not self._style.merged else sys.stdout
         if self._style.raw:
             write(stream, line.data + b"\n" * line.has_end)
@@ -305,8 +303,8 @@ def _verdict(status: JobStatus) -> str:
         return "nothing was started"
     if not status.nodes:
         return "whether processes of it are left on the nodes is unknown"
-    unclean = [f"{node.node} ({node.message})" for node in status.nodes if not node.clean]
+    unclean = [f"{node.node} {node.message}" for node in status.nodes if not node.clean]
     if unclean:
-        return f"not verified on {', '.join(unclean)}"
+        return f"not verified: {'; '.join(unclean)}"
     killed = f"; {status.killed} had to be killed" if status.killed else ""
     return f"no process of it is left on {counted(len(status.nodes), 'node')}{killed}"

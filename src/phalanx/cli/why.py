@@ -35,7 +35,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     """Name the cause of a cluster that failed or is stuck, with the evidence and what to do.
 
     It joins the stack's events, Auto Scaling's activities, boot logs, the function's log and the roster, and also works
-    after a failed creation was rolled back.
+    after a failed creation was rolled back. Of a cluster that is well, it names nodes that were lost in the last hour.
 
     \b
     Examples:

@@ -44,6 +44,12 @@ LEASE = Cause(
     "`phalanx up` starts them again with a new lease; `phalanx extend` moves the end of one that runs.",
     r"scheduled action update of AutoScalingGroup constraints to min: 0, max: 0",
 )
+LOST = Cause(
+    "a node was lost in the last hour",
+    "Auto Scaling, or EMR, replaces it by itself: `phalanx nodes` shows whether all are there. A job that ran on it "
+    "was restarted if it had --restarts, and has failed otherwise: `phalanx jobs --state failed`.",
+    r"was lost at \d\d:\d\d UTC",
+)
 ENDED = Cause(
     "one machine after another ended while it started",
     "The step during which they ended is the place to look: the boot script, or an image that restarts its machine.",
@@ -77,6 +83,7 @@ CAUSES = (
     ),
     LEASE,
     STOPPED,
+    LOST,
     Cause(
         "this machine has no room for more local nodes",
         "Run the command that the evidence names, then `phalanx up` or `phalanx scale` again; or choose fewer nodes. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from phalanx.aws.inventory import drift, foreign
 from phalanx.aws.model import ScalingActivity, StackEvent, StackState
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.stack import read_roster
-from phalanx.cluster.why import Evidence
+from phalanx.cluster.why import Evidence, losses
 from phalanx.errors import PhalanxError
 from phalanx.plan.private_access import NEEDED
 from phalanx.template.network import endpoint_titles
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _FILE = "evidence.json"
 # What a stack that was rolled back still says of its groups, whose names do not depend on it.
 _GROUPS = ("head", "workers")
+_RECENT_S = 3600.0
 # What begins an operation of a stack. A rollback begins none: its cause is that of the operation which it takes back.
 _BEGINS = re.compile(r"(CREATE|UPDATE|IMPORT|DELETE)_IN_PROGRESS")
 # What only a private cluster in its own VPC has, what only a public one has, and what comes after all endpoints.
@@ -36,13 +38,16 @@ def collect(cloud: Aws, state: StackState, verdict: str = "", with_logs: bool = 
     of_head, of_workers = (_activities(cloud, state, role) for role in _GROUPS)
     table, running = made.get("RosterTable", ""), cloud.machines.running(state.name)
     roster = read_roster(cloud, table) if table else None
+    names = {node.instance_id: node.name for node in roster.members} if roster else {}
+    did = tuple(sorted([*of_head, *of_workers], key=lambda one: one.began_s, reverse=True))
     progress = tables.item(cloud, table, "progress") if table and roster is None else None
     head = (progress or {}).get("head", "")
     return Evidence(
         status=state.status,
         verdict=verdict or (running.ended if running else ""),
         events=_failures(stacks.events(cloud, state.stack_id, None), state),
-        activities=tuple(sorted([*of_head, *of_workers], key=lambda one: one.began_s, reverse=True)),
+        activities=did,
+        lost=losses(did, names, time.time() - _RECENT_S) if state.ready else (),
         unlaunched="HeadGroup" in made and not of_head,
         missing=tuple(one.reason for one in roster.missing) if roster else (),
         drift=tuple(drift.find(cloud, resources)) if state.creating or state.ready else (),

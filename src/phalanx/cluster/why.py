@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -18,6 +19,13 @@ from phalanx.plan import quotas
 from phalanx.plan.quotas import Quota
 
 _ADDRESS = re.compile(r"[0-9.]+")
+# Why Auto Scaling ended a machine that nobody wanted to end (docs/aws-behaviour.md 3.16).
+_LOSSES = {
+    r"EC2 health check": "its machine was stopped, terminated or impaired",
+    r"user health-check": "it gave no sign of life",
+    r"(?i)spot|rebalance|interruption": "AWS took its Spot instance back",
+}
+_LOST_ID = re.compile(r"(?:Terminating EC2 instance: )?(i-\w+)(?:: (.*))?")
 _WAITED = re.compile(r"WaitCondition timed out", re.IGNORECASE)
 
 
@@ -28,7 +36,7 @@ class Evidence:
     `verdict` is what `up` concluded; `missing` are the roster's reasons; `progress` is the head's step and when it was
     reported; `logs` are by stream, a node's under its address; `stopped`: the groups are at 0; `drift` is what people
     removed by hand. `without_endpoint` are the services that a private cluster's nodes call and don't reach.
-    `unlaunched`: the head's group did nothing at all.
+    `unlaunched`: the head's group did nothing at all. `lost` are sentences about nodes that were lost in the last hour.
     """
 
     status: str = ""
@@ -42,6 +50,7 @@ class Evidence:
     drift: tuple[str, ...] = ()
     without_endpoint: tuple[str, ...] = ()
     unlaunched: bool = False
+    lost: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, default=str)
@@ -52,7 +61,7 @@ class Evidence:
         given = json.loads(text)
         events = tuple(StackEvent(**event) for event in given.pop("events"))
         activities = tuple(ScalingActivity(**activity) for activity in given.pop("activities"))
-        lists = {name: tuple(given[name]) for name in ("missing", "drift", "without_endpoint")}
+        lists = {name: tuple(given[name]) for name in ("missing", "drift", "without_endpoint", "lost")}
         return cls(**{**given, **lists, "events": events, "activities": activities})
 
 
@@ -111,6 +120,7 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
         yield Finding("up", evidence.verdict)
     yield from (Finding("stack", describe_cause(event)) for event in _failures(evidence))
     yield from (Finding("roster", reason) for reason in dict.fromkeys(evidence.missing))
+    yield from (Finding("Auto Scaling", text) for text in evidence.lost)
     if _is_ready(evidence) and not evidence.missing:
         return
     yield from _refusals(evidence.activities)
@@ -144,6 +154,37 @@ def _refusals(activities: Sequence[ScalingActivity]) -> Iterator[Finding]:
     failed = [one for one in activities[:since] if one.status in ("Failed", "Cancelled")]
     sources = {one.message or one.description: one.source for one in failed}
     yield from (Finding(source, text) for text, source in sources.items())
+
+
+def losses(activities: Sequence[ScalingActivity], names: Mapping[str, str], since_s: float) -> tuple[str, ...]:
+    """Return a sentence about each node that was lost since then, the newest first.
+
+    `names` are those of the present nodes, by instance: a replacement has its predecessor's.
+    """
+    ended = [
+        (one, found, why) for one in activities if (found := _LOST_ID.match(one.description)) and (why := _loss(one))
+    ]
+    launches = [one for one in reversed(activities) if _has_launched(one) and "needing to be replaced" in one.cause]
+    sentences = []
+    for one, found, why in reversed(ended):
+        later = next((launch for launch in launches if launch.began_s >= one.began_s), None)
+        if later:
+            launches.remove(later)
+        new = later.description.rpartition(" ")[2] if later else ""
+        if (one.ended_s or one.began_s) >= since_s:
+            named = f"{names[new]} ({found[1]})" if new in names else found[1]
+            at = time.strftime("%H:%M UTC", time.gmtime(one.began_s))
+            sentences.append(f"{named} was lost at {at}: {why}{f'; {new} has its place' if new in names else ''}")
+    return tuple(reversed(sentences))
+
+
+def _loss(activity: ScalingActivity) -> str:
+    """Return why a machine was lost; "" if somebody wanted it to end."""
+    if activity.source != ScalingActivity.source:
+        return activity.message.partition(": ")[2]
+    if not activity.description.startswith("Terminating"):
+        return ""
+    return next((why for pattern, why in _LOSSES.items() if re.search(pattern, activity.cause)), "")
 
 
 def _has_launched(activity: ScalingActivity) -> bool:

@@ -234,7 +234,7 @@ def _why_gone(state: State, policy: Policy, roster: Roster, node: Node, now: flo
     if node_id in state.failed:
         return state.failed[node_id]
     if _left(state, node_id):
-        return f"{node_id} left the group"
+        return f"{node_id} was lost: its machine is no longer in the group of nodes"
     mute = state.published_at is not None and now - state.published_at > ACK_TIMEOUT_S
     if mute and not state.signalled and state.acks.get(node_id, 0) < roster.generation:
         return f"{node_id} did not acknowledge generation {roster.generation} in {ACK_TIMEOUT_S:.0f} s"
@@ -244,9 +244,9 @@ def _why_gone(state: State, policy: Policy, roster: Roster, node: Node, now: flo
 def _why_dead(state: State, node: Node, now: float) -> str:
     """Return why Auto Scaling is to replace a worker; "" while it may live."""
     if node.instance_id in state.ended:
-        return f"{node.instance_id} has ended"
+        return f"{node.instance_id} was lost: its machine has ended"
     last = max(_known_since(state, node), state.beats.get(node.address, 0.0))
-    return f"{node.instance_id} was silent for {LOST_S:.0f} s" if now - last > LOST_S else ""
+    return f"{node.instance_id} was lost: no sign of life for {LOST_S:.0f} s" if now - last > LOST_S else ""
 
 
 def _is_lost(state: State, node: Node, why: str, now: float) -> bool:

@@ -51,6 +51,10 @@ class JobState(str, Enum):
         return self not in (JobState.PENDING, JobState.RUNNING)
 
 
+UNCHECKED = "could not be checked"
+"""Begins the message about a node that did not answer at a job's end."""
+
+
 class NodeVerdict(NamedTuple):
     """What the end of a job found on one node. `clean`: proved that nothing is left; `killed`: how many were ended."""
 

@@ -110,7 +110,9 @@ class OutputWriter:
         name = self._of[number]
         with open(os.path.join(self._directory, name), "rb") as file:
             file.seek(max(0, self._files[name][1] - (64 << 10)))
-            return _without_box(file.read().decode(errors="replace").splitlines())[-lines:]
+            found = file.read().decode(errors="replace").removesuffix("\n").split("\n")
+        # Of a line that was overwritten, as progress bars do, the last state.
+        return _without_box([line.rstrip("\r").rpartition("\r")[2] for line in found])[-lines:]
 
     def _open(self, name: str) -> int:
         return open_to_append(os.path.join(self._directory, name))

@@ -14,7 +14,7 @@ from phalanx.node import validate
 from phalanx.runner import checked
 from phalanx.runner.files import record
 from phalanx.runner.files import state as states
-from phalanx.runner.files.job_status import JobState, JobStatus, NodeVerdict
+from phalanx.runner.files.job_status import UNCHECKED, JobState, JobStatus, NodeVerdict
 from phalanx.runner.files.schema import sweep_report
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.restarts import decide, with_lost
@@ -121,8 +121,8 @@ class Inquiry:
         return NodeVerdict.of(self._node, report)
 
     def _unverified(self, reason: str) -> NodeVerdict:
-        fenced = f"unverified, fenced: {reason}; without its runner it ends its processes within {FENCE_S:g} s"
-        return NodeVerdict(self._node, False, 0, fenced)
+        message = f"{UNCHECKED}: {reason}; it ends the job's processes by itself within {FENCE_S:g} s"
+        return NodeVerdict(self._node, False, 0, message)
 
 
 def settle(directory: str, is_stop: bool = False) -> JobStatus:

@@ -12,7 +12,7 @@ from phalanx.runner.batch.scheduling import caller
 from phalanx.runner.environments.environment import job_variables
 from phalanx.runner.environments.preparation import Preparation
 from phalanx.runner.files import state as states
-from phalanx.runner.files.job_status import Attempt, Held, JobState, JobStatus, NodeVerdict
+from phalanx.runner.files.job_status import UNCHECKED, Attempt, Held, JobState, JobStatus, NodeVerdict
 from phalanx.runner.head.attempt_runner import AttemptRunner
 from phalanx.runner.head.checkpoint_copy import CheckpointCopy
 from phalanx.runner.head.elastic import ElasticAttemptRunner
@@ -285,7 +285,7 @@ class Supervisor:
             gave_up=attempt.gave_up and not outcome.died,
         )
         # A node that answers over a new connection has lost only its starter.
-        gone = {verdict.node for verdict in nodes if verdict.message.startswith("unverified")}
+        gone = {verdict.node for verdict in nodes if verdict.message.startswith(UNCHECKED)}
         self._planner.lost = {node.instance_id for node in roster.nodes if node.name in gone & attempt.lost}
 
     def _verdicts(self, nodes: List[NodeVerdict]) -> Tuple[NodeVerdict, ...]:
