@@ -20,6 +20,7 @@ from phalanx.cli import logs
 from phalanx.cli.carrying import Meter, size
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.code import code_tree
+from phalanx.jobs.ended_jobs import ended_jobs
 from phalanx.jobs.job import Job, JobSpec, JobState, JobStatus, submit
 from phalanx.jobs.transfer import Copied, Moved
 
@@ -196,6 +197,12 @@ def test_sizes_of_what_stays_take_no_long_time(tmp_path, monkeypatch):
     monkeypatch.setattr("phalanx.code.code_tree._sizes", lambda _: iter(lambda: time.sleep(0.02) or 1, None))
     (one,) = code_tree.scan(tmp_path).measured(0.1)
     assert (one.name, one.is_whole) == ("away/", False) and one.bytes < 50
+
+
+def test_a_job_that_was_pruned_is_no_path(phalanx, cluster, job):
+    assert ended_jobs(cluster, time.time() + 60, remove=True)
+    status, _, err = phalanx("get", job.id, "loss", "here/")
+    assert status == 2 and f"{job.id} (succeeded) was removed" in err
 
 
 def test_several_results_and_globs_come_into_a_directory(phalanx, cluster, tmp_path):

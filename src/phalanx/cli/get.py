@@ -75,6 +75,8 @@ def _chosen(cluster: Cluster, arguments: tuple[str, ...]) -> _Chosen:
         try:
             job, words = open_job(cluster, arguments[0]), arguments[1:]
         except JobError as error:
+            if error.code == "job-removed":
+                raise
             not_a_job = f"\n{error.message}."
     paths, destination = (words[:-1], words[-1]) if len(words) > 1 else (words, None)
     if job is None and not all(path.startswith("/") for path in paths):
