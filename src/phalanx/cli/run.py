@@ -78,11 +78,11 @@ class Run(click.Command):
         launchers = ctx.meta.get(EVERY, [])
         for title, names in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl(filter(None, map(shown.get, names)))
+                formatter.write_dl([record for name in names if (record := shown.get(name))])
         for launcher in LAUNCHERS if launchers == [EVERY] else (one for one in LAUNCHERS if one in launchers):
             if names := of_launcher(launcher):
                 with formatter.section(f"With --launcher {launcher}"):
-                    formatter.write_dl(filter(None, map(shown.get, names)))
+                    formatter.write_dl([record for name in names if (record := shown.get(name))])
 
 
 def of_launcher(launcher: str) -> list[str]:

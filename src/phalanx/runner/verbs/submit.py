@@ -23,7 +23,7 @@ from phalanx.runner.verbs import checkpoints
 from phalanx.runner.verbs.follow import follow
 
 if TYPE_CHECKING:
-    from typing import BinaryIO, Dict, Mapping, Optional, Sequence, Tuple
+    from typing import Any, BinaryIO, Dict, Mapping, Optional, Sequence, Tuple
 
     from phalanx.node.roster import Roster
     from phalanx.runner.plugins import Plugins
@@ -87,7 +87,7 @@ def _read_job() -> JobRecord:
         raise RefusedError(f"the job's record is invalid: {error}", code="bad-record") from error
 
 
-def _read_sizes() -> Dict[str, int]:
+def _read_sizes() -> Dict[str, Any]:
     """Read a line byte by byte, because what follows may be for another process."""
     line = b""
     while not line.endswith(b"\n"):
