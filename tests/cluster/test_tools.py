@@ -70,7 +70,7 @@ def test_results_and_data_are_copied(cluster, tmp_path):
     assert cluster.phalanx("put", home, "sets/one", check=False).returncode == 0
     assert cluster.on("worker3", "cd /efs/sets/one && sha256sum */model.pt") == sums
     refused = cluster.phalanx("get", job, "../../../../etc/passwd", check=False)
-    assert (refused.returncode, "is outside of" in refused.stderr) == (1, True)
+    assert (refused.returncode, "is outside of" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("launcher", ["exec", "mpi"])
