@@ -23,7 +23,8 @@ JOBS = "/efs/.phalanx/jobs"
 # A command of the CLI takes half a second; one that waits for a FIFO waits forever.
 ANSWER_S = 300.0
 # The CLI's exit codes when a job can't be queried, with a reason.
-REFUSED = 7
+# No such process, a job that can't be followed, a newer phalanx.
+REFUSED = (2, 7, 8)
 # What can be wrong inside a file is for tests/unit; these are one of each other kind.
 KINDS = ("empty", "fifo", "directory", "nested", "gone")
 
@@ -80,7 +81,7 @@ def asked(terminal: Terminal, *arguments: str) -> str:
     done = terminal.phalanx(*arguments, check=False, timeout_s=ANSWER_S)
     shown = done.stdout + done.stderr
     assert "Traceback" not in shown and 'File "' not in shown, f"{arguments} → {done.returncode}\n{shown}"
-    assert done.returncode in (0, 1, REFUSED), f"{arguments} → {done.returncode}\n{shown}"
+    assert done.returncode in (0, 1, *REFUSED), f"{arguments} → {done.returncode}\n{shown}"
     return shown
 
 

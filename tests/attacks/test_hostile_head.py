@@ -192,6 +192,6 @@ def test_invalid_frames_end_a_run_with_a_message(head, tmp_path, frame):
     answer_all_with(
         head, b'{"here": true}\n{"plan": {"launcher": "mpi", "ranks": 1, "nodes": 1}}\n\0phalanx-follow-1\n' + frame
     )
-    done = head.phalanx("run", "--directory", str(tmp_path), "--", "true", check=False, timeout_s=600)
+    done = head.phalanx("run", "-q", "--directory", str(tmp_path), "--", "true", check=False, timeout_s=600)
     assert is_refused(done.stderr), done
-    assert done.returncode == 6
+    assert done.returncode in (6, 7)  # it may have ended before all was sent

@@ -80,7 +80,8 @@ def test_output_of_a_job_is_shown_and_a_pipe_gets_its_bytes(terminal):
     shown = on_screen(terminal, "run", "--launcher", "exec", "--", "cat", "nasty")
     assert f"[0] \x1b[0m{SHOWN}\n" in shown
     env = {**os.environ, "PHALANX_STATE_DIR": str(terminal.state)}
-    piped = subprocess.run([PHALANX, "logs", "--raw"], cwd=terminal.directory, env=env, capture_output=True, timeout=300)
+    logs = [PHALANX, "logs", "--raw"]
+    piped = subprocess.run(logs, cwd=terminal.directory, env=env, capture_output=True, timeout=300)
     assert piped.stdout == NASTY
     for options in ((), ("--raw",), ("--timestamps",)):
         assert SHOWN in on_screen(terminal, "logs", *options)

@@ -185,7 +185,7 @@ def wait_for_steps(shown: Path, pattern: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not re.search(pattern, text := shown.read_text(), re.DOTALL):
         rest = re.sub(r"\[0\] step \d+\n", "", text)
-        assert "\njob " not in text and time.monotonic() < deadline, f"{pattern!r} never came\n{rest}"
+        assert "process of it is left" not in text and time.monotonic() < deadline, f"{pattern!r} never came\n{rest}"
         time.sleep(0.1)
 
 

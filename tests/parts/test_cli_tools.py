@@ -170,7 +170,7 @@ def test_the_first_line_says_what_the_job_is_and_what_is_sent(runs):
     assert (status, out) == (0, "[0] trained\n[1] trained\n")
     first = err.splitlines()[0]
     assert re.fullmatch(
-        r"job [0-9a-f-]{20}: exec, 2 ranks on \d nodes?; sends 2 files, \d+ bytes; not sent: (.*)", first
+        r"job [0-9a-f-]{20} starts: exec, 2 ranks on \d nodes?; sends 2 files, \d+ bytes; not sent: (.*)", first
     )
     assert "not sent: data/ by .gitignore, 1.1 MiB; old.log by .gitignore, 3 bytes" in first
     assert runs("--detach", "--", "true")[2].startswith("job ")

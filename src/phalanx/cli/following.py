@@ -171,7 +171,7 @@ def _phase(status: JobStatus) -> str:
     if status.state is JobState.PENDING:
         return "its nodes are being reached, and check the command and what it imports"
     imports = "; Python may still be importing its modules" if python_target(status.command) else ""
-    return f"{counted(status.processes, 'process')} running, no output yet{imports}"
+    return f"{counted(status.processes, 'rank')} running, no output yet{imports}"
 
 
 def _report_wait(status: JobStatus, before: JobStatus | None) -> None:

@@ -83,7 +83,7 @@ def _opening(job: Opening) -> str:
     kept = [f"{one.name} by {one.file}, {_size(one)}" for one in job.left_out[:_MOST_LEFT_OUT]]
     more = len(job.left_out) - _MOST_LEFT_OUT
     stays = f"; not sent: {'; '.join(kept)}{f'; and {more} more' if more > 0 else ''}" if kept else ""
-    return f"job {job.id}: {job.launcher}, {where}; sends {sends}{stays}"
+    return f"job {job.id} starts: {job.launcher}, {where}; sends {sends}{stays}"
 
 
 def _size(one: LeftOut) -> str:
