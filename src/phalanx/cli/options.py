@@ -99,7 +99,7 @@ def cluster_option_of(*flags: str) -> Callable[[Decorated], Decorated]:
             shell_complete=complete_clusters,
         )(function)
         path = click.Path(path_type=Path)
-        return click.option("--file", "file", type=path, help="The cluster's file. It has the cluster's name.")(named)
+        return click.option("--file", "file", type=path, help="The cluster's file. It names the cluster.")(named)
 
     return added
 

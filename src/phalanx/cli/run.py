@@ -76,13 +76,14 @@ class Run(click.Command):
         """Write the options by group, and those of the launcher that the command line names."""
         shown = {param.opts[-1]: param.get_help_record(ctx) for param in self.get_params(ctx)}
         launchers = ctx.meta.get(EVERY, [])
-        for title, names in GROUPS.items():
-            with formatter.section(title):
-                formatter.write_dl([record for name in names if (record := shown.get(name))])
+        sections = dict(GROUPS)
+        own = sections.pop("This command")
         for launcher in LAUNCHERS if launchers == [EVERY] else (one for one in LAUNCHERS if one in launchers):
-            if names := of_launcher(launcher):
-                with formatter.section(f"With --launcher {launcher}"):
-                    formatter.write_dl([record for name in names if (record := shown.get(name))])
+            sections[f"With --launcher {launcher}"] = tuple(of_launcher(launcher))
+        for title, names in {**sections, "This command": own}.items():
+            if found := [record for name in names if (record := shown.get(name))]:
+                with formatter.section(title):
+                    formatter.write_dl(found)
 
 
 def of_launcher(launcher: str) -> list[str]:
