@@ -12,6 +12,7 @@ from error_codes import raises_code
 from fake_nodes import FakeCluster
 
 from phalanx.code import upload
+from phalanx.code.bundle import Opening
 from phalanx.errors import JobError
 from phalanx.jobs import job as jobs
 from phalanx.jobs.job import JOBS, JobSpec, JobStatus, list_jobs, submit
@@ -87,6 +88,17 @@ def test_what_a_job_does_to_its_copy_affects_no_other(cluster, code):
     _, second, sent = run(cluster, code)
     assert picture(second) == picture(code)
     assert sent == 0
+
+
+def test_what_is_sent_is_said_before_a_large_directory_is_read(cluster, code, monkeypatch):
+    happened = []
+    read = upload.Fingerprints.of
+    monkeypatch.setattr(upload.Fingerprints, "of", lambda *given: happened.append("read") or read(*given))
+    spec = JobSpec(("true",), "exec", directory=code)
+    submit(cluster, spec, progress=lambda one: happened.append(one.opening) if one.opening else None).wait(120)
+    opening = happened[0]
+    assert isinstance(opening, Opening) and opening.in_parts and opening.bytes > 2 * BIG
+    assert happened.count("read") == opening.files == 4
 
 
 def test_a_refused_job_takes_no_code(cluster, code):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import IO, TYPE_CHECKING
 
 from phalanx.code import bundle, cache, code_tree
@@ -32,36 +32,37 @@ class Submission:
     """
 
     def __init__(self, spec: JobSpec, progress: Callable[[SendProgress], None]) -> None:
+        self._spec, self._progress = spec, progress
         self._commit = Commit(spec.directory)
         self._tree = tree = code_tree.scan(spec.directory)
         for text in filter(None, (_of_what_stays(tree, spec), _of_links(tree))):
             progress(SendProgress(0, 0, tree.bytes, text))
-        self._progress = progress
-        self._upload = _upload(tree)
-        self._private = json.dumps(dict(spec.secrets)).encode() if spec.secrets else b""
-        manifest = {MANIFEST: self._upload.manifest} if self._upload else {}
-        stdin = {} if spec.stdin is None else {STDIN: spec.stdin}
+        self._in_parts = tree.bytes >= SMALL_BYTES
+        # A large tree is read later: that may take minutes, and what it is should be known at once.
+        self._archive = b"" if self._in_parts else self._packed({}, tree)
+
+    def _packed(self, manifest: Mapping[str, bytes], tree: CodeTree | None) -> bytes:
+        stdin = {} if self._spec.stdin is None else {STDIN: self._spec.stdin}
         # The last program is LAST_SENT: the head accepts no job without it, so none whose tar was cut short.
         documents = {**manifest, **stdin, **bundle.programs()}
-        self._archive = bundle.tar(documents, None if self._upload else tree, WORK, progress)
+        return bundle.tar(documents, tree, WORK, self._progress)
 
     def opening(self, job_id: str, plan: JobPlan) -> Opening:
         """Return what is about to be sent, for a job that the head has planned."""
         files = sum(entry.is_file for entry in self._tree.entries)
         left_out = tuple(self._tree.measured(_MEASURED_WITHIN_S)) if self._tree.left_out else ()
-        return Opening(job_id, *plan, files, self._tree.bytes, self._upload is not None, left_out)
+        return Opening(job_id, *plan, files, self._tree.bytes, self._in_parts, left_out)
 
     def write(self, out: IO[bytes], connection: HeadCommand) -> None:
-        sizes: dict[str, object] = {
-            "tar": len(self._archive),
-            "secrets": len(self._private),
-            "in_parts": bool(self._upload),
-        }
-        sizes["commit"] = self._commit.text()
-        out.writelines((json.dumps(sizes).encode() + b"\n", self._archive, self._private))
-        if self._upload:
+        upload = _upload(self._tree) if self._in_parts else None
+        archive = self._packed({MANIFEST: upload.manifest}, None) if upload else self._archive
+        private = json.dumps(dict(self._spec.secrets)).encode() if self._spec.secrets else b""
+        sizes = {"tar": len(archive), "secrets": len(private), "in_parts": self._in_parts}
+        line = json.dumps({**sizes, "commit": self._commit.text()}).encode() + b"\n"
+        out.writelines((line, archive, private))
+        if upload:
             out.flush()
-            self._upload.send(out, connection.answer("send"), self._progress)
+            upload.send(out, connection.answer("send"), self._progress)
             out.flush()
             connection.answer("made")
 
@@ -98,10 +99,7 @@ def _line_that_sends(name: str, ignored_by: str) -> tuple[str, str]:
     return f"!{name[len(below) + 1 :]}", f"{below}/.phalanxignore"
 
 
-def _upload(tree: CodeTree) -> Upload | None:
-    """Return the upload of a large tree; None for a small one, which is sent whole."""
-    if tree.bytes < SMALL_BYTES:
-        return None
+def _upload(tree: CodeTree) -> Upload:
     from phalanx.code.upload import Upload  # here, because most trees are small
 
     return Upload(tree, cache.cache_directory())
