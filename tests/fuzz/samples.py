@@ -12,6 +12,7 @@ STATE = {
     "started_at": 2.0,
     "ended_at": None,
     "tags": {"team": "vision"},
+    "commit": "0123456789abcdef0123456789abcdef01234567-dirty",
     "processes": 1,
     "exit_code": None,
     "message": "",
