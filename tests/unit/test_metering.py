@@ -2,7 +2,7 @@
 
 import pytest
 
-from phalanx.aws.metering import node_hours
+from phalanx.aws.auto_scaling import node_hours
 from phalanx.aws.model import ScalingActivity
 from phalanx.plan import money
 from phalanx.plan.money import Cost, Use

@@ -41,6 +41,12 @@ def mount_targets(api: Aws, file_system: str, cluster: str) -> tuple[MountTarget
     return tuple(target for target in targets if not own.intersection(target.groups))
 
 
+def stored_gib(api: Aws, file_system: str) -> float:
+    """Return the size of a file system's data."""
+    answer = api.exists("efs", "describe_file_systems", FileSystemId=file_system) or {"FileSystems": []}
+    return sum(one["SizeInBytes"]["Value"] for one in answer["FileSystems"]) / 2**30
+
+
 def delete(api: Aws, file_system: str) -> None:
     """Delete the file system with all its data; no error when it is gone."""
     api.exists("efs", "delete_file_system", FileSystemId=file_system)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import stacks, tags
-from phalanx.aws.metering import stored_gib
+from phalanx.aws.file_systems import stored_gib
 from phalanx.aws.model import Heads, Resource, Running, ScalingActivity
 from phalanx.emr import checks
 from phalanx.errors import ClusterError
