@@ -15,7 +15,6 @@ from phalanx.aws.model import (
     Heads,
     Running,
     ScalingActivity,
-    SshRoute,
     StackChange,
     StackEvent,
     StackState,
@@ -362,7 +361,7 @@ class FakeAws(Aws):
         return PrivateBucket("123456789012")
 
     def ssh_route(self, by_session=False):
-        return SshRoute(("ProxyCommand dial %h %p",))
+        return ("ProxyCommand dial %h %p",)
 
     def file_system_place(self, file_system, is_lustre=False):
         return "EFS in us-east-1", f"aws efs delete-file-system {file_system}"

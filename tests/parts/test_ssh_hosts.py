@@ -10,7 +10,6 @@ from clusters import spec
 from fake_cloud import FakeAws
 
 from phalanx import cli
-from phalanx.aws.model import SshRoute
 from phalanx.cluster import ssh_config, ssh_hosts
 from phalanx.cluster.bring_up import BringUp
 from phalanx.cluster.cluster_record import Cluster
@@ -29,7 +28,7 @@ def home(tmp_path, monkeypatch):
 
 def cluster(name="demo", route=None) -> Cluster:
     made = Cluster(name, "aws", "us-east-1", "arn", "54.0.0.1", "/efs", nodes=2, spec={"nodes": 3}).save()
-    ssh_config.write(made, "ssh-ed25519 AAAA", route or SshRoute())
+    ssh_config.write(made, "ssh-ed25519 AAAA", route or ())
     return made
 
 
@@ -51,7 +50,7 @@ def test_the_head_and_every_worker_that_was_asked_for_have_a_name(home, tmp_path
 
 
 def test_only_the_head_is_dialled_by_the_local_cloud(home, tmp_path):
-    local = SshRoute(("ProxyCommand dial %h %p", "ProxyUseFdpass yes", "KexAlgorithms ^curve25519-sha256"))
+    local = ("ProxyCommand dial %h %p", "ProxyUseFdpass yes", "KexAlgorithms ^curve25519-sha256")
     (tmp_path / "hosts").write_text(ssh_hosts.text(cluster(route=local)))
     assert as_ssh_reads(tmp_path / "hosts", "demo")["proxycommand"] == "dial %h %p"
     worker = as_ssh_reads(tmp_path / "hosts", "demo-worker2")

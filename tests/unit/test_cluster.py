@@ -10,7 +10,7 @@ from error_codes import raises_code
 from fake_cloud import AUTHORITY, FakeAws, described
 
 from phalanx import state_files
-from phalanx.aws.model import SshRoute, StackState
+from phalanx.aws.model import StackState
 from phalanx.cluster import adopt, keys, ssh_config
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.ready import record_ready
@@ -75,7 +75,7 @@ def test_a_state_directory_that_ssh_would_misread_is_refused_before_anything_is_
 
 def test_the_ssh_config_trusts_one_authority_and_nothing_else(state):
     cluster = saved()
-    ssh_config.write(cluster, AUTHORITY, SshRoute(("ProxyUseFdpass yes",)))
+    ssh_config.write(cluster, AUTHORITY, ("ProxyUseFdpass yes",))
     text = cluster.ssh_config.read_text()
     assert "StrictHostKeyChecking yes" in text
     assert "ProxyUseFdpass yes" in text
@@ -84,7 +84,7 @@ def test_the_ssh_config_trusts_one_authority_and_nothing_else(state):
 
 def test_a_new_authority_is_distinguished_from_the_known_one():
     cluster = saved()
-    ssh_config.write(cluster, AUTHORITY, SshRoute())
+    ssh_config.write(cluster, AUTHORITY, ())
     assert not ssh_config.write_authority(cluster, AUTHORITY)
     assert ssh_config.write_authority(cluster, "ssh-ed25519 other")
 
@@ -160,5 +160,5 @@ def test_a_stack_with_values_of_another_template_writes_nothing_for_ssh(state, p
 def test_no_value_becomes_a_second_line_for_ssh(state):
     cluster = saved(head_address="54.0.0.1\n    ProxyCommand touch /tmp/x")
     with pytest.raises(ClusterError, match="ProxyCommand"):
-        ssh_config.write(cluster, AUTHORITY, SshRoute())
+        ssh_config.write(cluster, AUTHORITY, ())
     assert not (state / "clusters/demo/ssh_config").exists()

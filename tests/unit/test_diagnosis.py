@@ -6,7 +6,6 @@ import pytest
 from fake_cloud import AUTHORITY, FakeAws
 
 from phalanx import connection
-from phalanx.aws.model import SshRoute
 from phalanx.cluster import ssh_config
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.diagnosis import repair
@@ -21,7 +20,7 @@ def test_trust_is_renewed_from_the_table(tmp_path, monkeypatch):
     cloud.name = "aws"
     monkeypatch.setattr(connection, "connect", lambda name, region: cloud)
     cluster = attached(Cluster("demo", "aws", "us-east-1", table="table", head_address="54.0.0.1"))
-    ssh_config.write(cluster, AUTHORITY, SshRoute())
+    ssh_config.write(cluster, AUTHORITY, ())
     refused = HostRefused("its host key is not certified")
     assert not repair(cluster, refused)
     cloud.get_item = lambda **_: {"Item": {"public_key": {"S": "ssh-ed25519 AAAAnewhead"}}}

@@ -17,7 +17,6 @@ from plans import ADOPTED, FOUND
 from rosters import a_node
 
 from phalanx import connection
-from phalanx.aws.model import SshRoute
 from phalanx.cli.adopt import command
 from phalanx.cli.progress import Watch
 from phalanx.cluster.cluster_record import Cluster
@@ -122,7 +121,7 @@ def test_the_answer_of_a_node_may_be_any_bytes(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
     node = SimpleNamespace(connect=lambda: None, run=lambda *_, **__: Completed(0, b"sudo\n\xff\n", b""))
     monkeypatch.setattr(Nodes, "remote", lambda *_: node)
-    found = Nodes(FOUND, "mine", SshRoute(), None).look("/efs")
+    found = Nodes(FOUND, "mine", (), None).look("/efs")
     assert [sorted(marks) for marks in found.values()] == [["sudo", "\ufffd"]] * 2
 
 
@@ -268,5 +267,5 @@ def test_a_master_without_a_public_address_is_adopted_from_where_it_can_be_reach
     monkeypatch.setattr(Nodes, "remote", lambda *_: SimpleNamespace(connect=refuse))
     private = replace(FOUND, master_address=FOUND.master.address)
     with raises_code("no-login", "10.0.0.1: no answer") as error:
-        Nodes(private, "mine", SshRoute(), None).look("/efs")
+        Nodes(private, "mine", (), None).look("/efs")
     assert "a machine that reaches" in error.value.hint

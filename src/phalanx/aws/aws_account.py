@@ -8,7 +8,6 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import buckets, price_list, private_buckets
-from phalanx.aws.model import SshRoute
 from phalanx.errors import CloudError
 from phalanx.ssh import session_manager
 
@@ -52,14 +51,14 @@ class Account:
     def require_private_bucket(self, bucket: str) -> PrivateBucket:
         return private_buckets.require(self.aws, bucket)
 
-    def ssh_route(self, by_session: bool = False) -> SshRoute:
+    def ssh_route(self, by_session: bool = False) -> tuple[str, ...]:
         """Return no options for a head with a public address, and a ProxyCommand for one without."""
         if not by_session:
-            return SshRoute()
+            return ()
         session_manager.require_programs()
         argv = (sys.executable, "-IS", session_manager.__file__, self.aws.region)
         command = " ".join(shlex.quote(word).replace("%", "%%") for word in argv)
-        return SshRoute((f"ProxyCommand {command} %h %p",))
+        return (f"ProxyCommand {command} %h %p",)
 
     def file_system_place(self, file_system: str, is_lustre: bool = False) -> tuple[str, str]:
         service, region = "fsx" if is_lustre else "efs", self.aws.region

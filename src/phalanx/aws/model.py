@@ -170,13 +170,6 @@ class ScalingActivity:
     source: str = "Auto Scaling"
 
 
-@dataclass(frozen=True)
-class SshRoute:
-    """How ssh reaches a cloud's heads: options for ssh_config."""
-
-    options: tuple[str, ...] = ()
-
-
 class Machines(Protocol):
     """What phalanx needs of the service that makes a cluster's machines: Auto Scaling, or another one."""
 
@@ -264,8 +257,8 @@ class Site(Protocol):
         """Raise SpecError unless it is a private, encrypted bucket of this account in this region."""
         ...
 
-    def ssh_route(self, by_session: bool = False) -> SshRoute:
-        """Return how ssh reaches a head: by address or, `by_session`, by its id. Raises ClusterError if it can't."""
+    def ssh_route(self, by_session: bool = False) -> tuple[str, ...]:
+        """Return ssh's options to reach a head: by address or, `by_session`, by its id. Raises ClusterError."""
         ...
 
     def file_system_place(self, file_system: str, is_lustre: bool = False) -> tuple[str, str]:

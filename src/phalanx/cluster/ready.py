@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws.model import SshRoute, StackState
+from phalanx.aws.model import StackState
 from phalanx.cluster import ssh_config, ssh_hosts
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.stack import read_authority, read_roster
@@ -91,7 +91,7 @@ def follow_head(cloud: Aws, cluster: Cluster) -> bool:
     return cluster.ssh_config.read_text() != before
 
 
-def _write_ssh_files(cloud: Aws, cluster: Cluster, route: SshRoute) -> None:
+def _write_ssh_files(cloud: Aws, cluster: Cluster, route: Sequence[str]) -> None:
     ssh_config.write(cluster, read_authority(cloud, cluster.table), route)
     ssh_hosts.write(cluster)
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from phalanx.cluster.cluster_record import HEAD, JOB_USER, Cluster
 from phalanx.errors import ClusterError
 from phalanx.state_files import write_private
 
-if TYPE_CHECKING:
-    from phalanx.aws.model import SshRoute
 
-
-def write(cluster: Cluster, authority: str, route: SshRoute) -> None:
+def write(cluster: Cluster, authority: str, route: Sequence[str]) -> None:
     """Write what `ssh` needs: the authority that certifies the nodes, this machine's key, and the route."""
     write_private(cluster.directory / "known_hosts", f"@cert-authority * {authority}\n")
     write_private(cluster.ssh_config, _text(cluster, route))
@@ -29,13 +25,13 @@ def write_authority(cluster: Cluster, authority: str) -> bool:
     return True
 
 
-def _text(cluster: Cluster, route: SshRoute) -> str:
+def _text(cluster: Cluster, route: Sequence[str]) -> str:
     lines = [
         f"Host {HEAD}",
         f"    HostName {cluster.head_address}",
         f"    HostKeyAlias {HEAD}",
         "Host *",
-        *(f"    {option}" for option in route.options),
+        *(f"    {option}" for option in route),
         f"    User {JOB_USER}",
         f"    IdentityFile {_quoted(cluster.directory / 'id_ed25519')}",
         "    IdentitiesOnly yes",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from phalanx import state_files
-from phalanx.aws.model import SshRoute
 from phalanx.cluster.cluster_record import JOB_USER
 from phalanx.errors import ClusterError
 from phalanx.node.account import UID as JOB_UID
@@ -36,7 +35,7 @@ true
 class Nodes:
     """All instances of a cluster by ssh: the master directly, and the others by way of it."""
 
-    def __init__(self, cluster: EmrCluster, name: str, route: SshRoute, identity: Path | None) -> None:
+    def __init__(self, cluster: EmrCluster, name: str, route: Sequence[str], identity: Path | None) -> None:
         self.cluster = cluster
         self._config = state_files.cluster_directory(name) / "adoption" / "ssh_config"
         state_files.write_private(self._config, _config(cluster, route, identity, self._config.parent), lasts=False)
@@ -103,13 +102,13 @@ class Nodes:
         )
 
 
-def _config(cluster: EmrCluster, route: SshRoute, identity: Path | None, directory: Path) -> str:
+def _config(cluster: EmrCluster, route: Sequence[str], identity: Path | None, directory: Path) -> str:
     """Return ssh's settings. Host keys are not known yet; what is sent is no secret, and AWS proves who joins."""
     chosen = [f'IdentityFile "{identity.absolute()}"', "IdentitiesOnly yes"] if identity else []
     lines = [
         f"Host {_MASTER}",
         f"    HostName {cluster.master_address}",
-        *(f"    {option}" for option in route.options),
+        *(f"    {option}" for option in route),
         "Host *",
         *(f"    {option}" for option in chosen),
         f'    UserKnownHostsFile "{directory}/known_hosts"',

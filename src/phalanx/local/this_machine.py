@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import buckets
 from phalanx.aws.aws_account import Account
-from phalanx.aws.model import SshRoute
 from phalanx.errors import LocalCloudError
 from phalanx.local import endpoint, images
 from phalanx.objects.sent_document import PrivateBucket
@@ -29,14 +28,14 @@ class ThisMachine(Account):
         super().__init__(aws)
         self.local = aws
 
-    def ssh_route(self, by_session: bool = False) -> SshRoute:
+    def ssh_route(self, by_session: bool = False) -> tuple[str, ...]:
         """Reach the head through the local cloud, which passes a connected socket to ssh."""
         here = self.local.endpoint
         program, *arguments = (shlex.quote(argument).replace("%", "%%") for argument in here.dial)
         *options, socket = arguments
         # With ControlPersist, ssh shows nothing of what its ProxyCommand writes.
         command = " ".join((program, *options, '--errors "$PHALANX_PROXY_ERRORS"', socket))
-        return SshRoute((f"ProxyCommand {command} {'ssm/%h' if by_session else '%h'} %p", *here.ssh_options))
+        return (f"ProxyCommand {command} {'ssm/%h' if by_session else '%h'} %p", *here.ssh_options)
 
     def promised_bit_s(self, instance_type: str) -> float | None:  # noqa: ARG002 - of the protocol
         """Return None: links between nodes here are not those of the type."""
