@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from phalanx.aws import redaction
+from phalanx.aws import transcript
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Report:
     def say(self, line: str = "") -> None:
         print(line, flush=True)
         with (self.directory / "output.txt").open("a") as file:
-            file.write(redaction.text(line) + "\n")
+            file.write(transcript.redacted(line) + "\n")
 
     def add(self, step: Step) -> None:
         self.steps.append(step)
@@ -55,13 +55,13 @@ class Report:
         for node, text in logs.items():
             path = self.directory / "boot-logs" / f"{node.replace('/', '_')}.log"
             path.parent.mkdir(exist_ok=True)
-            path.write_text(redaction.text(text) + "\n")
+            path.write_text(transcript.redacted(text) + "\n")
 
     def close(self, facts: Mapping[str, Any]) -> Path:
         """Write report.json, and return the archive of everything."""
         document = {**facts, "passed": not self.problems, "steps": [asdict(step) for step in self.steps]}
         text = json.dumps(document, indent=1, ensure_ascii=False, default=str)
-        (self.directory / "report.json").write_text(redaction.text(text) + "\n")
+        (self.directory / "report.json").write_text(transcript.redacted(text) + "\n")
         archive = self.directory.with_name(f"{self.directory.name}.tar.gz")
         with tarfile.open(archive, "w:gz") as file:
             file.add(self.directory, self.directory.name, filter=_without_owner)

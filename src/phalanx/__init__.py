@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from phalanx.api import Cluster
     from phalanx.aws.model import StackEvent
     from phalanx.cluster.bring_up import Note, Step
-    from phalanx.cluster.foreign_resources import ForeignDeleted
     from phalanx.cluster.gather import Verdict
-    from phalanx.cluster.stack import Leftovers, NodeAnswered, NodeMissing, RoleFreed
+    from phalanx.cluster.stack import ForeignDeleted, Leftovers, NodeAnswered, NodeMissing, RoleFreed
     from phalanx.cluster.update import Proposal
     from phalanx.errors import (
         CloudError,
@@ -55,7 +54,7 @@ _PUBLIC = {
     "NodeMissing": "phalanx.cluster.stack",
     "Leftovers": "phalanx.cluster.stack",
     "RoleFreed": "phalanx.cluster.stack",
-    "ForeignDeleted": "phalanx.cluster.foreign_resources",
+    "ForeignDeleted": "phalanx.cluster.stack",
     "StackEvent": "phalanx.aws.model",
     "JobFuture": "phalanx.jobs.future",
     "JobFailed": "phalanx.jobs.future",

@@ -15,7 +15,7 @@ from rosters import ROSTER
 from small_image import apply, small_image
 
 from phalanx import state_files
-from phalanx.cluster import evidence, keys, ssh_config, ssh_hosts
+from phalanx.cluster import evidence, keys, ssh_config
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.why import Evidence
 from phalanx.node import account, boot, disk, files, loader, release, trust
@@ -42,7 +42,7 @@ HERE = "state/clusters/demo"
 def install(root: Path) -> None:
     """Include the cluster in the user's own configuration, as `phalanx ssh-config` does."""
     state_files.write_private(root / HERE / "ssh_config", "Host *\n    User phalanx\n")
-    ssh_hosts.install(CLUSTER)
+    ssh_config.include_hosts(CLUSTER)
 
 
 def fail_boot_script(root: Path) -> None:

@@ -10,7 +10,7 @@ from clusters import spec
 from fake_cloud import FakeAws
 
 from phalanx import cli
-from phalanx.cluster import ssh_config, ssh_hosts
+from phalanx.cluster import ssh_config
 from phalanx.cluster.bring_up import BringUp
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError
@@ -38,7 +38,7 @@ def as_ssh_reads(config: Path, host: str) -> dict[str, str]:
 
 
 def test_the_head_and_every_worker_that_was_asked_for_have_a_name(home, tmp_path):
-    (tmp_path / "hosts").write_text(ssh_hosts.text(cluster()))
+    (tmp_path / "hosts").write_text(ssh_config.hosts_text(cluster()))
     head = as_ssh_reads(tmp_path / "hosts", "demo")
     assert (head["hostname"], head["user"], head["hostkeyalias"]) == ("54.0.0.1", "phalanx", "deeplearning-worker1")
     assert head["stricthostkeychecking"] in ("true", "yes")
@@ -51,7 +51,7 @@ def test_the_head_and_every_worker_that_was_asked_for_have_a_name(home, tmp_path
 
 def test_only_the_head_is_dialled_by_the_local_cloud(home, tmp_path):
     local = ("ProxyCommand dial %h %p", "ProxyUseFdpass yes", "KexAlgorithms ^curve25519-sha256")
-    (tmp_path / "hosts").write_text(ssh_hosts.text(cluster(route=local)))
+    (tmp_path / "hosts").write_text(ssh_config.hosts_text(cluster(route=local)))
     assert as_ssh_reads(tmp_path / "hosts", "demo")["proxycommand"] == "dial %h %p"
     worker = as_ssh_reads(tmp_path / "hosts", "demo-worker2")
     assert (worker["proxyjump"], worker["proxyusefdpass"]) == ("demo", "no")
@@ -59,11 +59,11 @@ def test_only_the_head_is_dialled_by_the_local_cloud(home, tmp_path):
 
 def test_one_line_in_the_users_file_serves_all_clusters(home):
     config = home / ".ssh" / "config"
-    first = ssh_hosts.install(cluster())
+    first = ssh_config.include_hosts(cluster())
     assert first.added
     assert config.read_text() == first.line + "\n"
     assert config.stat().st_mode & 0o777 == 0o600
-    assert not ssh_hosts.install(cluster("other")).added
+    assert not ssh_config.include_hosts(cluster("other")).added
     assert config.read_text().count("Include") == 1
     assert as_ssh_reads(config, "other-worker2")["proxyjump"] == "other"
     assert as_ssh_reads(config, "demo")["hostname"] == "54.0.0.1"
@@ -76,7 +76,7 @@ def test_what_the_user_wrote_stays_and_a_link_stays_one(home, tmp_path):
     (tmp_path / "dotfile").write_text("Host mine\n    User me\n")
     (tmp_path / "dotfile").chmod(0o644)
     (home / ".ssh/config").symlink_to(tmp_path / "dotfile")
-    ssh_hosts.install(cluster())
+    ssh_config.include_hosts(cluster())
     assert (home / ".ssh/config").is_symlink()
     assert (tmp_path / "dotfile").stat().st_mode & 0o777 == 0o644
     assert as_ssh_reads(tmp_path / "dotfile", "mine")["user"] == "me"
@@ -85,7 +85,7 @@ def test_what_the_user_wrote_stays_and_a_link_stays_one(home, tmp_path):
 
 def test_a_cluster_that_is_not_ready_has_no_hosts(home):
     with pytest.raises(ClusterError, match="is not ready"):
-        ssh_hosts.text(Cluster("demo", "aws", "us-east-1"))
+        ssh_config.hosts_text(Cluster("demo", "aws", "us-east-1"))
 
 
 def test_the_command_prints_or_installs_and_says_how_to_undo(home, capsys):

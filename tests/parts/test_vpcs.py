@@ -14,7 +14,7 @@ from own_vpc import EVERYWHERE, ClosedVpc, OwnVpc
 from stack_fakes import Stacks, stacks
 
 from localcloud.ec2 import service as local_ec2
-from phalanx.aws import endpoints_of_vpc, vpcs
+from phalanx.aws import vpcs
 from phalanx.plan.existing_vpc import INTERNET, NAT, OTHER, Endpoint, ExistingVpc
 
 
@@ -163,7 +163,7 @@ def test_an_endpoint_of_the_cluster_itself_is_none_of_the_user_s(own: Own, close
     ],
 )
 def test_an_endpoint_s_rules_say_whom_it_lets_in(rule: dict[str, Any], open_to: tuple[str, ...] | None):
-    assert endpoints_of_vpc.open_to([rule]) == open_to
+    assert vpcs.open_to([rule]) == open_to
 
 
 def test_a_policy_of_its_own_is_noticed(own: Own, closed: ClosedVpc):

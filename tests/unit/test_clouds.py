@@ -11,7 +11,7 @@ from clusters import aws_spec
 from error_codes import each, raises_code
 
 from phalanx import connection
-from phalanx.aws import log_groups, lookups, reservations, sessions, ssh_rules, stacks
+from phalanx.aws import log_groups, lookups, sessions, stacks
 from phalanx.aws.auto_scaling import AutoScaling
 from phalanx.aws.aws import Aws
 from phalanx.aws.inventory import remains
@@ -19,6 +19,7 @@ from phalanx.aws.model import Resource
 from phalanx.aws.policies import require_policies
 from phalanx.aws.refusals import is_gone, translate
 from phalanx.aws.usage import ask
+from phalanx.cluster import ssh_access
 from phalanx.errors import CloudError, SpecError
 from phalanx.plan import quotas
 from phalanx.plan.capacity import Reservation
@@ -322,13 +323,13 @@ def test_a_reservation_is_as_ec2_describes_it():
     }
     wanted = aws_spec(capacity="cr-0123abcd")
     cloud = Scripted({("ec2", "describe_capacity_reservations"): {"CapacityReservations": [entry]}})
-    found = reservations.find(cloud, wanted)
+    found = lookups.find_reservation(cloud, wanted)
     ends = "2026-11-23 11:30 UTC"
     assert found == Reservation("cr-0123abcd", True, "active", "p5.48xlarge", "us-east-1b", 4, ends=ends)
     gone = {("ec2", "describe_capacity_reservations"): refused("InvalidCapacityReservationId.NotFound")}
     with raises_code("no-reservation", "cr-0123abcd", "us-east-1"):
-        reservations.find(Scripted(gone), wanted)
-    assert reservations.find(Scripted({}), aws_spec()) is None
+        lookups.find_reservation(Scripted(gone), wanted)
+    assert lookups.find_reservation(Scripted({}), aws_spec()) is None
 
 
 def test_a_placement_group_that_is_not_there_is_the_user_s_mistake():
@@ -341,10 +342,10 @@ def test_a_placement_group_that_is_not_there_is_the_user_s_mistake():
 def test_a_network_is_allowed_once():
     there = {("ec2", "authorize_security_group_ingress"): refused("InvalidPermission.Duplicate")}
     allowed = Scripted({("ec2", "authorize_security_group_ingress"): {}})
-    assert ssh_rules.allow(allowed, "sg-1", "203.0.113.7/32") is True
-    assert ssh_rules.allow(Scripted(there), "sg-1", "203.0.113.7/32") is False
+    assert ssh_access.allow_network(allowed, "sg-1", "203.0.113.7/32") is True
+    assert ssh_access.allow_network(Scripted(there), "sg-1", "203.0.113.7/32") is False
     with pytest.raises(CloudError, match="may not call"):
-        ssh_rules.allow(
+        ssh_access.allow_network(
             Scripted({("ec2", "authorize_security_group_ingress"): refused("UnauthorizedOperation")}), "sg-1", "x"
         )
 

@@ -114,8 +114,8 @@ def test_a_mistake_is_named_once():
 
 
 def test_a_call_is_made_once_for_all_types():
-    from phalanx.aws.asked_once import AskedOnce
     from phalanx.aws.auto_scaling import AutoScaling
+    from phalanx.aws.lookups import AskedOnce
 
     class Api:
         name, region, machines = "aws", "us-east-1", AutoScaling(None)

@@ -9,7 +9,7 @@ from clusters import FACTS, aws_spec, plan
 
 import phalanx.node
 from localcloud.nodes.machine import API_ADDRESS, API_PORT
-from phalanx.aws import domains
+from phalanx.aws import sessions
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.template import egress
 
@@ -27,7 +27,7 @@ def with_emr() -> Plan:
 
 
 def found(plan: Plan) -> list[egress.Egress]:
-    return egress.of(plan, domains.of(plan.spec.region))
+    return egress.of(plan, sessions.domain_of(plan.spec.region))
 
 
 def hosts(plan: Plan) -> dict[str, int]:

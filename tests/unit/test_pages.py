@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from error_codes import raises_code
 
-from phalanx.aws import pages
+from phalanx.aws import aws
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,9 @@ from phalanx.aws import pages
     ],
 )
 def test_each_service_has_its_own_words(service, page, found):
-    assert pages.token(service, page, {"Marker": "sent"}) == found
+    assert aws.next_page(service, page, {"Marker": "sent"}) == found
 
 
 def test_a_page_that_comes_again_is_an_error():
     with raises_code("endless-list", "ec2"):
-        pages.token("ec2", {"NextToken": "a"}, {"NextToken": "a"})
+        aws.next_page("ec2", {"NextToken": "a"}, {"NextToken": "a"})

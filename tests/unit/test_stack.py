@@ -8,9 +8,8 @@ from fake_cloud import HEAD_FAILED, MISSING, READY, STACK, FakeAws, event, noted
 
 from phalanx.aws import stacks
 from phalanx.aws.model import Resource, StackEvent
-from phalanx.cluster.deletion import GROUP, Deletion
-from phalanx.cluster.foreign_resources import ForeignDeleted, named
-from phalanx.cluster.stack import Creation, Leftovers, NodeAnswered, NodeMissing, Stack
+from phalanx.cluster.deletion import GROUP, Deletion, others_in
+from phalanx.cluster.stack import Creation, ForeignDeleted, Leftovers, NodeAnswered, NodeMissing, Stack
 from phalanx.errors import CloudError
 
 
@@ -140,4 +139,4 @@ def test_what_others_made_in_the_vpc_is_named():
 def test_a_stack_from_the_console_has_no_tag_and_does_not_call_its_own_resources_foreign():
     cloud = FakeAws(others={"eni-1": "by hand"}, groups={"sg-1": "console-NodeSecurityGroup"})
     made = [Resource("Vpc", "vpc-1", "AWS::EC2::VPC"), Resource("Nodes", "sg-1", "AWS::EC2::SecurityGroup")]
-    assert named(cloud, "console", made) == ["network interface eni-1 (by hand)"]
+    assert others_in(cloud, "console", made) == ["network interface eni-1 (by hand)"]

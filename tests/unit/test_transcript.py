@@ -11,7 +11,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from error_codes import raises_code
 
-from phalanx.aws import redaction, transcript
+from phalanx.aws import transcript
 
 SECRETS = {
     "an access key": ("AKIAIOSFODNN7EXAMPLE is not known", "<key id> is not known"),
@@ -75,22 +75,22 @@ KEPT = (
 
 @pytest.mark.parametrize(("before", "after"), SECRETS.values(), ids=SECRETS)
 def test_what_must_not_be_shown_is_replaced(before, after):
-    assert redaction.text(before) == after
+    assert transcript.redacted(before) == after
 
 
 @pytest.mark.parametrize("message", KEPT)
 def test_what_explains_a_failure_is_kept(message):
-    assert redaction.text(message) == message
+    assert transcript.redacted(message) == message
 
 
 def test_the_users_own_directory_is_not_shown(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ann")
-    assert redaction.text("in /home/ann, /home/ann/x and /home/annex") == "in ~, ~/x and /home/annex"
+    assert transcript.redacted("in /home/ann, /home/ann/x and /home/annex") == "in ~, ~/x and /home/annex"
 
 
 def test_parameters_lose_secrets_by_name_and_long_texts():
     before = {"StackName": "demo", "NextToken": "x", "TemplateBody": "t" * 501, "Tags": [{"Key": "k", "Value": 1}]}
-    after = redaction.parameters(before)
+    after = transcript.redacted_parameters(before)
     assert after["StackName"] == "demo"
     assert after["NextToken"] == "<secret>"
     assert after["TemplateBody"].startswith("<501 bytes, SHA-256 ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from botocore.config import Config
@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
-from phalanx.aws import pages, sessions, transcript
+from phalanx.aws import sessions, transcript
 from phalanx.aws.refusals import is_gone, translate
 from phalanx.errors import CloudError
 from phalanx.node.sigv4 import Credentials
@@ -25,6 +25,18 @@ _PRICING = "pricing"
 _SHORTLY = Config(connect_timeout=2, read_timeout=4, retries={"total_max_attempts": 1, "mode": "standard"})
 # The price list is served in three regions, with the prices of all.
 _PRICING_REGIONS = {"eu": "eu-central-1", "me": "eu-central-1", "af": "eu-central-1", "ap": "ap-south-1"}
+# How services name the token in their answers, and in the request for the next page.
+_TOKENS = {
+    "NextToken": "NextToken",
+    "PaginationToken": "PaginationToken",
+    "nextToken": "nextToken",
+    "Marker": "Marker",
+    "NextMarker": "Marker",
+    "NextContinuationToken": "ContinuationToken",
+    "LastEvaluatedTableName": "ExclusiveStartTableName",
+}
+# EFS repeats the request's (docs/aws-behaviour.md 4.22).
+_REPEATED = ("efs", "Marker")
 
 
 class Aws:
@@ -80,7 +92,7 @@ class Aws:
         while True:
             page = self.call(service, operation, **arguments, **token)
             yield from page.get(key, [])
-            token = pages.token(service, page, token)
+            token = next_page(service, page, token)
             if not token:
                 return
 
@@ -133,3 +145,16 @@ class Aws:
 def pricing_region(region: str) -> str:
     """Return the region whose endpoint of the price list is the nearest."""
     return _PRICING_REGIONS.get(region.partition("-")[0], "us-east-1")
+
+
+def next_page(service: str, page: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the argument that requests the page after this one, which `before` requested; {} after the last page.
+
+    Raises CloudError if that would be the same page again.
+    """
+    found = {sent: page[name] for name, sent in _TOKENS.items() if page.get(name) and (service, name) != _REPEATED}
+    if found and found == before:
+        raise CloudError(
+            f"{service} lists the same page again and again", "Try again; AWS may have a fault.", code="endless-list"
+        )
+    return found

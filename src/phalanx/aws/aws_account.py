@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import buckets, price_list, private_buckets
+from phalanx.aws import buckets, price_list
 from phalanx.errors import CloudError
 from phalanx.ssh import session_manager
 
@@ -49,7 +49,7 @@ class Account:
             raise CloudError(reason, "`aws s3 ls` lists your buckets.", code=code)
 
     def require_private_bucket(self, bucket: str) -> PrivateBucket:
-        return private_buckets.require(self.aws, bucket)
+        return buckets.require_private(self.aws, bucket)
 
     def ssh_route(self, by_session: bool = False) -> tuple[str, ...]:
         """Return no options for a head with a public address, and a ProxyCommand for one without."""

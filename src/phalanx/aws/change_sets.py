@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import s3_objects, sent_templates
+from phalanx.aws import s3_objects
 from phalanx.aws.model import ChangeSet, StackChange, StackState
 from phalanx.errors import CloudError
 from phalanx.objects.sent_document import InBucket
@@ -55,7 +55,7 @@ def review(
     is_complete = _is_complete(api, made["Id"])
     try:
         named = {"StackName": stack.stack_id, "ChangeSetName": made["Id"]}
-        sent_templates.require_change_set(api, named, template)
+        s3_objects.require_change_set(api, named, template)
     except BaseException:
         forget(api, made["Id"])
         raise

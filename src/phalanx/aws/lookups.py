@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import tee
+from typing import Any, cast
 
-from phalanx.aws import (
-    asked_once,
-    buckets,
-    file_systems,
-    lustre_file_systems,
-    own_address,
-    price_list,
-    reservations,
-    usage,
-    vpcs,
-)
+from phalanx.aws import buckets, file_systems, lustre_file_systems, own_address, price_list, usage, vpcs
+from phalanx.aws.aws import Aws
 from phalanx.aws.policies import require_policies
-from phalanx.errors import CloudError, Mistakes, SpecError
+from phalanx.errors import CloudError, CloudUnreachable, Mistakes, SpecError
 from phalanx.jobs.environments import recipe_names
 from phalanx.plan import each_type, money, network_cards, quotas
 from phalanx.plan.capacity import SPOT, Reservation
@@ -32,9 +26,6 @@ from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_checks import AUTO, OF_RECIPE
 from phalanx.spec.spec_limits import OWN_GROUP
 from phalanx.spec.spec_storage import LUSTRE
-
-if TYPE_CHECKING:
-    from phalanx.aws.aws import Aws
 
 
 @dataclass(frozen=True)
@@ -58,7 +49,7 @@ def facts(api: Aws, spec: ClusterSpec, ssh_public_key: str) -> Facts:
 
     Raises SpecError with all that is not there.
     """
-    once = asked_once.AskedOnce(api) if spec.other_types else api
+    once = AskedOnce(api) if spec.other_types else api
     return each_type.look_up(spec, lambda one: _of_type(once, one, ssh_public_key), make_plan)
 
 
@@ -107,7 +98,7 @@ def _named(api: Aws, spec: ClusterSpec) -> _Named:
     vpc = mistakes.check(vpcs.find, api, spec)
     described = mistakes.check(_describe_type, api, spec.type)
     head = mistakes.check(_head_facts, api, spec)
-    reservation = mistakes.check(reservations.find, api, spec)
+    reservation = mistakes.check(find_reservation, api, spec)
     targets = mistakes.check(_mount_targets, api, spec)
     lustre = mistakes.check(_lustre, api, spec)
     image = mistakes.check(_image_of, api, spec, described)
@@ -324,3 +315,75 @@ def _describe_image(api: Aws, image_id: str) -> Image | None:
     recipe = f"{tags[RECIPE_TAG]}@{tags[VERSION_TAG]}" if {RECIPE_TAG, VERSION_TAG} <= tags.keys() else ""
     name, base = described.get("Name", ""), tags.get(BASE_TAG, "")
     return Image(image_id, name, described["Architecture"], root_device, size_gib, recipe, base)
+
+
+def find_reservation(api: Aws, spec: ClusterSpec) -> Reservation | None:
+    """Return the reservation; None if the spec names none. Raises SpecError if it does not exist."""
+    if not spec.reservation:
+        return None
+    ids = [spec.reservation]
+    answer = api.exists("ec2", "describe_capacity_reservations", CapacityReservationIds=ids)
+    if not answer or not answer["CapacityReservations"]:
+        raise SpecError(
+            f"capacity: {spec.reservation} does not exist in {api.region}",
+            "`aws ec2 describe-capacity-reservations` lists them.",
+            code="no-reservation",
+        )
+    return _described_reservation(answer["CapacityReservations"][0])
+
+
+def _described_reservation(entry: dict[str, Any]) -> Reservation:
+    begins, ends = entry.get("StartDate"), entry.get("EndDate")
+    return Reservation(
+        entry["CapacityReservationId"],
+        entry.get("ReservationType") == "capacity-block",
+        entry["State"],
+        entry["InstanceType"],
+        entry["AvailabilityZone"],
+        entry["AvailableInstanceCount"],
+        f"{begins:%Y-%m-%d %H:%M} UTC" if begins else "",
+        f"{ends:%Y-%m-%d %H:%M} UTC" if ends else "",
+    )
+
+
+class AskedOnce(Aws):
+    """Answers a read-only call from memory if it was made before; a refusal is no answer.
+
+    A service that does not answer is not asked again: everybody would wait for it as often as there are types.
+    """
+
+    def __init__(self, api: Aws) -> None:
+        super().__init__(api.region, api.name)
+        self._api = api
+        self.machines = cast("Any", type(api.machines))(self)
+        self._answers: dict[str, Any] = {}
+        self._silent: dict[str, CloudUnreachable] = {}
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        return self._once("call", self._api.call, service, operation, **arguments)
+
+    def exists(self, service: str, operation: str, **arguments: Any) -> dict[str, Any] | None:
+        return self._once("exists", self._api.exists, service, operation, **arguments)
+
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+        """Yield the entries; no more pages are requested than somebody reads."""
+        asked = repr(("pages", service, operation, key, arguments))
+        if asked not in self._answers:
+            (self._answers[asked],) = tee(self._api.pages(service, operation, key, **arguments), 1)
+        try:
+            yield from copy(self._answers[asked])
+        except CloudError:
+            del self._answers[asked]
+            raise
+
+    def _once(self, way: str, ask: Callable[..., Any], service: str, operation: str, **arguments: Any) -> Any:
+        if service in self._silent:
+            raise self._silent[service]
+        asked = repr((way, service, operation, arguments))
+        try:
+            if asked not in self._answers:
+                self._answers[asked] = ask(service, operation, **arguments)
+        except CloudUnreachable as error:
+            self._silent[service] = error
+            raise
+        return self._answers[asked]

@@ -64,3 +64,11 @@ def _loader(path: str | None) -> Loader:
 def _own_loader() -> Loader:
     """Return a loader of botocore's own models, which those in ~/.aws/models don't replace."""
     return Loader(extra_search_paths=[Loader.BUILTIN_DATA_PATH], include_default_search_paths=False)
+
+
+def domain_of(region: str) -> str:
+    """Return the domain of a region's services, such as amazonaws.com (docs/aws-behaviour.md 6.1)."""
+    session = apart()
+    partition = session.get_partition_for_region(region)
+    rows = session.get_data("partitions")["partitions"]
+    return next(row["outputs"]["dnsSuffix"] for row in rows if row["id"] == partition)

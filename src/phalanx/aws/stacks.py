@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import s3_objects, sent_templates
+from phalanx.aws import s3_objects
 from phalanx.aws.model import Resource, StackEvent, StackState
 from phalanx.objects.sent_document import InBucket
 from phalanx.spec.own_tags import CLUSTER_TAG
@@ -37,7 +37,7 @@ def create(
         TimeoutInMinutes=timeout_min,
         Tags=[{"Key": key, "Value": value} for key, value in {**(tags or {}), CLUSTER_TAG: name}.items()],
     )
-    return sent_templates.required_stack(aws, created["StackId"], template)
+    return s3_objects.required_stack(aws, created["StackId"], template)
 
 
 def describe(aws: Aws, name_or_id: str) -> StackState | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx import connection
-from phalanx.aws import domains
+from phalanx.aws import sessions
 from phalanx.cli.console import confirm, note, require_terminal, say
 from phalanx.cli.options import debug_option, yes_option
 from phalanx.cli.progress import Watch
@@ -103,7 +103,7 @@ def _adopt_emr(cluster_id: str, cloud: str, region: str, wanted: Wanted, yes: bo
         require_terminal()
     started_s = time.monotonic()
     api = connection.connect(cloud, region)
-    adoption = EmrAdoption(api, domains.of(region), look_up.find(api, cluster_id), wanted)
+    adoption = EmrAdoption(api, sessions.domain_of(region), look_up.find(api, cluster_id), wanted)
     try:
         for line in _terms(adoption):
             note(line)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
-from phalanx.aws import own_address, ssh_rules
+from phalanx.aws import own_address
 from phalanx.cli.console import say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.cluster import ssh_access
 from phalanx.cluster.ssh_access import allowed, head_group
 from phalanx.errors import SpecError
 from phalanx.spec import spec_checks as checks
@@ -35,7 +36,7 @@ def command(network: str, name: str | None, file: Path | None) -> None:
     group = head_group(cloud, cluster)
     source = _source(network, cluster.cloud)
     _refuse_the_internet(source, allowed(cloud, group))
-    added = ssh_rules.allow(cloud, group, source)
+    added = ssh_access.allow_network(cloud, group, source)
     say(f"{source} may {'now' if added else 'already'} reach the head of {cluster.name} by ssh.")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx import connection
-from phalanx.aws import domains
+from phalanx.aws import sessions
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.options import debug_option, file_option, json_option
 from phalanx.cli.planning import offline_option, planned, unsuited_recipes, unsuited_text
@@ -87,7 +87,7 @@ def _require_bucket(spec: ClusterSpec, bucket: str) -> None:
 
 
 def _show_egress(plan: Plan, as_json: bool) -> None:
-    found = egress.of(plan, domains.of(plan.spec.region))
+    found = egress.of(plan, sessions.domain_of(plan.spec.region))
     if as_json:
         print_json([asdict(one) for one in found])
     else:

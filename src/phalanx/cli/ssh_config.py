@@ -8,7 +8,7 @@ import click
 
 from phalanx.cli.console import note, say
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
-from phalanx.cluster import ssh_hosts
+from phalanx.cluster import ssh_config
 from phalanx.node.workers_group import worker_numbers
 
 
@@ -28,9 +28,9 @@ def command(name: str | None, file: Path | None, install: bool) -> None:
     """
     cluster = load_cluster(name, file)
     if not install:
-        click.echo(ssh_hosts.text(cluster), nl=False)
+        click.echo(ssh_config.hosts_text(cluster), nl=False)
         return
-    done = ssh_hosts.install(cluster)
+    done = ssh_config.include_hosts(cluster)
     say(
         f"ssh {cluster.name}"
         + "".join(f", ssh {cluster.name}-worker{n}" for n in worker_numbers(min(cluster.nodes, 3)))

@@ -13,10 +13,9 @@ from phalanx.cluster import failed_creation, rivals
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.create import create, resume
 from phalanx.cluster.diagnosis import require_living
-from phalanx.cluster.note import Note
 from phalanx.cluster.ready import record_ready
 from phalanx.cluster.resume import renew_limits, start_again
-from phalanx.cluster.stack import Progress, Stack
+from phalanx.cluster.stack import Note, Progress, Stack
 from phalanx.cluster.target import Target, recorded, require_key
 from phalanx.cluster.update import Approve, Proposal, Settings, Update, follow, refuse_fixed
 from phalanx.errors import ClusterError

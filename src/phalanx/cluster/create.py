@@ -11,8 +11,7 @@ from phalanx.aws import s3_objects, stacks
 from phalanx.aws.model import StackState
 from phalanx.cluster import failed_creation, keys, rivals, shortage
 from phalanx.cluster.large_document import send
-from phalanx.cluster.note import Note
-from phalanx.cluster.stack import Creation, Progress, Stack
+from phalanx.cluster.stack import Creation, Note, Progress, Stack
 from phalanx.cluster.target import Target, require_key
 from phalanx.errors import CloudError, NoCapacity, PhalanxError, StackFailed
 from phalanx.objects.sent_document import InBucket

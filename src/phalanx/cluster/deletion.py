@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from phalanx import waits
 from phalanx.aws import file_systems, log_groups, lustre_file_systems, policies, stacks
-from phalanx.aws.inventory import remains
+from phalanx.aws.inventory import foreign, remains
 from phalanx.aws.model import Resource, StackEvent
-from phalanx.cluster import foreign_resources, rivals
-from phalanx.cluster.foreign_resources import ForeignDeleted
-from phalanx.cluster.stack import Deadline, Follower, Leftovers, RoleFreed, Stack
+from phalanx.cluster import rivals
+from phalanx.cluster.stack import Deadline, Follower, ForeignDeleted, Leftovers, RoleFreed, Stack
 from phalanx.errors import CloudError
 from phalanx.spec.spec_limits import is_metal
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 DOWN_DEADLINE_S = 30 * 60.0
 # Bare metal is cleaned and tested before EC2 calls it terminated (docs/aws-behaviour.md 2.67).
@@ -27,6 +30,9 @@ LETS_NODES_IN = "NfsFromNodes"
 """The logical id of the rule by which nodes reach a mount target that is not their stack's."""
 GROUP = "AWS::AutoScaling::AutoScalingGroup"
 ROLE, REMOVAL_ROLE = "AWS::IAM::Role", "RemovalRole"
+_VPC = "AWS::EC2::VPC"
+# An endpoint's network interface takes minutes to be deleted.
+_DEADLINE_S = 10 * 60.0
 
 
 class Deletion:
@@ -54,7 +60,7 @@ class Deletion:
         if self._stuck(follower):
             self._await_lustre(resources)
             yield from self._free_roles(follower)
-            yield from foreign_resources.delete_guard_duty(self.stack.cloud, resources, self._deadline.at_s)
+            yield from _delete_guard_duty(self.stack.cloud, resources, self._deadline.at_s)
             # A network interface in use by Lambda or EFS is often free at the second try (docs/aws-behaviour.md 1.22).
             follower = yield from self._delete()
         if self._stuck(follower):
@@ -119,7 +125,7 @@ class Deletion:
     def _why_stuck(self, follower: Follower, resources: Sequence[Resource]) -> tuple[str, str]:
         failed = [e for e in follower.seen if e.status == "DELETE_FAILED" and e.physical_id != self.stack.stack_id]
         lines = [f"  {e.logical_id} ({e.physical_id}): {e.reason}" for e in failed]
-        others = foreign_resources.named(self.stack.cloud, self.stack.name, resources)
+        others = others_in(self.stack.cloud, self.stack.name, resources)
         if others:
             lines += ["Its VPC has resources that phalanx did not make:", *(f"  {line}" for line in others)]
         message = "\n".join([f"stack {self.stack.name} could not be deleted:", *lines])
@@ -164,3 +170,35 @@ def file_systems_of(stack: Stack) -> tuple[str, ...]:
 
 def _lustre_of(resources: Sequence[Resource]) -> list[str]:
     return [one.physical_id for one in resources if one.resource_type == LUSTRE]
+
+
+def _delete_guard_duty(cloud: Aws, resources: Sequence[Resource], deadline_s: float) -> Iterator[ForeignDeleted]:
+    """Delete GuardDuty's endpoint and security group, and wait for their end. Raises CloudError at the deadline."""
+    end_s = min(deadline_s, time.monotonic() + _DEADLINE_S)
+    for vpc in _vpcs(resources):
+        shown: list[str] = []
+        while left := foreign.delete_guard_duty(cloud, vpc):
+            if not shown:
+                yield ForeignDeleted(tuple(left))
+                shown = left
+            if time.monotonic() > end_s:
+                raise CloudError(
+                    f"{vpc} can't be deleted: {'; '.join(left)}",
+                    "Delete it, then run `phalanx down` again.",
+                    code="not-deleted",
+                )
+            time.sleep(cloud.poll_interval_s)
+
+
+def others_in(cloud: Aws, cluster: str, resources: Sequence[Resource]) -> list[str]:
+    """Return a line for each resource of others that is left in the cluster's VPC.
+
+    The stack's own are left out by their ids: a stack from CloudFormation's console has no tag to know them by.
+    """
+    own = {resource.physical_id for resource in resources}
+    lines = (line for vpc in _vpcs(resources) for line in foreign.find(cloud, cluster, vpc))
+    return [line for line in lines if not own & set(line.split())]
+
+
+def _vpcs(resources: Sequence[Resource]) -> list[str]:
+    return [resource.physical_id for resource in resources if resource.resource_type == _VPC]

@@ -19,8 +19,7 @@ from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.deletion import Deletion, file_systems_of
 from phalanx.cluster.evidence import collect, keep
-from phalanx.cluster.note import Note
-from phalanx.cluster.stack import Creation, Progress, Stack, require_ours
+from phalanx.cluster.stack import Creation, Note, Progress, Stack, require_ours
 from phalanx.cluster.why import Diagnosis, Evidence, diagnose
 from phalanx.errors import CloudError, NoCapacity, StackFailed
 

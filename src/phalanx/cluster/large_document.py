@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from phalanx.aws import s3_objects
-from phalanx.cluster.note import Note
+from phalanx.cluster.stack import Note
 from phalanx.errors import CloudError, PhalanxError
 from phalanx.objects.sent_document import InBucket
 from phalanx.spec.spec_bucket import FOLDER

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws.model import StackState
-from phalanx.cluster import ssh_config, ssh_hosts
+from phalanx.cluster import ssh_config
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.stack import read_authority, read_roster
 from phalanx.errors import CloudError
@@ -93,7 +93,7 @@ def follow_head(cloud: Aws, cluster: Cluster) -> bool:
 
 def _write_ssh_files(cloud: Aws, cluster: Cluster, route: Sequence[str]) -> None:
     ssh_config.write(cluster, read_authority(cloud, cluster.table), route)
-    ssh_hosts.write(cluster)
+    ssh_config.write_hosts(cluster)
 
 
 def _admin_user(cloud: Aws, parameter: str) -> str:

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from phalanx.aws.model import StackState
-from phalanx.cluster.note import Note
 from phalanx.cluster.spending import limits_now
-from phalanx.cluster.stack import Deadline, NodeAnswered, NodeMissing, are_proven, read_roster
+from phalanx.cluster.stack import Deadline, NodeAnswered, NodeMissing, Note, are_proven, read_roster
 from phalanx.errors import CloudError
 from phalanx.node.roster import COMING, Roster
 from phalanx.plan.plan import known_sizes

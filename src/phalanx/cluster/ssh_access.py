@@ -1,4 +1,4 @@
-"""Whether the head's security group lets this machine in: it drops all else, so that ssh would only time out."""
+"""The rules of the head's security group: it drops all else, so that ssh would only time out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import own_address, ssh_rules, stacks
+from phalanx.aws import own_address, stacks
+from phalanx.aws.refusals import code
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import CloudError, ClusterError, PhalanxError
 
@@ -56,13 +57,13 @@ def require_allowed(cluster: Cluster) -> None:
 
 def _rules(cluster: Cluster) -> list[dict[str, Any]]:
     aws = cluster.aws()
-    return ssh_rules.of(aws, head_group(aws, cluster))
+    return rules_of(aws, head_group(aws, cluster))
 
 
 def allowed(cloud: Aws, group: str) -> list[str]:
     """Return the networks that may reach the head by ssh, in CIDR notation; none if nobody may look."""
     try:
-        rules = ssh_rules.of(cloud, group)
+        rules = rules_of(cloud, group)
     except CloudError:
         return []
     return list(_networks([rule for rule in rules if _is_for_ssh(rule)]))
@@ -91,3 +92,20 @@ def _is_for_ssh(rule: dict[str, Any]) -> bool:
 
 def _networks(rules: Sequence[dict[str, Any]]) -> Iterator[str]:
     return (block["CidrIp"] for rule in rules for block in rule.get("IpRanges", ()))
+
+
+def rules_of(aws: Aws, group: str) -> list[dict[str, Any]]:
+    """Return all rules of the group, as EC2 describes them."""
+    return aws.call("ec2", "describe_security_groups", GroupIds=[group])["SecurityGroups"][0]["IpPermissions"]
+
+
+def allow_network(aws: Aws, group: str, network: str) -> bool:
+    """Add a rule that lets the network reach port 22; return False if there was one."""
+    rule = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": network}]}
+    try:
+        aws.call("ec2", "authorize_security_group_ingress", GroupId=group, IpPermissions=[rule])
+    except CloudError as error:
+        if code(error.__cause__) == "InvalidPermission.Duplicate":
+            return False
+        raise
+    return True

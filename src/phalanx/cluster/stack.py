@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from phalanx.aws import log_groups, stacks, tables
 from phalanx.aws.model import StackEvent, StackState
-from phalanx.cluster.foreign_resources import ForeignDeleted
 from phalanx.cluster.head_watch import HeadWatch
 from phalanx.errors import CloudError, NewerFormat
 from phalanx.node import validate
@@ -75,6 +74,16 @@ class RoleFreed:
 
     def __str__(self) -> str:
         return f"role {self.role}: {', '.join(self.policies)}, so that it can be deleted"
+
+
+@dataclass(frozen=True)
+class ForeignDeleted:
+    """What GuardDuty had made in the cluster's VPC is being deleted, since it keeps the VPC from being deleted."""
+
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"GuardDuty's {', '.join(self.lines)}: deleted, so that the VPC can be deleted"
 
 
 Progress = StackEvent | NodeAnswered | NodeMissing | Leftovers | RoleFreed | ForeignDeleted
@@ -310,3 +319,13 @@ def require_ours(found: StackState) -> None:
             "Choose another `name` in phalanx.yaml.",
             code="name-taken",
         )
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence of information for the user."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text

@@ -14,8 +14,7 @@ from phalanx.aws.model import StackEvent, StackState
 from phalanx.cluster import give_back
 from phalanx.cluster.cluster_record import JOB_USER, Cluster
 from phalanx.cluster.deletion import LETS_NODES_IN, Deletion, file_systems_of
-from phalanx.cluster.foreign_resources import ForeignDeleted
-from phalanx.cluster.stack import Leftovers, RoleFreed, Stack, require_ours
+from phalanx.cluster.stack import ForeignDeleted, Leftovers, RoleFreed, Stack, require_ours
 from phalanx.counts import counted
 from phalanx.errors import CloudError, CloudUnreachable, ClusterError, PhalanxError
 from phalanx.spec import spec_lustre

@@ -11,8 +11,7 @@ from phalanx.aws import change_sets, policies, stacks
 from phalanx.aws.model import ChangeSet, StackChange, StackEvent, StackState
 from phalanx.cluster.deletion import REMOVAL_ROLE
 from phalanx.cluster.large_document import send
-from phalanx.cluster.note import Note
-from phalanx.cluster.stack import UP_DEADLINE_S, Deadline, Follower, Stack, describe_cause
+from phalanx.cluster.stack import UP_DEADLINE_S, Deadline, Follower, Note, Stack, describe_cause
 from phalanx.errors import ClusterError, SpecError, StackFailed
 from phalanx.plan.machine_images import is_ami
 from phalanx.plan.plan import Facts, Plan, known_sizes, make_plan

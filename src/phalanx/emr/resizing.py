@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import domains, stacks
+from phalanx.aws import sessions, stacks
 from phalanx.aws.model import StackState
 from phalanx.cluster import give_back
 from phalanx.cluster.cluster_record import Cluster
@@ -52,7 +52,7 @@ class CoreGroup:
         new = [one for one in found.instances if one.instance_id not in known][: nodes - len(members)]
         if new:
             yield f"starting the agent on {' and '.join(one.instance_id for one in new)}"
-            start_agents(self.cloud, domains.of(self.cloud.region), self.cluster, found, new)
+            start_agents(self.cloud, sessions.domain_of(self.cloud.region), self.cluster, found, new)
 
     def _running(self, count: int) -> Iterator[str]:
         """Wait until so many instances run; yield their number as it changes."""
