@@ -17,7 +17,7 @@ import pytest
 from troposphere import GetAtt, Ref, Sub
 
 from phalanx.template import userdata
-from phalanx.template.agent_pack import strip
+from phalanx.template.userdata import strip
 
 CONFIG = {
     "format": "1",

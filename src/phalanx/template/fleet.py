@@ -10,12 +10,12 @@ from troposphere.policies import AutoScalingScheduledAction, UpdatePolicy
 
 from phalanx.node.settings import FORMAT, ON_AWS, Patience
 from phalanx.plan.capacity import RESERVED, SPOT, bought
-from phalanx.plan.network_cards import PLAIN, adapters
+from phalanx.plan.network_cards import PLAIN, Card, adapters, layout
 from phalanx.plan.plan import Plan
 from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.spec.spec_data import as_setting
 from phalanx.spec.spec_limits import OWN_GROUP
-from phalanx.template import interfaces, lustre, userdata
+from phalanx.template import storage, userdata
 from phalanx.template.naming import FILE_SYSTEM, HEAD_GROUP, WORKERS_GROUP, name_tag, own_tags
 from phalanx.template.network import dependencies, head_subnet
 from phalanx.template.rendezvous import handle_name, node_dependencies
@@ -182,7 +182,7 @@ def _network(role: str, plan: Plan, groups: Sequence[str]) -> dict[str, Any]:
     cards = plan.facts.cards if plan.spec.uses_efa and plan.trains(role) else None
     if not cards and not plan.needs_public_address(role):
         return {"SecurityGroupIds": [Ref(group) for group in groups]}
-    found = interfaces.of(cards or PLAIN, groups)
+    found = _interfaces(cards or PLAIN, groups)
     if plan.needs_public_address(role):
         found[0].AssociatePublicIpAddress = True
     return {"NetworkInterfaces": found}
@@ -236,14 +236,14 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "gpus": f"{plan.spec.type}={plan.facts.gpus}" if plan.gpus else "",
         "block": _block(plan),
         "shared": Ref("SharedDirectory"),
-        "file_system": FILE_SYSTEM if plan.uses_efs else lustre.place(plan) or plan.storage,
+        "file_system": FILE_SYSTEM if plan.uses_efs else storage.lustre_place(plan) or plan.storage,
         "ssh_public_key": Ref("SshPublicKey"),
         "wait_handle": Ref(handle_name(plan)) if role == "head" else "",
         "networks": Ref("Networks") if plan.facts.vpc else ",".join(plan.networks),
         "worker_role": GetAtt("WorkerRole", "RoleId") if role == "head" else "",
         "address": GetAtt("HeadAddress", "AllocationId") if role == "head" and not plan.spec.is_private else "",
         **({"offline": "1"} if plan.is_offline else {}),
-        **({"linked": lustre.linked(plan)} if plan.makes_lustre else {}),
+        **({"linked": storage.linked_prefixes(plan)} if plan.makes_lustre else {}),
         **({"data": data} if (data := as_setting(plan.spec.data)) else {}),
         **_patience(plan.facts.patience),
     }
@@ -254,3 +254,13 @@ def _patience(patience: Patience) -> dict[str, str]:
     if patience == ON_AWS:
         return {}
     return {"patience": ",".join(f"{name}={wait_s:g}" for name, wait_s in patience._asdict().items())}
+
+
+def _interfaces(cards: Sequence[Card], groups: Sequence[str]) -> list[ec2.NetworkInterfaces]:
+    """Return the interfaces of a launch template, each in these security groups."""
+    return [
+        ec2.NetworkInterfaces(
+            NetworkCardIndex=card, DeviceIndex=device, InterfaceType=kind, Groups=[Ref(group) for group in groups]
+        )
+        for card, device, kind in layout(cards)
+    ]

@@ -16,12 +16,15 @@ from phalanx.plan.existing_vpc import ExistingVpc
 from phalanx.plan.plan import Plan
 from phalanx.plan.private_access import ENDPOINTS
 from phalanx.plan.subnets import NewNetwork
-from phalanx.template import endpoint_policies
 from phalanx.template.naming import name_tag
 
 ANYWHERE = "0.0.0.0/0"
-"""The gateway endpoints and the services that they lead to; their names are the same in all partitions."""
 _HTTPS = 443
+# No document says that the streams of logins can be bound, and without them nobody gets in (aws-behaviour 2.60).
+_UNBOUND = ("ssmmessages",)
+# Buckets of AWS that other principals write to, or anybody reads (docs/aws-behaviour.md 1.40, 2.61).
+_SIGNALS = "cloudformation-waitcondition-${AWS::Region}"
+_PACKAGES = "al2023-repos-${AWS::Region}-de612dc2"
 
 
 def add_to(template: Template, plan: Plan) -> None:
@@ -132,7 +135,7 @@ def _interface(service: str, is_bound: bool) -> ec2.VPCEndpoint:
         PrivateDnsEnabled=True,
         SubnetIds=[Ref("PrivateSubnet")],
         SecurityGroupIds=[Ref("EndpointSecurityGroup")],
-        **(endpoint_policies.of(service) if is_bound else {}),
+        **(_bounded(service) if is_bound else {}),
     )
 
 
@@ -188,9 +191,7 @@ def _private_subnet(cidr: str) -> tuple[AWSObject, ...]:
 def endpoints(*tables: str, is_bound: bool = False) -> tuple[ec2.VPCEndpoint, ...]:
     """Make the gateway endpoints, which cost nothing: the NAT gateway costs by the GB (docs/aws-behaviour.md 2.32)."""
     return tuple(
-        _gateway(
-            title, service, [Ref(table) for table in tables], **(endpoint_policies.of(service) if is_bound else {})
-        )
+        _gateway(title, service, [Ref(table) for table in tables], **(_bounded(service) if is_bound else {}))
         for title, service in ENDPOINTS.items()
     )
 
@@ -205,3 +206,29 @@ def _subnet(title: str, cidr: str, **more: Any) -> ec2.Subnet:
 
 def _routes(title: str, subnet: str, routes: str) -> ec2.SubnetRouteTableAssociation:
     return ec2.SubnetRouteTableAssociation(title, SubnetId=Ref(subnet), RouteTableId=Ref(routes))
+
+
+def _bounded(service: str) -> dict[str, Any]:
+    """Return the properties with which only principals of its own account may call the service through an endpoint.
+
+    A job with keys of another account could otherwise carry data there. Endpoints in an existing VPC have AWS's own
+    policy, because they serve others, too.
+    """
+    if service in _UNBOUND:
+        return {}
+    buckets = [_objects("s3:PutObject", _SIGNALS), _objects("s3:GetObject", _PACKAGES)] if service == "s3" else []
+    return {"PolicyDocument": {"Version": "2012-10-17", "Statement": [_own_account(), *buckets]}}
+
+
+def _own_account() -> dict[str, Any]:
+    only = {"StringEquals": {"aws:PrincipalAccount": Ref("AWS::AccountId")}}
+    return {**_allow("*", "*"), "Condition": only}
+
+
+def _objects(action: str, bucket: str) -> dict[str, Any]:
+    return _allow(action, Sub(f"arn:${{AWS::Partition}}:s3:::{bucket}/*"))
+
+
+def _allow(action: str, resource: str | Sub) -> dict[str, Any]:
+    # A gateway endpoint's policy has to name all principals, and binds them by conditions (docs/aws-behaviour.md 2.60).
+    return {"Effect": "Allow", "Principal": "*", "Action": action, "Resource": resource}

@@ -7,7 +7,7 @@ from typing import Any
 from troposphere import GetAtt, If, Join, Output, Ref, Select, Split, Sub, Template
 
 from phalanx.plan.plan import Plan
-from phalanx.template import lustre
+from phalanx.template import storage
 from phalanx.template.naming import FILE_SYSTEM
 from phalanx.template.rendezvous import condition_name
 from phalanx.template.userdata import agent_version
@@ -50,7 +50,7 @@ def common(plan: Plan) -> dict[str, Any]:
     if plan.uses_lustre:
         groups += ["StorageSecurityGroup"] if plan.makes_lustre else []
         more["SharedFileSystem"] = Ref("FileSystem") if plan.makes_lustre else plan.spec.file_system
-        more["Lustre"] = lustre.place(plan)
+        more["Lustre"] = storage.lustre_place(plan)
     return {name: Ref(name) for name in made} | {"SecurityGroups": Join(",", [Ref(one) for one in groups]), **more}
 
 

@@ -12,8 +12,8 @@ from phalanx.node.decision import FINAL
 from phalanx.plan.plan import Plan
 from phalanx.template import removal, storage
 from phalanx.template.access import RULES
-from phalanx.template.agent_pack import strip
 from phalanx.template.naming import DELETE, HEAD_GROUP
+from phalanx.template.userdata import strip
 
 READY_TIMEOUT_S = 3300
 FUNCTION_TIMEOUT_S = 60
