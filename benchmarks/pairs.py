@@ -27,7 +27,7 @@ from benchmarks.drill.local_cluster import LocalCluster, local_cluster
 from benchmarks.measure import GOES_ON, read_results, record_to_go_on, todays_result
 from benchmarks.options import Choice, complaints, planned
 from benchmarks.pairs_account import Account
-from phalanx.local.local_aws import LocalAws
+from phalanx.local.this_machine import LocalAws
 
 _DEADLINE_S = 600.0
 _LEFT = re.compile(r"\b(?:cr|i|vpc)-[0-9a-f]+|pairs")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.options import BLOCK, BUCKETS, FAST, FILE_SYSTEM, HEAD_SUBNET, IMAGE, MINE, RESERVATION, WORKER_SUBNET
-from phalanx.local.local_aws import LocalAws
+from phalanx.local.this_machine import LocalAws
 
 _ANY = "0.0.0.0/0"
 _ALLOWED = {"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "*", "Resource": "*"}}

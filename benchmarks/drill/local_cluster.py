@@ -16,7 +16,7 @@ from typing import Any
 
 from phalanx.errors import PhalanxError
 from phalanx.local import endpoint
-from phalanx.local.local_aws import LocalAws
+from phalanx.local.this_machine import LocalAws
 
 REGION = "us-east-1"
 # Whatever is installed where: the command line of this phalanx.

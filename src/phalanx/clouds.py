@@ -9,8 +9,7 @@ from phalanx.aws.auto_scaling import AutoScaling
 from phalanx.aws.aws import Aws
 from phalanx.aws.aws_account import Account
 from phalanx.emr.instance_groups import InstanceGroups
-from phalanx.local.local_aws import LocalAws
-from phalanx.local.this_machine import ThisMachine
+from phalanx.local.this_machine import LocalAws, ThisMachine
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.makers import EMR, maker_of
 

@@ -22,7 +22,7 @@ from verdicts import is_gone
 
 from localcloud.network import dial
 from phalanx.connection import connect
-from phalanx.plan.private_access import NEEDED
+from phalanx.plan.vpc_endpoints import NEEDED
 from phalanx.ssh.remote import close_all
 
 pytestmark = pytest.mark.cluster

@@ -13,6 +13,7 @@ from phalanx.aws.aws import Aws
 from phalanx.aws.inventory import remains
 from phalanx.aws.model import (
     Heads,
+    PrivateBucket,
     Running,
     ScalingActivity,
     StackChange,
@@ -23,7 +24,6 @@ from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.errors import CloudError
 from phalanx.local import endpoint
 from phalanx.node.roster import Missing, Roster
-from phalanx.objects.sent_document import PrivateBucket
 from phalanx.plan.money import Prices, Use
 from phalanx.plan.plan import Facts
 from phalanx.spec.cloud_names import is_local

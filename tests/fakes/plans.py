@@ -11,8 +11,7 @@ from phalanx.plan.existing_vpc import ExistingVpc, Subnet
 from phalanx.plan.network_cards import Card
 from phalanx.plan.plan import HeadFacts, make_plan
 from phalanx.template import synthesize
-from phalanx.template.emr.adopted import Terms
-from phalanx.template.emr.emr_cluster import EmrCluster, Instance
+from phalanx.template.emr.adopted import EmrCluster, Instance, Terms
 
 NOISE = "".join(f"{n * 2654435761 % 2**32:08x}" for n in range(420))
 P5 = tuple(Card(index, 2, "efa-only") for index in range(32))

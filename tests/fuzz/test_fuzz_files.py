@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from fuzz.fuzzing import changed_bytes, changed_text, fuzz
-from phalanx.code import ignore_pattern
+from phalanx.code import ignore_rules
 from phalanx.code.ignore_rules import IgnoreRules
 from phalanx.errors import SpecError
 from phalanx.jobs import hosts_file
@@ -79,7 +79,7 @@ PATHS = st.builds("".join, st.lists(st.sampled_from(["a", "b", "/", "aaaaaaaaaaa
 
 def test_a_pattern_of_an_ignore_file_is_one_and_is_quick():
     def check(both: tuple[str, str]) -> None:
-        pattern = ignore_pattern.parse(both[0])
+        pattern = ignore_rules.parse(both[0])
         if pattern:
             re.compile(pattern.expression, re.DOTALL).fullmatch(both[1])
 

@@ -26,8 +26,7 @@ from localcloud.daemon import endpoint_file, lifecycle
 from phalanx.aws.aws import Aws
 from phalanx.errors import CloudError, LocalCloudError
 from phalanx.local import endpoint, isolated
-from phalanx.local.local_aws import LocalAws
-from phalanx.local.this_machine import ThisMachine
+from phalanx.local.this_machine import LocalAws, ThisMachine
 from phalanx.spec.spec import ClusterSpec
 
 STATUS = {"mode": "range", "stacks": [{"name": "demo", "status": "CREATE_COMPLETE"}], "nodes": [], "pids": []}

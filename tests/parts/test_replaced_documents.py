@@ -21,8 +21,8 @@ from stack_fakes import TOPIC
 
 from localcloud.iam.policy import statements_of
 from phalanx.aws import change_sets, s3_objects, stacks
+from phalanx.aws.model import InBucket
 from phalanx.errors import CloudError
-from phalanx.objects.sent_document import InBucket
 
 aws, bucket, local, s3, use, write = FIXTURES
 

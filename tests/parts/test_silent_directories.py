@@ -8,7 +8,7 @@ from hanging_files import LOOKUP, READ_DIRECTORY, a_hanging_file_system
 from phalanx import guest_file
 from phalanx.code import code_tree
 from phalanx.errors import JobError, SpecError
-from phalanx.spec import spec_file
+from phalanx.spec import spec_yaml
 
 
 @pytest.fixture(autouse=True)
@@ -31,4 +31,4 @@ def test_a_phalanx_yaml_that_does_not_answer_is_named(tmp_path):
         a_hanging_file_system(tmp_path / "away", LOOKUP),
         pytest.raises(SpecError, match=r"phalanx\.yaml: can't be read: its file system does not answer"),
     ):
-        spec_file.text(tmp_path / "away" / "phalanx.yaml")
+        spec_yaml._text_of_file(tmp_path / "away" / "phalanx.yaml")

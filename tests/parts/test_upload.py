@@ -220,7 +220,7 @@ def test_removing_much_gives_signs_of_life(tmp_path, monkeypatch):
 
 def test_only_files_that_look_new_are_read_again(tmp_path, monkeypatch):
     from phalanx.code import code_tree
-    from phalanx.code.fingerprints import Fingerprints
+    from phalanx.code.upload import Fingerprints
 
     code, cache = tmp_path / "code", tmp_path / "cache"
     code.mkdir()
@@ -236,12 +236,12 @@ def test_only_files_that_look_new_are_read_again(tmp_path, monkeypatch):
     assert not cache.exists() or json.loads(next(cache.iterdir()).read_text()) == {}, "it may change unseen yet"
     (code / "a").write_text("two")
     assert objects() != before
-    monkeypatch.setattr("phalanx.code.fingerprints._RACY_NS", 0)
+    monkeypatch.setattr("phalanx.code.upload._RACY_NS", 0)
     before = objects()
     times = (code / "a").stat()
     (code / "a").write_text("six")
     os.utime(code / "a", ns=(times.st_atime_ns, times.st_mtime_ns))
     assert objects() != before, "size and time of the last change are those of before, as after `cp -p` or `touch -r`"
     before = objects()
-    monkeypatch.setattr("phalanx.code.fingerprints._digest", lambda path: pytest.fail(f"{path} was read again"))
+    monkeypatch.setattr("phalanx.code.upload._digest", lambda path: pytest.fail(f"{path} was read again"))
     assert objects() == before

@@ -19,7 +19,7 @@ from phalanx.node import aws_client, mount
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import Aws
 from phalanx.node.sigv4 import Credentials
-from phalanx.plan.private_access import ENDPOINTS
+from phalanx.plan.vpc_endpoints import ENDPOINTS
 from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.verbs import checkpoints
 from phalanx.spec.spec import ClusterSpec

@@ -22,7 +22,7 @@ from phalanx.cluster.cluster_record import Cluster
 from phalanx.errors import ClusterError, SpecError
 from phalanx.jobs.environments import Environment
 from phalanx.jobs.job_model import JobSpec
-from phalanx.plan import private_access, subnets
+from phalanx.plan import subnets, vpc_endpoints
 from phalanx.plan.capacity import Reservation
 from phalanx.plan.plan import HeadFacts, Plan, make_plan
 from phalanx.plan.plan_text import as_dict, explain, warnings
@@ -80,8 +80,8 @@ def test_its_endpoints_are_those_that_plan_egress_lists(chosen: tuple[str, ...])
     endpoints = resources(document(made), "AWS::EC2::VPCEndpoint").values()
     served = {one["ServiceName"]["Fn::Sub"].removeprefix("com.amazonaws.${AWS::Region}.") for one in endpoints}
     assert served == {*egress.services(made), "s3"}
-    interfaces = {name for name in served if name not in private_access.GATEWAYS}
-    assert interfaces == set(private_access.interfaces(made.spec))
+    interfaces = {name for name in served if name not in vpc_endpoints.GATEWAYS}
+    assert interfaces == set(vpc_endpoints.interfaces(made.spec))
 
 
 def test_an_interface_endpoint_takes_over_its_service_for_the_nodes_alone():
@@ -128,7 +128,7 @@ def test_s3_is_open_to_the_account_the_signal_and_amazon_linux_s_packages(
 
 def test_all_others_but_the_logins_are_open_to_the_account_alone():
     found = endpoint_policies(private(metrics="yes"))
-    interfaces = set(private_access.interfaces(private(metrics="yes").spec))
+    interfaces = set(vpc_endpoints.interfaces(private(metrics="yes").spec))
     assert found.keys() == {*interfaces, "s3", "dynamodb"} - {"ssmmessages"}
     for service in found.keys() - {"s3"}:
         for account, verdict in (("123456789012", True), ("999999999999", False)):

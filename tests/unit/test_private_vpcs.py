@@ -12,7 +12,7 @@ from error_codes import raises_code
 from plans import EMR, PLANS, resources
 
 from phalanx.errors import SpecError
-from phalanx.plan import private_access
+from phalanx.plan import vpc_endpoints
 from phalanx.plan.existing_vpc import INTERNET, NAT, OTHER, Endpoint, ExistingVpc, Subnet
 from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.plan_text import as_dict, explain
@@ -25,7 +25,7 @@ WORKERS = replace(HEAD, subnet_id="subnet-0123456789abcdef1", cidr="10.1.1.0/26"
 ZONE, BLOCK = ("us-east-1b",), ("10.1.0.0/16",)
 SQS = Endpoint("vpce-1", "sqs", ZONE, ("sg-1",), BLOCK)
 S3 = Endpoint("vpce-2", "s3", tables=("rtb-1",))
-ALL = private_access.interfaces(aws_spec(network={"access": "private"}, ssh_from=""))
+ALL = vpc_endpoints.interfaces(aws_spec(network={"access": "private"}, ssh_from=""))
 
 
 def private(*endpoints: Endpoint, head: Subnet = HEAD, workers: Subnet = HEAD, dns: bool = True, **fields: Any) -> Plan:
@@ -188,8 +188,8 @@ EMR_WITH_METRICS = replace(EMR, spec=replace(EMR.spec, metrics="yes"))
 @pytest.mark.parametrize("plan", [PLANS["local"], PLANS["private"], EMR, EMR_WITH_METRICS])
 def test_the_endpoints_that_are_judged_are_those_of_services_that_nodes_call(plan: Plan):
     """Another one of the VPC's may let in whom it likes."""
-    assert {*private_access.called(plan.spec)} | {*private_access.interfaces(plan.spec)} == {
-        *(one for one in egress.services(plan) if one not in private_access.GATEWAYS)
+    assert {*vpc_endpoints.called(plan.spec)} | {*vpc_endpoints.interfaces(plan.spec)} == {
+        *(one for one in egress.services(plan) if one not in vpc_endpoints.GATEWAYS)
     }
 
 

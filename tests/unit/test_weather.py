@@ -9,8 +9,7 @@ from localcloud.weather.forecast import KINDS, RULES, Forecast
 from localcloud.weather.sky import Weather
 from phalanx.cli.weather import weather as command
 from phalanx.local import endpoint
-from phalanx.local.local_aws import LocalAws
-from phalanx.local.this_machine import ThisMachine
+from phalanx.local.this_machine import LocalAws, ThisMachine
 from phalanx.node.settings import ON_AWS, Patience
 from phalanx.spec.spec import ClusterSpec
 

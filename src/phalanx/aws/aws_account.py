@@ -13,7 +13,7 @@ from phalanx.ssh import session_manager
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
-    from phalanx.objects.sent_document import PrivateBucket
+    from phalanx.aws.model import PrivateBucket
     from phalanx.plan.machine_images import Image
     from phalanx.plan.money import Prices
     from phalanx.plan.plan import Facts

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
+from phalanx.aws.model import PrivateBucket
 from phalanx.aws.refusals import is_denied
 from phalanx.errors import CloudError, Mistakes, SpecError
-from phalanx.objects.sent_document import PrivateBucket
 from phalanx.plan.mounted_data import MOST_COUNTED, Contents
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec

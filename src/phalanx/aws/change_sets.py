@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import s3_objects
-from phalanx.aws.model import ChangeSet, StackChange, StackState
+from phalanx.aws.model import ChangeSet, InBucket, StackChange, StackState
 from phalanx.errors import CloudError
-from phalanx.objects.sent_document import InBucket
 from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.waits import waiting
 

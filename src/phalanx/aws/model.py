@@ -10,7 +10,6 @@ from phalanx.node.workers_group import nodes_of
 from phalanx.spec.own_tags import CLUSTER_TAG
 
 if TYPE_CHECKING:
-    from phalanx.objects.sent_document import PrivateBucket
     from phalanx.plan.machine_images import Image
     from phalanx.plan.money import Prices, Use
     from phalanx.plan.plan import Facts
@@ -288,3 +287,19 @@ class Site(Protocol):
     def stop_if_idle(self) -> None:
         """Stop what runs only for clusters, if there is no cluster left."""
         ...
+
+
+@dataclass(frozen=True)
+class PrivateBucket:
+    """What writing to a bucket names: the account that owns it, and how it encrypts, in S3's words."""
+
+    owner: str
+    encryption: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class InBucket:
+    """A document, and where in S3 it is for CloudFormation."""
+
+    url: str
+    document: str

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from phalanx.aws.model import InBucket, PrivateBucket
 from phalanx.errors import CloudError, PhalanxError, StackFailed
-from phalanx.objects.sent_document import InBucket, PrivateBucket
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import s3_objects
-from phalanx.aws.model import Resource, StackEvent, StackState
-from phalanx.objects.sent_document import InBucket
+from phalanx.aws.model import InBucket, Resource, StackEvent, StackState
 from phalanx.spec.own_tags import CLUSTER_TAG
 
 if TYPE_CHECKING:

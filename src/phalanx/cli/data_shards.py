@@ -16,7 +16,7 @@ from phalanx.counts import counted
 from phalanx.errors import PhalanxError
 from phalanx.jobs.transfer import Moved
 from phalanx.objects.download import size_text
-from phalanx.packing import verify as checking
+from phalanx.packing import pack as checking
 from phalanx.packing.pack import pack, plan
 from phalanx.packing.samples import PackError, find
 from phalanx.shards import ShardError, load

@@ -8,13 +8,12 @@ from dataclasses import replace
 
 from phalanx import template
 from phalanx.aws import s3_objects, stacks
-from phalanx.aws.model import StackState
+from phalanx.aws.model import InBucket, StackState
 from phalanx.cluster import failed_creation, keys, rivals, shortage
 from phalanx.cluster.large_document import send
 from phalanx.cluster.stack import Creation, Note, Progress, Stack
 from phalanx.cluster.target import Target, require_key
 from phalanx.errors import CloudError, NoCapacity, PhalanxError, StackFailed
-from phalanx.objects.sent_document import InBucket
 from phalanx.plan.plan import Plan
 from phalanx.plan.plan_text import installed_at_boot, warnings
 

@@ -15,7 +15,7 @@ from phalanx.cluster import cluster_record as store
 from phalanx.cluster.stack import read_roster
 from phalanx.cluster.why import Evidence, losses
 from phalanx.errors import PhalanxError
-from phalanx.plan.private_access import NEEDED
+from phalanx.plan.vpc_endpoints import NEEDED
 from phalanx.template.network import endpoint_titles
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from phalanx.aws import s3_objects
+from phalanx.aws.model import InBucket
 from phalanx.cluster.stack import Note
 from phalanx.errors import CloudError, PhalanxError
-from phalanx.objects.sent_document import InBucket
 from phalanx.spec.spec_bucket import FOLDER
 from phalanx.template import is_large
 

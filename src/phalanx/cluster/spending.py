@@ -11,7 +11,7 @@ from phalanx.aws import lustre_file_systems, stacks
 from phalanx.aws.model import StackState
 from phalanx.plan import money
 from phalanx.plan.money import Cost, Limits
-from phalanx.plan.private_access import ENDPOINTS
+from phalanx.plan.vpc_endpoints import ENDPOINTS
 from phalanx.spec.spec import ClusterSpec
 
 if TYPE_CHECKING:

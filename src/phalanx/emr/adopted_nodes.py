@@ -13,7 +13,7 @@ from phalanx.cluster.cluster_record import JOB_USER
 from phalanx.errors import ClusterError
 from phalanx.node.account import UID as JOB_UID
 from phalanx.ssh.remote import Remote, close_all
-from phalanx.template.emr.emr_cluster import EmrCluster, Instance
+from phalanx.template.emr.adopted import EmrCluster, Instance
 
 USER = "hadoop"
 _MASTER = "emr-master"

@@ -26,8 +26,7 @@ from phalanx.node.account import UID as JOB_UID
 from phalanx.node.roster import Roster
 from phalanx.node.settings import ON_AWS
 from phalanx.template.emr import adopted
-from phalanx.template.emr.adopted import Terms
-from phalanx.template.emr.emr_cluster import EmrCluster, Instance
+from phalanx.template.emr.adopted import EmrCluster, Instance, Terms
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws

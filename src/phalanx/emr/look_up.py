@@ -9,7 +9,7 @@ from phalanx.aws import tags
 from phalanx.aws.refusals import code
 from phalanx.errors import CloudError, ClusterError
 from phalanx.spec.spec_emr import FIRST_RELEASE
-from phalanx.template.emr.emr_cluster import EmrCluster, Instance
+from phalanx.template.emr.adopted import EmrCluster, Instance
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws

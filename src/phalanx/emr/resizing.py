@@ -19,8 +19,7 @@ from phalanx.node.roster import Node
 from phalanx.node.workers_group import workers_of
 from phalanx.template import userdata
 from phalanx.template.emr import adopted
-from phalanx.template.emr.adopted import Terms
-from phalanx.template.emr.emr_cluster import EmrCluster, Instance
+from phalanx.template.emr.adopted import EmrCluster, Instance, Terms
 from phalanx.waits import waiting
 
 if TYPE_CHECKING:

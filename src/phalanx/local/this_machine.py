@@ -1,24 +1,28 @@
-"""This machine as the place of clusters: what differs where the local cloud runs them."""
+"""This machine as the place of clusters: AWS's API as the local cloud serves it, and the other differences."""
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Collection
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import buckets
+from phalanx.aws import buckets, sessions
+from phalanx.aws.aws import Aws
 from phalanx.aws.aws_account import Account
-from phalanx.errors import LocalCloudError
+from phalanx.aws.model import PrivateBucket
+from phalanx.errors import CloudError, CloudUnreachable, LocalCloudError
 from phalanx.local import endpoint, images
-from phalanx.objects.sent_document import PrivateBucket
 from phalanx.plan.machine_images import is_ami
 from phalanx.plan.money import Prices
 
 if TYPE_CHECKING:
-    from phalanx.local.local_aws import LocalAws
     from phalanx.plan.machine_images import Image
     from phalanx.plan.plan import Facts
     from phalanx.spec.spec import ClusterSpec
+
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
 class ThisMachine(Account):
@@ -97,3 +101,46 @@ class ThisMachine(Account):
             endpoint.stop()
         except endpoint.StacksLeft:
             pass  # other clusters need it
+
+
+class LocalAws(Aws):
+    """The local cloud's API. Every method raises NotRunning when nothing has started it."""
+
+    # Each poll costs the local cloud 10 ms of CPU, which its nodes need while they boot.
+    poll_interval_s = 0.15
+    retry_mode = "standard"
+
+    def __init__(self, region: str, name: str = "local") -> None:
+        super().__init__(region, name)
+
+    def attempts(self) -> int:
+        """Two: it runs on this machine, so that more don't help. Only bad weather throttles calls."""
+        is_calm = endpoint.status(self.endpoint)["weather"]["seed"] is None
+        return min(2, super().attempts()) if is_calm else super().attempts()
+
+    @cached_property
+    def endpoint(self) -> endpoint.Endpoint:
+        """The local cloud's address, once it has started. Raises NotRunning when nothing has started it."""
+        return endpoint.wait()
+
+    def session(self) -> sessions.Session:
+        """Return a session of the administrator, or of whoever's keys for this local cloud the shell has.
+
+        Nothing else of the shell's settings of AWS matters, nor of the user's ~/.aws.
+        """
+        if os.environ.get("AWS_ENDPOINT_URL") == self.endpoint.url and all(os.environ.get(name) for name in _KEYS):
+            return sessions.apart(*(os.environ[name] for name in _KEYS))
+        return sessions.apart(self.endpoint.access_key_id, self.endpoint.secret_access_key)
+
+    def endpoint_url(self) -> str | None:
+        return self.endpoint.url
+
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
+        """Make a call as to AWS. Raises NotRunning when another command has stopped the local cloud."""
+        try:
+            return super().call(service, operation, **arguments)
+        except CloudError as error:
+            if isinstance(error, CloudUnreachable):
+                endpoint.require_alive(self.endpoint)
+            error.hint = error.hint or endpoint.remedy(self.endpoint)
+            raise

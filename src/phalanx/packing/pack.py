@@ -17,12 +17,13 @@ from typing import IO
 
 from phalanx.packing.containers import KINDS, Writer
 from phalanx.packing.samples import PackError, Sample, Samples
-from phalanx.shards import MANIFEST, File, Shard
+from phalanx.shards import MANIFEST, File, Shard, load, sizes_wrong
 
 JOURNAL = ".phalanx-shards"
 _PART = ".phalanx-part."
 Show = Callable[[int, int], None]
 """Called with the bytes that are packed, and all bytes."""
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -197,3 +198,25 @@ def _require_space(directory: str, needed: int) -> None:
         raise PackError(
             f"{directory} has {free >> 20} MiB free, and at least {(needed >> 20) + 1} MiB are needed", code="disk-full"
         )
+
+
+def verify(directory: str, show: Show) -> list[str]:
+    """Return what is wrong with each file of each shard. Raises ShardError without a list of them, OSError."""
+    shards = load(directory)
+    wrong = [problem for shard in shards for problem in sizes_wrong(directory, shard)]
+    files = [file for shard in shards if not sizes_wrong(directory, shard) for file in shard.files]
+    total, read = sum(file.bytes for file in files), 0
+    for file in files:
+        if _sha256(directory, file) != file.sha256:
+            wrong.append(f"{os.path.join(directory, file.name)} was changed: its SHA-256 is another one")
+        read += file.bytes
+        show(read, total)
+    return wrong
+
+
+def _sha256(directory: str, file: File) -> str:
+    digest = hashlib.sha256()
+    with open(os.path.join(directory, file.name), "rb") as content:
+        while block := content.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.node.workers_group import workers_of
-from phalanx.plan import lustre_storage, private_access
+from phalanx.plan import lustre_storage, vpc_endpoints
 from phalanx.plan.machine_images import is_accelerated
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.makers import maker_of
@@ -170,7 +170,7 @@ def usd_per_hour(spec: ClusterSpec, nodes: int, prices: Prices = TABLE, endpoint
     if node is None or head is None:
         return None
     heads = min(nodes, 1)
-    number = len(private_access.interfaces(spec)) if endpoints is None else endpoints
+    number = len(vpc_endpoints.interfaces(spec)) if endpoints is None else endpoints
     paid = number if spec.is_private else None
     network = network_usd_per_hour(spec.cloud, nodes, bool(spec.subnets), paid, prices)
     network += lustre_storage.usd_per_hour(spec)

@@ -17,7 +17,6 @@ from phalanx.plan import (
     money,
     mount_targets,
     network_cards,
-    private_access,
     subnets,
     vpc_endpoints,
 )
@@ -94,7 +93,7 @@ class Plan:
     @property
     def network(self) -> NewNetwork:
         """The blocks of the VPC that is made, and of its subnets."""
-        return subnets.new(cidr_of(self.spec), len(private_access.interfaces(self.spec)))
+        return subnets.new(cidr_of(self.spec), len(vpc_endpoints.interfaces(self.spec)))
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -264,7 +263,7 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
     mistakes = Mistakes()
     zone = mistakes.check(_zone, spec, facts)
     mistakes.check(_refuse_image, spec, image)
-    mistakes.check(private_access.refuse_unsuited, spec, image, vpc_endpoints.is_offline(spec, facts.vpc))
+    mistakes.check(vpc_endpoints.refuse_unsuited, spec, image, vpc_endpoints.is_offline(spec, facts.vpc))
     mistakes.check(_refuse_head, spec, facts)
     mistakes.check(network_cards.refuse_impossible, spec, facts.cards)
     mistakes.check(_refuse_placement, spec, facts)
@@ -314,7 +313,7 @@ def _refuse_network(spec: ClusterSpec, facts: Facts) -> None:
         closed = vpc_endpoints.wrong(spec, found)
         existing_vpc.refuse_unsuited(spec, zones, found, each, interfaces, endpoints, closed)
     else:
-        subnets.refuse_too_small(spec, cidr_of(spec), each, len(private_access.interfaces(spec)))
+        subnets.refuse_too_small(spec, cidr_of(spec), each, len(vpc_endpoints.interfaces(spec)))
 
 
 def _refuse_head(spec: ClusterSpec, facts: Facts) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from phalanx.counts import counted
 from phalanx.data import table
-from phalanx.plan import capacity, existing_vpc, lustre_storage, money, mounted_data, private_access, quotas, type_text
-from phalanx.plan import vpc_endpoints as endpoints
+from phalanx.node.workers_group import workers_of
+from phalanx.plan import capacity, existing_vpc, lustre_storage, money, mounted_data, quotas, vpc_endpoints
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.plan import Facts, Plan, image_choice
 from phalanx.spec.cloud_names import is_local
@@ -41,8 +41,8 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         "cost_usd_per_hour": plan.cost_usd_per_hour,
         "spot_usd_per_hour": _spot_usd_per_hour(plan),
         "prices": None if is_local(plan.spec.cloud) else plan.facts.prices.source,
-        "cost_usd_of_lease": type_text.cost_of_lease(plan),
-        "types": type_text.as_dicts(plan),
+        "cost_usd_of_lease": _cost_of_lease(plan),
+        "types": _types(plan),
         "lease_s": plan.limits.lease_s,
         "idle_s": plan.limits.idle_s,
         "down_after_s": plan.spec.down_after_s,
@@ -57,10 +57,10 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
     spec = plan.spec
     rows = [
         ("cluster", f"{spec.name}, in {_place(plan)}"),
-        ("nodes", f"{type_text.nodes(plan)}, at least {spec.min}"),
-        ("each node", type_text.sizes(plan)),
-        *type_text.offered(plan),
-        ("if there is none", type_text.otherwise(plan)),
+        ("nodes", f"{_nodes(plan)}, at least {spec.min}"),
+        ("each node", _sizes(plan)),
+        *_offered(plan),
+        ("if there is none", _otherwise(plan)),
         ("bought as", capacity.described(spec, plan.facts.reservation)),
         ("close together", _placement(spec)),
         ("EFA", _adapters(plan)),
@@ -162,7 +162,7 @@ def _network(plan: Plan) -> str:
     if vpc:
         where = f"{vpc.head.subnet_id} (head), {vpc.workers.subnet_id} (workers)"
         if plan.spec.is_private:
-            return endpoints.described(plan.spec, vpc)
+            return vpc_endpoints.described(plan.spec, vpc)
         return f"your {vpc.vpc}: {where}; security groups, an Elastic IP for the head"
     if plan.endpoints:
         return (
@@ -246,7 +246,7 @@ def _cost(plan: Plan) -> str:
     if plan.cost_usd_per_hour is None:
         return f"unknown for {plan.spec.type}, {storage}"
     rate = f"about ${plan.cost_usd_per_hour:.2f} an hour (nodes, {_paid_network(plan)}; {plan.facts.prices.source})"
-    whole = type_text.cost_of_lease(plan)
+    whole = _cost_of_lease(plan)
     return f"{rate}, {storage}" if whole is None else f"{rate}, ${whole:.2f} until the lease ends, {storage}"
 
 
@@ -284,7 +284,7 @@ def _lease(plan: Plan) -> str:
     why = f", which a budget of {spec.budget} pays for" if limits.by_budget else ""
     default = "" if limits.by_budget or spec.lease_s is not None else " (the default for types with GPUs)"
     return (
-        f"AWS stops all nodes after {type_text.time(limits.lease_s)}{why}{default}; {spec.shared} stays, "
+        f"AWS stops all nodes after {_time(limits.lease_s)}{why}{default}; {spec.shared} stays, "
         "and `phalanx extend` moves the end"
     )
 
@@ -292,13 +292,13 @@ def _lease(plan: Plan) -> str:
 def _idle(plan: Plan) -> str:
     idle_s = plan.limits.idle_s
     default = "" if plan.spec.idle_s is not None else " (the default for types with GPUs)"
-    return f"the nodes stop after {type_text.time(idle_s)} without programs of users{default}" if idle_s else ""
+    return f"the nodes stop after {_time(idle_s)} without programs of users{default}" if idle_s else ""
 
 
 def _removal(plan: Plan) -> str:
     after_s, kept = plan.spec.down_after_s, "the data in EFS stay" if plan.uses_efs else "its data end with the nodes"
     return (
-        f"AWS deletes the stack {type_text.time(after_s)} after its nodes have stopped, unless `up` came; {kept}"
+        f"AWS deletes the stack {_time(after_s)} after its nodes have stopped, unless `up` came; {kept}"
         if after_s
         else ""
     )
@@ -316,8 +316,8 @@ def _warnings(plan: Plan) -> Iterator[str]:
     yield from _about_sizes(spec, facts)
     if facts.vpc:
         yield from existing_vpc.warnings(facts.vpc)
-        yield from endpoints.warnings(spec, facts.vpc)
-    yield from private_access.warnings(spec, image_choice(spec, facts), plan.is_offline)
+        yield from vpc_endpoints.warnings(spec, facts.vpc)
+    yield from vpc_endpoints.warnings_of_private(spec, image_choice(spec, facts), plan.is_offline)
     if ANYWHERE in spec.ssh_sources:
         yield "ssh to the head is open to the whole internet"
     if plan.storage == HEAD:
@@ -397,3 +397,90 @@ def _about_capacity(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
     yield from filter(None, (quotas.warning(quota, spec.region) for quota in facts.quotas))
     if len(facts.zones) == 1 and not facts.not_asked:
         yield f"only {facts.zones[0]} offers {spec.type}: no other zone can replace it if it is full"
+
+
+def _nodes(plan: Plan) -> str:
+    """Describe how many nodes there are of which type."""
+    workers = workers_of(plan.spec.nodes)
+    if plan.spec.head:
+        return f"1 × {plan.spec.head['type']}: the head, which does not train; {workers} × {plan.spec.type}: workers"
+    return (
+        f"1 × {plan.spec.type}: the head"
+        if not workers
+        else f"{plan.spec.nodes} × {plan.spec.type}: the head and {counted(workers, 'worker')}"
+    )
+
+
+def _sizes(plan: Plan) -> str:
+    """Describe what each node has."""
+    gpus = f", {counted(plan.gpus, 'GPU')}" if plan.gpus else ""
+    memory = f", {plan.facts.memory_gib:g} GiB" if plan.facts.memory_gib else ""
+    return f"{counted(plan.vcpus, 'vCPU')}{gpus}{memory}, {plan.facts.architecture}, {counted(plan.slots, 'slot')}"
+
+
+def _offered(plan: Plan) -> list[tuple[str, str]]:
+    """Return a row for each type with the zones that offer it; none if nobody asked the cloud."""
+    rows = [(one.spec.type, _zones(one)) for one in (plan, *plan.alternatives)]
+    named = [(f"{kind}: " if plan.alternatives else "", zones) for kind, zones in rows if zones]
+    return [("offered in", f"{kind}{', '.join(zones)}") for kind, zones in named]
+
+
+def _otherwise(plan: Plan) -> str:
+    """Describe what `up` tries where AWS has no capacity."""
+    others = [f"the same in {zone}" for zone in plan.zones if zone != plan.zone]
+    types = [f"{one.spec.type}{_price(one)}{_limit(one, plan)}" for one in plan.alternatives]
+    return ", then ".join([*others, *(types or plan.spec.other_types)])
+
+
+def _types(plan: Plan) -> list[dict[str, Any]]:
+    """Return what a plan says of each type, for JSON; zones are None if nobody asked the cloud."""
+    return [
+        {
+            "type": one.spec.type,
+            "zones": _zones(one),
+            "image_parameter": one.image_parameter,
+            "architecture": one.facts.architecture,
+            "vcpus_per_node": one.vcpus,
+            "gpus_per_node": one.gpus,
+            "slots_per_node": one.slots,
+            "cost_usd_per_hour": one.cost_usd_per_hour,
+            "cost_usd_of_lease": _cost_of_lease(one),
+            "lease_s": one.limits.lease_s,
+        }
+        for one in (plan, *plan.alternatives)
+    ]
+
+
+def _cost_of_lease(plan: Plan) -> float | None:
+    """Return the cost of all nodes and the network until the lease ends; None without a lease or a price."""
+    if not plan.limits.lease_s or plan.cost_usd_per_hour is None:
+        return None
+    return round(plan.cost_usd_per_hour * plan.limits.lease_s / 3600, 2)
+
+
+def _time(seconds: int) -> str:
+    """Return a time in words, such as 1 h 30 min."""
+    days = seconds // 86400 if seconds > 48 * 3600 else 0
+    hours, minutes, rest = seconds // 3600 - 24 * days, seconds // 60 % 60, seconds % 60
+    parts = ((days, "d"), (hours, "h"), (minutes, "min"), (rest if seconds < 3600 else 0, "s"))
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
+def _zones(plan: Plan) -> list[str] | None:
+    if plan.facts.not_asked or is_local(plan.spec.cloud):
+        return None
+    return sorted(plan.facts.zones)
+
+
+def _price(plan: Plan) -> str:
+    if is_local(plan.spec.cloud):
+        return ""
+    price = plan.cost_usd_per_hour
+    return " at an unknown price" if price is None else f" at about ${price:.2f} an hour"
+
+
+def _limit(plan: Plan, first: Plan) -> str:
+    """Describe the lease if it is not that of the first type."""
+    if plan.limits.lease_s == first.limits.lease_s:
+        return ""
+    return f", stopped after {_time(plan.limits.lease_s)}" if plan.limits.lease_s else ", without a lease"

@@ -9,8 +9,11 @@ from typing import Any
 
 import yaml
 
+from phalanx import guest_file
 from phalanx.errors import SpecError, in_lines
-from phalanx.spec import spec_file
+
+LARGEST_FILE_BYTES = 256 * 1024
+_WRITE = "`phalanx init` writes one; `--file FILE` names another."
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ _GROUPS_IN_GROUPS = 2
 
 def read(path: Path) -> tuple[dict[str, Value], list[Mistake]]:
     """Return the keys of a YAML file and the mistakes in the keys themselves. Raises SpecError if it is no mapping."""
-    root = _compose(spec_file.text(path), str(path))
+    root = _compose(_text_of_file(path), str(path))
     if root is None:
         raise SpecError(f"{path}:1: the file is empty", "`phalanx init` writes one to start from.", code="not-yaml")
     if not isinstance(root, yaml.MappingNode):
@@ -233,3 +236,32 @@ def _shown(text: str) -> str:
 
 def _line(node: yaml.Node) -> int:
     return node.start_mark.line + 1
+
+
+def _text_of_file(path: Path) -> str:
+    """Return the text of the file. Raises SpecError if it can't be read or can't be a phalanx.yaml."""
+    data = _bytes(path)
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise SpecError(f"{path}: is UTF-16 text", "Save it as UTF-8.", code="not-utf8")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        what = f"{path}:{line}: is not UTF-8 text (byte 0x{data[error.start]:02x})"
+        raise SpecError(what, "Save it as UTF-8.", code="not-utf8") from None
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return guest_file.read(path, LARGEST_FILE_BYTES)
+    except FileNotFoundError:
+        other = path.with_suffix(".yml")
+        hint = f"There is {other}: rename it, or name it with `-f`." if other.exists() else _WRITE
+        raise SpecError(f"{path}: there is no such file", hint, code="no-file") from None
+    except IsADirectoryError:
+        raise SpecError(
+            f"{path}: is a directory", f"Name the file in it, such as {path / 'phalanx.yaml'}.", code="cannot-read"
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise SpecError(f"{path}: can't be read: {reason}", code="cannot-read") from None

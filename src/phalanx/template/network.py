@@ -14,8 +14,8 @@ from troposphere import AWSObject, GetAtt, Ref, Sub, Template, ec2
 from phalanx.plan import vpc_endpoints
 from phalanx.plan.existing_vpc import ExistingVpc
 from phalanx.plan.plan import Plan
-from phalanx.plan.private_access import ENDPOINTS
 from phalanx.plan.subnets import NewNetwork
+from phalanx.plan.vpc_endpoints import ENDPOINTS
 from phalanx.template.naming import name_tag
 
 ANYWHERE = "0.0.0.0/0"

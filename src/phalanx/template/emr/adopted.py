@@ -16,7 +16,6 @@ from phalanx.node.settings import FORMAT
 from phalanx.node.workers_group import workers_of
 from phalanx.template import access, rendezvous, storage, userdata
 from phalanx.template.emr import bootstrap_action
-from phalanx.template.emr.emr_cluster import EmrCluster, Instance
 from phalanx.template.naming import arn
 
 HANDLE, CONDITION = "ReadyHandle", "Ready"
@@ -141,3 +140,52 @@ def boot(terms: Terms, instance: Instance, stack_id: str, domain: str, made: dic
         "digest": userdata.digest(None),
     }
     return bootstrap_action.with_arguments([f"{name}={value}" for name, value in settings.items()]).encode()
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A master or core instance that runs."""
+
+    instance_id: str
+    address: str
+    """Its private address."""
+    is_master: bool
+
+
+@dataclass(frozen=True)
+class EmrCluster:
+    """An EMR cluster that can be adopted. `instances` has the master first, and no task instances."""
+
+    cluster_id: str
+    name: str
+    instances: tuple[Instance, ...]
+    master_address: str
+    """The master's public address, or its private one if it has no other."""
+    master_type: str
+    type: str
+    """Of the core instances, or of a master without any."""
+    gpus: int
+    """How many a core instance has."""
+    image: str
+    network: str
+    """The block of addresses of its subnet."""
+    group: str
+    """The managed security group of the master."""
+    key_pair: str
+    """"" if it has none, so that nobody can log in."""
+    role: str
+    """The name of the role that all instances have."""
+    role_arn: str
+    role_id: str
+    task_instances: int
+    ends_itself: bool
+    """Whether EMR ends it after its last step."""
+
+    @property
+    def master(self) -> Instance:
+        return self.instances[0]
+
+    @property
+    def head_trains(self) -> bool:
+        """Whether jobs run on the master, too: unless it is of another type than the core instances."""
+        return self.master_type == self.type

@@ -13,7 +13,7 @@ from troposphere import Equals, GetAtt, If, Not, NoValue, Output, Ref, Sub, Tags
 
 from phalanx.plan.capacity import SPOT
 from phalanx.plan.plan import Plan
-from phalanx.plan.private_access import ENDPOINTS
+from phalanx.plan.vpc_endpoints import ENDPOINTS
 from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.spec.spec_emr import DEFAULT_APPLICATIONS, DEFAULT_RELEASE
 from phalanx.template import access, fleet, network, outputs, parameters, rendezvous, storage, userdata
