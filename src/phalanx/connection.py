@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from phalanx.aws import tables
 from phalanx.cluster import diagnosis
-from phalanx.cluster.stack import read_roster
-from phalanx.errors import ClusterError, SpecError
+from phalanx.cluster.cluster_record import Control
+from phalanx.errors import SpecError
 from phalanx.local import endpoint
 from phalanx.spec.cloud_names import CLOUDS, is_local
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
     from phalanx.cluster.cluster_record import Cluster
     from phalanx.emr.resizing import CoreGroup
-    from phalanx.node.roster import Roster
 
 
 def connect(name: str, region: str) -> Aws:
@@ -36,35 +34,17 @@ def begin(name: str) -> None:
 
 def attached(cluster: Cluster) -> Cluster:
     """Return the cluster with its cloud's API, which provides the roster and helps when ssh fails."""
-    return replace(cluster, control=ControlPlane())
+    return replace(cluster, control=Control(_connect, diagnosis.repair, _core_group))
 
 
-class ControlPlane:
-    """See `phalanx.cluster.cluster_record.ControlPlane`."""
+def _connect(cluster: Cluster) -> Aws:
+    return connect(cluster.cloud, cluster.region)
 
-    def aws(self, cluster: Cluster) -> Aws:
-        return connect(cluster.cloud, cluster.region)
 
-    def roster(self, cluster: Cluster) -> Roster:
-        """Read it from the table that only the head's role may write. `exec` and `ssh` wait for this."""
-        roster = read_roster(cluster.aws(), cluster.table)
-        if roster is None:
-            raise ClusterError(
-                f"cluster {cluster.name} has no roster", "`phalanx status` shows more.", code="no-roster"
-            )
-        return roster
+def _core_group(cluster: Cluster) -> CoreGroup:
+    from phalanx.emr.resizing import CoreGroup  # here: it loads botocore and troposphere
 
-    def settle_by(self, cluster: Cluster, command: str) -> None:
-        """Write the command into the table with the user's permissions, which no job or worker has."""
-        tables.put(cluster.aws(), cluster.table, "settle", command={"S": command})
-
-    def repair(self, cluster: Cluster, error: ClusterError) -> bool:
-        return diagnosis.repair(cluster, error)
-
-    def core_group(self, cluster: Cluster) -> CoreGroup:
-        from phalanx.emr.resizing import CoreGroup  # here: it loads botocore and troposphere
-
-        return CoreGroup(cluster.aws(), cluster)
+    return CoreGroup(cluster.aws(), cluster)
 
 
 def _require_known(name: str) -> None:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from phalanx.aws import tables
+from phalanx.cluster.stack import require_roster
 from phalanx.errors import ClusterError, NewerFormat, PhalanxError
 from phalanx.node import validate
 from phalanx.ssh.remote import Remote, close_all
@@ -39,28 +41,17 @@ class Resizing(Protocol):
         ...
 
 
-class ControlPlane(Protocol):
-    """What a cluster needs of its cloud's API. It never relies on a node: a job there could answer anything."""
+@dataclass(frozen=True)
+class Control:
+    """The ways to a cluster's cloud. None relies on a node: a job there could answer anything.
 
-    def aws(self, cluster: Cluster) -> Aws:
-        """Return the API of the cluster's cloud."""
-        ...
+    `repair` repairs what this machine knows of a cluster that ssh can't reach; True if another attempt may succeed.
+    `core_group` returns the group of an adopted EMR cluster, and raises ClusterError if there is none.
+    """
 
-    def roster(self, cluster: Cluster) -> Roster:
-        """Return the current roster, validated. Raises CloudError, ClusterError."""
-        ...
-
-    def settle_by(self, cluster: Cluster, command: str) -> None:
-        """Store the command where a new head finds it and only a head can write. Raises PhalanxError."""
-        ...
-
-    def repair(self, cluster: Cluster, error: ClusterError) -> bool:
-        """Repair what this machine knows of a cluster that ssh can't reach; True if another attempt may succeed."""
-        ...
-
-    def core_group(self, cluster: Cluster) -> Resizing:
-        """Return the group of an adopted EMR cluster. Raises ClusterError if it has none."""
-        ...
+    connect: Callable[[Cluster], Aws]
+    repair: Callable[[Cluster, ClusterError], bool]
+    core_group: Callable[[Cluster], Resizing]
 
 
 class UnknownNodeError(ClusterError):
@@ -90,7 +81,7 @@ class Cluster:
     accounts_separated: bool = True
     created_s: float = 0.0
     spec: Mapping[str, Any] = field(default_factory=dict)
-    control: ControlPlane | None = field(default=None, compare=False, repr=False)
+    control: Control | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def load(cls, name: str | None = None) -> Cluster:
@@ -130,7 +121,7 @@ class Cluster:
 
     def aws(self) -> Aws:
         """Return the API of the cluster's cloud."""
-        return self._connected().aws(self)
+        return self._connected().connect(self)
 
     def core_group(self) -> Resizing | None:
         """Return the group of an adopted EMR cluster, whose size no node may change; None for any other cluster."""
@@ -183,7 +174,7 @@ class Cluster:
     def roster(self) -> Roster:
         """Read the roster from the cloud's table, so that no node decides where ssh connects to."""
         self.require_ready()
-        roster = self._connected().roster(self)
+        roster = require_roster(self.aws(), self.table, self.name)
         write_private(self.directory / _ROSTER, roster.to_json(), lasts=False)
         return roster
 
@@ -196,7 +187,7 @@ class Cluster:
         if self.control is None or (path.exists() and path.read_text() == command):
             return
         with contextlib.suppress(PhalanxError):
-            self.control.settle_by(self, command)
+            tables.put(self.aws(), self.table, "settle", command={"S": command})
             write_private(path, command, lasts=False)
 
     def require_ready(self) -> None:
@@ -208,7 +199,7 @@ class Cluster:
                 code="cluster-not-ready",
             )
 
-    def _connected(self) -> ControlPlane:
+    def _connected(self) -> Control:
         assert self.control is not None, "a cluster needs `control` before it is used"
         return self.control
 

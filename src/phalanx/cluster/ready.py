@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.aws.model import StackState
 from phalanx.cluster import ssh_config
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.cluster.stack import read_authority, read_roster
+from phalanx.cluster.stack import read_authority, read_roster, require_roster
 from phalanx.errors import CloudError
 from phalanx.node import validate
 from phalanx.node.roster import Roster
@@ -30,11 +30,7 @@ def record_ready(cloud: Aws, state: StackState, settings: Mapping[str, Any]) -> 
     """Write the record and the ssh_config of a ready stack; `settings` are keys of a ClusterSpec."""
     _require_sound(state, settings)
     table = state.outputs["RosterTable"]
-    roster = read_roster(cloud, table)
-    if roster is None:
-        raise CloudError(
-            f"the roster of cluster {state.name} is empty", "Run `phalanx down`, then `phalanx up`.", code="no-roster"
-        )
+    roster = require_roster(cloud, table, state.name)
     address = state.outputs.get("HeadAddress", "")
     route = cloud.site.ssh_route(by_session=not address)
     cluster = Cluster(

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING
 
 from phalanx.aws.model import StackState
 from phalanx.cluster.spending import limits_now
-from phalanx.cluster.stack import Deadline, NodeAnswered, NodeMissing, Note, are_proven, read_roster
-from phalanx.errors import CloudError
+from phalanx.cluster.stack import (
+    Deadline,
+    NodeAnswered,
+    NodeMissing,
+    Note,
+    are_proven,
+    news_of,
+    read_roster,
+    require_roster,
+)
 from phalanx.node.roster import COMING, Roster
 from phalanx.plan.plan import known_sizes
 from phalanx.spec.spec import ClusterSpec
@@ -49,35 +57,15 @@ class Resumption:
         while True:
             roster = self._read()
             if roster.head.instance_id != self._before.head.instance_id:
-                yield from self._new(roster)
+                yield from news_of(roster, self._seen)
                 is_coming = any(missing.reason == COMING for missing in roster.missing)
                 if not is_coming and are_proven(self._cloud, self._table, roster):
                     return
             deadline.check(f"generation {roster.generation}, {len(roster.nodes)} of {roster.requested} nodes")
             time.sleep(self._cloud.poll_interval_s)
 
-    def _new(self, roster: Roster) -> Iterator[NodeAnswered | NodeMissing]:
-        for position, node in enumerate(roster.nodes, 1):
-            if self._is_new(node.instance_id):
-                yield NodeAnswered(node.name, node.address, position, roster.requested)
-        for missing in roster.missing:
-            if missing.reason != COMING and self._is_new(missing.name):
-                yield NodeMissing(missing.name, missing.reason)
-
-    def _is_new(self, name: str) -> bool:
-        new = name not in self._seen
-        self._seen.add(name)
-        return new
-
     def _read(self) -> Roster:
-        roster = read_roster(self._cloud, self._table)
-        if roster is None:
-            raise CloudError(
-                f"the roster of cluster {self._state.name} is empty",
-                "Run `phalanx down`, then `phalanx up`.",
-                code="no-roster",
-            )
-        return roster
+        return require_roster(self._cloud, self._table, self._state.name)
 
 
 def start_again(cloud: Aws, found: StackState, spec: ClusterSpec) -> Iterator[Note | NodeAnswered | NodeMissing]:

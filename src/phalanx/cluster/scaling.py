@@ -16,7 +16,7 @@ from phalanx.aws import stacks, tables
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.diagnosis import require_running
 from phalanx.cluster.spending import limits_now
-from phalanx.cluster.stack import are_proven, read_roster
+from phalanx.cluster.stack import are_proven, require_roster
 from phalanx.counts import counted
 from phalanx.errors import ClusterError
 from phalanx.jobs.job import JOBS, list_jobs
@@ -151,12 +151,7 @@ class Scaling:
         return self.roster.requested == self.nodes and all(m.reason != COMING for m in self.roster.missing)
 
     def _read(self) -> Roster:
-        roster = read_roster(self.cloud, self.cluster.table)
-        if roster is None:
-            raise ClusterError(
-                f"cluster {self.cluster.name} has no roster", "`phalanx status` shows more.", code="no-roster"
-            )
-        return roster
+        return require_roster(self.cloud, self.cluster.table, self.cluster.name)
 
     def _roster_of(self, job: str) -> Sequence[Node]:
         path = f"{self.cluster.shared}/{JOBS}/{job}/roster.json"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from phalanx.aws import log_groups, stacks, tables
 from phalanx.aws.model import StackEvent, StackState
 from phalanx.cluster.head_watch import HeadWatch
-from phalanx.errors import CloudError, NewerFormat
+from phalanx.errors import CloudError, ClusterError, NewerFormat
 from phalanx.node import validate
-from phalanx.node.roster import Roster
+from phalanx.node.roster import COMING, Roster
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
@@ -218,12 +218,7 @@ class Creation:
         if roster is None or self._roster == roster:
             return
         self._roster = roster
-        for position, node in enumerate(roster.nodes, 1):
-            if self._is_new(node.instance_id):
-                yield NodeAnswered(node.name, node.address, position, roster.requested)
-        for missing in roster.missing:
-            if self._is_new(missing.name):
-                yield NodeMissing(missing.name, missing.reason)
+        yield from news_of(roster, self._known)
 
     def _answered(self, table: str) -> Iterator[NodeAnswered]:
         """Before there is a roster: the head, once its agent speaks, and the workers that said hello to it."""
@@ -231,7 +226,8 @@ class Creation:
         self._watch.hear(progress)
         requested = self.state.nodes if self.state else 0
         for position, (instance_id, address) in enumerate(_workers(progress.get("answered", "[]")), 2):
-            if self._is_new(instance_id):
+            if instance_id not in self._known:
+                self._known.add(instance_id)
                 yield NodeAnswered(instance_id, address, position, requested)
 
     def _judge_head(self) -> str:
@@ -241,11 +237,6 @@ class Creation:
             return ""
         verdict = self._watch.verdict(maker, float(self.state.parameters["NodeTimeout"]))
         return verdict or self._watch.lost(self.stack.stack_id)
-
-    def _is_new(self, name: str) -> bool:
-        new = name not in self._known
-        self._known.add(name)
-        return new
 
     def _physical_id(self, *logical_ids: str) -> str:
         made = (e.physical_id for e in self._follower.seen if e.logical_id in logical_ids and e.physical_id)
@@ -276,6 +267,30 @@ def read_roster(cloud: Aws, table: str) -> Roster | None:
     """Return the published roster; None before the head has written one. Raises CloudError if it is invalid."""
     item = tables.item(cloud, table, "roster")
     return roster_of(item["roster"]) if item and "roster" in item else None
+
+
+def require_roster(cloud: Aws, table: str, name: str) -> Roster:
+    """Return the published roster of a cluster that is ready. Raises ClusterError if there is none, or CloudError."""
+    roster = read_roster(cloud, table)
+    if roster is None:
+        raise ClusterError(
+            f"cluster {name} has no roster",
+            "`phalanx status` shows more; `phalanx down`, then `phalanx up` makes the cluster again.",
+            code="no-roster",
+        )
+    return roster
+
+
+def news_of(roster: Roster, known: set[str]) -> Iterator[NodeAnswered | NodeMissing]:
+    """Yield the nodes that answered and those that are missing for a reason, and were not known so far."""
+    for position, node in enumerate(roster.nodes, 1):
+        if node.instance_id not in known:
+            known.add(node.instance_id)
+            yield NodeAnswered(node.name, node.address, position, roster.requested)
+    for missing in roster.missing:
+        if missing.reason != COMING and missing.name not in known:
+            known.add(missing.name)
+            yield NodeMissing(missing.name, missing.reason)
 
 
 def are_proven(cloud: Aws, table: str, roster: Roster) -> bool:
