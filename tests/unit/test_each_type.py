@@ -10,7 +10,7 @@ from clusters import FACTS, aws_spec, spec
 from error_codes import each, raises_code
 from fake_cloud import FakeAws
 
-from phalanx.cluster import shortage
+from phalanx.cluster import create
 from phalanx.errors import CloudError, Mistakes, SpecError
 from phalanx.plan import each_type
 from phalanx.plan.machine_images import Image
@@ -102,7 +102,7 @@ class Choosy(FakeAws):
 
 def test_up_judges_every_type_before_it_creates_anything():
     with raises_code("type-not-offered", "us-east-1", "c5.xlarge"):
-        next(shortage.plans(Choosy(), spec(type=["c5.large", "c5.xlarge"])))
+        next(create.plans_for(Choosy(), spec(type=["c5.large", "c5.xlarge"])))
 
 
 def test_a_mistake_is_named_once():

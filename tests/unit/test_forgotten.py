@@ -18,7 +18,7 @@ from localcloud.cloudformation.refusals import dependencies
 from localcloud.cloudformation.template import parse
 from localcloud.iam.policy import Ask, Decision, decide, like
 from phalanx.aws.model import Running, StackState
-from phalanx.cluster.forgotten import due_s
+from phalanx.cluster.spending import removed_at_s
 from phalanx.errors import SpecError
 from phalanx.plan.existing_vpc import NAT
 from phalanx.plan.money import removal_steps
@@ -247,9 +247,9 @@ def test_in_a_vpc_of_the_user_s_others_matter_only_behind_the_stack_s_endpoints(
 def test_the_date_that_is_shown_is_the_function_s():
     state = StackState("demo", STACK, "CREATE_COMPLETE", created_s=1000.0, outputs={"DownAfter": "600"})
     stopped = Running(0, stopped=True, end_s=None, idle_since_s=5000.0)
-    assert due_s(state, stopped) == 5600
-    assert due_s(replace(state, updated_s=5100.0), stopped) == 5700
-    assert due_s(state, replace(stopped, kept_until_s=9000.0)) == 9000
-    assert due_s(replace(state, outputs={}), stopped) is None
-    assert due_s(state, replace(stopped, idle_since_s=None)) is None
-    assert due_s(state, None) is None
+    assert removed_at_s(state, stopped) == 5600
+    assert removed_at_s(replace(state, updated_s=5100.0), stopped) == 5700
+    assert removed_at_s(state, replace(stopped, kept_until_s=9000.0)) == 9000
+    assert removed_at_s(replace(state, outputs={}), stopped) is None
+    assert removed_at_s(state, replace(stopped, idle_since_s=None)) is None
+    assert removed_at_s(state, None) is None

@@ -11,7 +11,7 @@ from fake_cloud import HEAD_FAILED, READY, FakeAws
 from phalanx import state_files, template
 from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.cluster.cluster_record import Cluster
-from phalanx.cluster.shortage import is_shortage
+from phalanx.cluster.failed_creation import is_shortage
 from phalanx.errors import NoCapacity, SpecError, StackFailed
 from phalanx.plan.plan_text import explain
 from phalanx.spec.spec import ClusterSpec

@@ -11,7 +11,7 @@ import click
 
 from phalanx.cli.console import confirm, duration, moment, note, print_json, require_terminal, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster, yes_option
-from phalanx.cluster import forgotten
+from phalanx.cluster import spending
 from phalanx.cluster.diagnosis import require_stack
 from phalanx.cluster.spending import budget_pays_until
 from phalanx.counts import counted
@@ -58,7 +58,7 @@ def command(by: int, name: str | None, file: Path | None, yes: bool, as_json: bo
     cloud = cluster.aws()
     running, now = cloud.machines.running(cluster.name), time.time()
     if running is None or running.stopped:
-        due_s = forgotten.due_s(state, running)
+        due_s = spending.removed_at_s(state, running)
         if due_s is None:
             raise ClusterError(
                 f"cluster {cluster.name} has no nodes", "`phalanx up` starts them, with a new lease.", code="no-nodes"

@@ -13,7 +13,7 @@ import click
 from phalanx.cli import cost_text
 from phalanx.cli.console import duration, moment, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
-from phalanx.cluster import forgotten, spending
+from phalanx.cluster import spending
 from phalanx.cluster.diagnosis import require_stack
 from phalanx.cluster.stack import read_roster
 from phalanx.counts import counted
@@ -67,7 +67,7 @@ def time_left(cluster: Cluster, state: StackState) -> dict[str, Any]:
     """Return whether the cluster has stopped its nodes, and when its lease ends or its stack is removed."""
     running = cluster.aws().machines.running(cluster.name)
     end_s = running.end_s if running else None
-    due_s = forgotten.due_s(state, running)
+    due_s = spending.removed_at_s(state, running)
     return {
         "stopped": running is not None and running.stopped,
         "ended": running.ended if running else "",

@@ -5,17 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from phalanx import template
 from phalanx.aws import s3_objects, stacks
 from phalanx.aws.model import InBucket, StackState
-from phalanx.cluster import failed_creation, keys, rivals, shortage
+from phalanx.cluster import failed_creation, keys, rivals
 from phalanx.cluster.large_document import send
 from phalanx.cluster.stack import Creation, Note, Progress, Stack
 from phalanx.cluster.target import Target, require_key
 from phalanx.errors import CloudError, NoCapacity, PhalanxError, StackFailed
-from phalanx.plan.plan import Plan
+from phalanx.plan.each_type import single
+from phalanx.plan.plan import Plan, make_plan
 from phalanx.plan.plan_text import installed_at_boot, warnings
+from phalanx.spec.spec import ClusterSpec
+
+if TYPE_CHECKING:
+    from phalanx.aws.aws import Aws
 
 Attempt = Generator[Progress | Note, None, StackState]
 """Yields progress and returns the state of a stack that is ready. Raises StackFailed."""
@@ -26,9 +32,9 @@ def create(target: Target) -> Attempt:
     if target.spec.is_private:
         # What ssh takes then may be missing on this machine: not only after the cluster was paid for.
         target.cloud.site.ssh_route(by_session=True)
-    plans = shortage.plans(target.cloud, target.spec)
+    plans = plans_for(target.cloud, target.spec)
     plan = next(plans)
-    return (yield from _try(target, _create_from(target, plan), shortage.place(plan), plans))
+    return (yield from _try(target, _create_from(target, plan), _place(plan), plans))
 
 
 def resume(target: Target, found: StackState) -> Attempt:
@@ -37,7 +43,7 @@ def resume(target: Target, found: StackState) -> Attempt:
     yield Note(f"stack {found.name} is being created already; following it")
     kind, zone = (found.parameters.get(name, "") for name in ("InstanceType", "Zone"))
     attempt = _follow(target, Stack(target.cloud, found.name, found.stack_id))
-    plans = shortage.plans_after(target.cloud, target.spec, kind, zone)
+    plans = _plans_after(target.cloud, target.spec, kind, zone)
     return (yield from _try(target, attempt, f"{kind} in {zone}", plans))
 
 
@@ -52,7 +58,7 @@ def _try(target: Target, attempt: Attempt, place: str, plans: Iterator[Plan]) ->
                 raise
             reason = failure.message.partition("\n")[2].partition("\n")[0]
         yield Note(f"no capacity for {place}: {reason}")
-        attempt, place = _create_from(target, following), shortage.place(following)
+        attempt, place = _create_from(target, following), _place(following)
         yield Note(f"nothing of that attempt is left; trying {place}")
 
 
@@ -113,3 +119,32 @@ def _follow(target: Target, stack: Stack) -> Attempt:
         yield from failed_creation.clean_up(cluster, creation)
         raise AssertionError("clean_up raises StackFailed")
     return creation.state
+
+
+def plans_for(cloud: Aws, spec: ClusterSpec) -> Iterator[Plan]:
+    """Yield a plan for each of the spec's types in each of its zones that offers the type.
+
+    Raises SpecError with the mistakes of all types, before the first plan.
+    """
+    whole = make_plan(spec, cloud.site.facts(spec, ""))
+    first, *others = single(spec)
+    yield from _in_each_zone(replace(whole, spec=first, alternatives=()))
+    for one in others:
+        # Looked up again: the attempts before took minutes.
+        yield from _in_each_zone(make_plan(one, cloud.site.facts(one, "")))
+
+
+def _in_each_zone(plan: Plan) -> Iterator[Plan]:
+    return (replace(plan, zone=zone) for zone in plan.zones)
+
+
+def _plans_after(cloud: Aws, spec: ClusterSpec, instance_type: str, zone: str) -> Iterator[Plan]:
+    """Yield the plans that come after the one of this type and zone."""
+    following = plans_for(cloud, spec)
+    if any((plan.spec.type, plan.zone) == (instance_type, zone) for plan in following):
+        yield from following
+
+
+def _place(plan: Plan) -> str:
+    """Describe what a plan asks of which zone."""
+    return f"{plan.spec.type} in {plan.zone}"

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from phalanx import state_files
 from phalanx.aws import stacks
 from phalanx.aws.model import StackState
-from phalanx.cluster import causes, forgotten, shortage
+from phalanx.cluster import causes
 from phalanx.cluster import cluster_record as store
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.deletion import Deletion, file_systems_of
 from phalanx.cluster.evidence import collect, keep
 from phalanx.cluster.stack import Creation, Note, Progress, Stack, require_ours
 from phalanx.cluster.why import Diagnosis, Evidence, diagnose
-from phalanx.errors import CloudError, NoCapacity, StackFailed
+from phalanx.errors import CloudError, ClusterError, NoCapacity, StackFailed
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
@@ -34,6 +34,13 @@ _MOST_TAILS = 3
 _WAIT = "Wait until its status changes, or remove it with `phalanx down`."
 _UNDO = "`aws cloudformation continue-update-rollback --stack-name {}` takes it back; or remove it with `phalanx down`."
 _NOTHING_TO_LOSE = frozenset({"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED"})
+# EC2's and Auto Scaling's words (docs/aws-behaviour.md 2.17, 2.18). Quotas and denials are no shortage: they hold in
+# every zone, and the user should hear of them.
+_SHORTAGE = re.compile(
+    r"do not have sufficient \S+ capacity|no Spot capacity available|Insufficient capacity|UnfulfillableCapacity"
+    r"|Insufficient(Instance|Host|ReservedInstance)Capacity"
+)
+_REASONS = " are needed: "
 
 
 def clean_up(cluster: Cluster, creation: Creation) -> Iterator[Progress]:
@@ -52,7 +59,7 @@ def clean_up(cluster: Cluster, creation: Creation) -> Iterator[Progress]:
     hint = "Everything was rolled back and the stack was deleted: nothing is left, and the name is free."
     if diagnosis.cause not in (None, causes.UNKNOWN):
         hint = f"The cause: {diagnosis.cause.name}. {diagnosis.cause.advice}\n{hint}"
-    kind = NoCapacity if shortage.is_shortage(failure) else StackFailed
+    kind = NoCapacity if is_shortage(failure) else StackFailed
     raise kind(reason, f"{hint}\nBoot logs: {saved}" if saved else hint)
 
 
@@ -89,7 +96,7 @@ def clear_the_name(cloud: Aws, name: str) -> Iterator[Progress | Note]:
     """Remove what an earlier attempt left under the name, unless it is ready or being created."""
     found = stacks.describe(cloud, name)
     if found is None:
-        if forgotten.clean_up(cloud, name):
+        if _clean_up_forgotten(cloud, name):
             yield Note(f"the stack of cluster {name} was deleted since; making it again")
         return
     require_ours(found)
@@ -111,3 +118,23 @@ def _wait_until_idle(found: StackState, stack: Stack) -> Iterator[Progress | Not
             _UNDO.format(found.name) if found.status == "UPDATE_ROLLBACK_FAILED" else _WAIT,
             code="stack-stuck",
         )
+
+
+def is_shortage(failure: str) -> bool:
+    """Whether a creation failed for a lack of capacity alone: every missing node is missing for that reason."""
+    _, found, reasons = failure.rpartition(_REASONS)
+    return all(_SHORTAGE.search(reason) for reason in (reasons if found else failure).split("; "))
+
+
+def _clean_up_forgotten(cloud: Aws, name: str) -> bool:
+    """Delete what the deletion of this machine's cluster left beside its data; return whether its stack was deleted."""
+    try:
+        record = Cluster.load(name)
+    except ClusterError:
+        return False
+    state = stacks.describe(cloud, record.stack_id) if record.stack_id else None
+    if state is None or state.status != "DELETE_COMPLETE":
+        return False
+    stack = Stack(cloud, name, state.stack_id)
+    Deletion(stack).delete_evidence(stacks.resources(cloud, state.stack_id))
+    return True

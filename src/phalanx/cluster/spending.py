@@ -1,4 +1,4 @@
-"""What a cluster has cost so far and costs now, and the lease that its lease and budget leave it."""
+"""What a cluster has cost so far and costs now, the lease that its lease and budget leave it, and its removal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import lustre_file_systems, stacks
-from phalanx.aws.model import StackState
+from phalanx.aws.model import Running, StackState
 from phalanx.plan import money
 from phalanx.plan.money import Cost, Limits
 from phalanx.plan.vpc_endpoints import ENDPOINTS
@@ -60,3 +60,15 @@ def limits_now(cloud: Aws, state: StackState, spec: ClusterSpec, gpus: int, node
     prices = cloud.site.prices(money.types_of(sized)) if spec.budget else money.TABLE
     endpoints = _interface_endpoints(cloud, state) if spec.budget else None
     return money.limits(sized, gpus, spent or 0.0, prices, endpoints)
+
+
+def removed_at_s(state: StackState, running: Running | None) -> float | None:
+    """Return when the function of the stack has it deleted, in seconds since the epoch; None if it does not.
+
+    It counts from the end of the last node, and again from an update of the stack.
+    """
+    after = state.outputs.get("DownAfter")
+    if not after or running is None or running.idle_since_s is None:
+        return None
+    since = max(running.idle_since_s, state.updated_s or state.created_s)
+    return max(since + float(after), running.kept_until_s)
