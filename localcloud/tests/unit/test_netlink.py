@@ -7,7 +7,7 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localcloud.network import disciplines, netlink
+from localcloud.network import netlink
 
 
 def test_an_attribute_is_padded_but_its_length_is_not() -> None:
@@ -31,7 +31,7 @@ def test_every_request_asks_for_an_acknowledgement() -> None:
 
 def test_a_rate_is_a_bucket_of_two_milliseconds_with_a_queue_of_twenty() -> None:
     """The numbers are those of iproute2 6.1's `tc … tbf rate 1gbit burst 250000 latency 20ms`."""
-    kind, options = disciplines.of(10**9, 0.0)
+    kind, options = netlink.discipline(10**9, 0.0)
     parameters, burst = options[:40], options[40:]
     assert (kind, struct.unpack_from("=HH", parameters)) == ("tbf", (40, 1))
     assert struct.unpack_from("=I", parameters, 12)[0] == 125_000_000
@@ -42,8 +42,8 @@ def test_a_rate_is_a_bucket_of_two_milliseconds_with_a_queue_of_twenty() -> None
 def test_a_delay_is_sent_as_iproute2_sends_it() -> None:
     """The bytes are those of `tc qdisc replace … netem limit 20000 delay 5ms rate 1gbit` of iproute2 6.1."""
     sent = "2d310100204e0000" + "00" * 16 + "1400060040597307" + "00" * 12
-    assert disciplines.of(10**9, 0.005) == ("netem", bytes.fromhex(sent))
+    assert netlink.discipline(10**9, 0.005) == ("netem", bytes.fromhex(sent))
 
 
 def test_a_link_without_limit_and_delay_has_no_discipline() -> None:
-    assert disciplines.of(0, 0.0) is None
+    assert netlink.discipline(0, 0.0) is None

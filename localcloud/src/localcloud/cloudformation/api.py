@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from botocore import xform_name
 from moto.core.errors import COMMON_ERROR_CODES
 from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, BaseResponse, EmptyResult
+from moto.s3.exceptions import MissingBucket
+from moto.s3.models import s3_backends
 
-from localcloud.cloudformation import template_url
+from localcloud.api import partitions
 from localcloud.cloudformation.change_sets import ChangeSet, described_change, described_change_set
 from localcloud.cloudformation.engine import Engine, StackRequest
 from localcloud.cloudformation.errors import Refused
@@ -19,6 +23,7 @@ from localcloud.cloudformation.refusals import refuse_body, required_capabilitie
 from localcloud.cloudformation.signals import FAILURE, SUCCESS, Signal
 from localcloud.cloudformation.template import Template
 from localcloud.context import Context
+from localcloud.iam import credentials
 
 PAGE = 100
 ON_FAILURE = ("ROLLBACK", "DELETE", "DO_NOTHING")
@@ -30,6 +35,7 @@ UNNAMED = "1 validation error detected: Value null at '{}' failed to satisfy con
 
 # Errors that all services have are in no service's model; of those that moto does not know it warns.
 COMMON_ERROR_CODES.append("AccessDenied")
+_AWS_DOMAIN = "amazonaws.com"
 
 
 class _Refusal(ServiceException):
@@ -39,7 +45,7 @@ class _Refusal(ServiceException):
 
 
 class CloudFormationApi(BaseResponse):
-    """One API request: moto parses it and writes the answer, and each action is a method."""
+    """One API request: moto parses it and writes the answer. Each served action is a method."""
 
     def __init__(self, context: Context, engine: Engine) -> None:
         super().__init__(service_name="cloudformation")
@@ -49,7 +55,7 @@ class CloudFormationApi(BaseResponse):
 
     def call_action(self) -> Any:
         try:
-            result = ACTIONS[self._get_action()](self)
+            result = getattr(self, xform_name(self._get_action()))()
         except Refused as refused:
             result = ActionResult(_Refusal(refused))
         return self.serialized(result)
@@ -119,7 +125,7 @@ class CloudFormationApi(BaseResponse):
             if url or self._get_param("TemplateBody"):
                 raise Refused("You cannot specify both usePreviousTemplate and Template Body/Template URL.")
             return self._stack().template.body
-        body = template_url.read(self._context, self.region, url) if url else self._get_param("TemplateBody") or ""
+        body = _template_at(self._context, self.region, url) if url else self._get_param("TemplateBody") or ""
         refuse_body(body, from_s3=bool(url))
         return body
 
@@ -262,32 +268,6 @@ class CloudFormationApi(BaseResponse):
         return EmptyResult()
 
 
-ACTIONS = {
-    "CancelUpdateStack": CloudFormationApi.cancel_update_stack,
-    "ContinueUpdateRollback": CloudFormationApi.continue_update_rollback,
-    "CreateChangeSet": CloudFormationApi.create_change_set,
-    "DeleteChangeSet": CloudFormationApi.delete_change_set,
-    "DescribeChangeSet": CloudFormationApi.describe_change_set,
-    "ExecuteChangeSet": CloudFormationApi.execute_change_set,
-    "GetTemplateSummary": CloudFormationApi.get_template_summary,
-    "ListChangeSets": CloudFormationApi.list_change_sets,
-    "CreateStack": CloudFormationApi.create_stack,
-    "DeleteStack": CloudFormationApi.delete_stack,
-    "DescribeStackEvents": CloudFormationApi.describe_stack_events,
-    "DescribeStackResource": CloudFormationApi.describe_stack_resource,
-    "DescribeStackResources": CloudFormationApi.describe_stack_resources,
-    "DescribeStacks": CloudFormationApi.describe_stacks,
-    "GetTemplate": CloudFormationApi.get_template,
-    "ListExports": CloudFormationApi.list_exports,
-    "ListImports": CloudFormationApi.list_imports,
-    "ListStackResources": CloudFormationApi.list_stack_resources,
-    "ListStacks": CloudFormationApi.list_stacks,
-    "SignalResource": CloudFormationApi.signal_resource,
-    "UpdateStack": CloudFormationApi.update_stack,
-    "ValidateTemplate": CloudFormationApi.validate_template,
-}
-
-
 def _pairs(items: Iterable[Mapping[str, Any]], key: str, value: str) -> dict[str, str]:
     return {str(item[key]): str(item.get(value, "")) for item in items}
 
@@ -379,3 +359,30 @@ def _declared(key: str, rules: Mapping[str, Any]) -> dict[str, Any]:
         "NoEcho": str(rules.get("NoEcho", "")).lower() == "true",
         "Description": rules.get("Description"),
     }
+
+
+def _template_at(context: Context, region: str, url: str) -> str:
+    """Return the object, by this cloud's own address or by AWS's; raise Refused with AWS's message."""
+    # The bucket is the first part of the path or of the host ("Virtual hosting of buckets" in S3's user guide).
+    # Outside of the partition aws, no host is without a region.
+    domain = partitions.domain(region)
+    s3 = (
+        rf"s3\.(?:{re.escape(region)}\.)?{re.escape(domain)}"
+        if domain == _AWS_DOMAIN
+        else re.escape(f"s3.{region}.{domain}")
+    )
+    places = (rf"(?:{re.escape(context.url_host)}|https://{s3})/([^/?]+)", rf"https://([a-z0-9][a-z0-9.-]+)\.{s3}")
+    found = next(filter(None, (re.fullmatch(rf"{place}/(?P<key>[^?]+)", url) for place in places)), None)
+    if found is None:
+        raise Refused("TemplateURL must be a supported URL.")
+    bucket = found[1]
+    may = credentials.may()
+    if may is not None and may("s3:GetObject", f"arn:aws:s3:::{bucket}/{found['key']}", {}):
+        raise Refused("S3 error: Access Denied")
+    try:
+        stored = s3_backends[context.account]["aws"].get_object(bucket, found["key"])
+    except MissingBucket:
+        raise Refused("S3 error: The specified bucket does not exist") from None
+    if stored is None:
+        raise Refused("S3 error: The specified key does not exist.")
+    return stored.value.decode()

@@ -5,16 +5,19 @@ Nothing here sleeps: a resource that takes time to settle (a group, a wait) repo
 
 from __future__ import annotations
 
+import functools
+import logging
+import queue
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from localcloud.clock import Timer
 from localcloud.cloudformation import rights, service_roles
 from localcloud.cloudformation.errors import ResourceFailed, reason_of
 from localcloud.cloudformation.exports import Exports
 from localcloud.cloudformation.functions import Scope, resolve
 from localcloud.cloudformation.graph import Walk, reverse
-from localcloud.cloudformation.mailbox import Mailbox
 from localcloud.cloudformation.model import Resource, Stack
 from localcloud.cloudformation.resources import TYPES, Request
 from localcloud.cloudformation.schemas import problems
@@ -32,6 +35,48 @@ BUILDING = ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "UPDATE_ROLLBACK_IN_PROG
 RETAINED = {"Retain": True, "RetainExceptOnCreate": False}  # → whether rolling back a creation keeps it too
 # Of one resource or wait handle: more than a group has instances.
 MOST_SIGNALS = 2000
+log = logging.getLogger(__name__)
+
+
+class Mailbox:
+    """What a worker of a stack is built on."""
+
+    def __init__(self, context: Context, stack: Stack) -> None:
+        self.context = context
+        self.stack = stack
+        self.mailbox: queue.Queue[Callable[[], None]] = queue.Queue()
+        self._timers: dict[str, Timer] = {}
+
+    def post(self, step: Callable[..., None], *args: Any) -> None:
+        """Queue a step for the stack's thread, which ends with the stack."""
+        if not self.stack.gone:
+            self.mailbox.put(functools.partial(step, *args))
+
+    def _run(self) -> None:
+        while not (self.stack.gone and self.mailbox.empty()):
+            self._work(self.mailbox.get())
+
+    def _work(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception:
+            log.exception("stack %s", self.stack.name)
+        finally:
+            self.mailbox.task_done()
+
+    def _later(self, name: str, delay_s: float, step: Callable[..., None], *args: Any) -> None:
+        self._timers[name] = self.context.clock.call_later(delay_s, self.post, step, *args)
+
+    def _cancel_timer(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer:
+            timer.cancel()
+
+    def _mark(self, status: str, reason: str = "") -> None:
+        self.stack.mark(status, self.context.clock.now(), reason)
+
+    def _mark_resource(self, name: str, status: str, reason: str = "") -> None:
+        self.stack.mark_resource(self.stack.resources[name], status, self.context.clock.now(), reason)
 
 
 class Worker(Mailbox):

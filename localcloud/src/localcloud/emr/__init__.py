@@ -7,9 +7,9 @@ from typing import Any
 
 from localcloud.context import Context
 from localcloud.ec2 import fleet
-from localcloud.emr import api, door
+from localcloud.emr import api, reports
 from localcloud.emr.api import PATCHED
-from localcloud.emr.door import DOOR_PATH
+from localcloud.emr.launching import DOOR_PATH
 from localcloud.emr.records import Cluster
 from localcloud.emr.service import Service
 
@@ -45,7 +45,7 @@ def delete(cluster_id: str, gone: Callable[[str | None], None]) -> bool:
 
 def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
     """Answer a node's controller."""
-    return door.answer(_running(), environ, start_response)
+    return reports.answer(_running(), environ, start_response)
 
 
 def _running() -> Service:

@@ -5,11 +5,14 @@ A controller reports in the middle of what it runs (`tick`), and is then informe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from localcloud.emr import requests
 from localcloud.emr.hadoop import applications
+from localcloud.emr.launching import DOOR_PATH
 from localcloud.emr.records import Cluster, Member, Reason
 from localcloud.emr.service import Service
 from localcloud.emr.steps import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING, Step
@@ -28,6 +31,9 @@ _FAILURES = {
     "timeout": ("On {}, bootstrap action {} timed out executing", ""),
 }
 Report = Mapping[str, Any]
+__all__ = ["DOOR_PATH", "answer"]
+_CONTROLLER = Path(__file__).with_name("controller.py")
+_MOST_BYTES = 64 * 1024
 
 
 def start(service: Service, member: Member, _report: Report) -> dict[str, Any]:
@@ -225,3 +231,35 @@ VERBS = {
     "next": following,
     "done": done,
 }
+
+
+def answer(service: Service, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    """Answer a report: POST /_emr/TOKEN/VERB, with JSON both ways. A token stands for one instance.
+
+    GET /_emr/TOKEN/controller returns the controller's source.
+    """
+    token, _, verb = environ["PATH_INFO"].removeprefix(DOOR_PATH).partition("/")
+    report = _report(environ)
+    with service.changed:
+        member = service.member(token)
+        if member is None:
+            return _respond(start_response, "404 Not Found", b"{}")
+        if verb == "controller":
+            return _respond(start_response, "200 OK", _CONTROLLER.read_bytes())
+        if verb not in VERBS or report is None:
+            return _respond(start_response, "404 Not Found", b"{}")
+        return _respond(start_response, "200 OK", json.dumps(VERBS[verb](service, member, report)).encode())
+
+
+def _report(environ: dict[str, Any]) -> dict[str, Any] | None:
+    length = min(int(environ.get("CONTENT_LENGTH") or 0), _MOST_BYTES)
+    try:
+        found = json.loads(environ["wsgi.input"].read(length) or b"{}")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and environ["REQUEST_METHOD"] == "POST" else None
+
+
+def _respond(start_response: Callable[..., Any], status: str, body: bytes) -> list[bytes]:
+    start_response(status, [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
+    return [body]

@@ -6,9 +6,13 @@ Source: AWS service authorization reference; docs/aws-behaviour.md 6.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 from moto.autoscaling.exceptions import ValidationError
+from moto.dynamodb.models import dynamodb_backends
 from moto.ec2.models import ec2_backends
 from moto.efs.models import efs_backends
 
@@ -19,15 +23,25 @@ from localcloud.cloudformation.rights import BOUNDED
 from localcloud.emr.records import TAGS
 from localcloud.iam.calls import Call
 from localcloud.iam.credentials import role_of
-from localcloud.iam.items import batch_tables, table
-from localcloud.iam.target import ANY, Target
+from localcloud.iam.policy import Keys
 
 _PASSING = {
     "iam:AddRoleToInstanceProfile": "ec2.amazonaws.com",
     "lambda:CreateFunction": "lambda.amazonaws.com",
     "lambda:UpdateFunctionConfiguration": "lambda.amazonaws.com",
 }
+
+
+@dataclass(frozen=True)
+class Target:
+    """A resource for which the call must be allowed, with the condition keys that belong to it."""
+
+    arn: str
+    keys: Keys = field(default_factory=dict)
+
+
 Finder = Callable[[Call, str], Iterable[Target]]
+ANY = "*"
 
 
 def targets(call: Call, account: str) -> list[Target] | None:
@@ -262,6 +276,54 @@ def _tag_keys(service: str, tags: dict[str, str]) -> dict[str, list[str]]:
 
 def _log_group_arn(call: Call, account: str) -> str:
     return f"arn:aws:logs:{call.region}:{account}:log-group:{call.params.get('logGroupName', '')}"
+
+
+def table(call: Call, account: str) -> Iterator[Target]:
+    """DynamoDB: the table, or the index that is queried, with the partition keys touched."""
+    name = str(call.params.get("TableName", ""))
+    keys = {"dynamodb:leadingkeys": _leading_keys(call, account, name)}
+    yield Target(_table_arn(call, account, name, call.params.get("IndexName")), keys)
+
+
+def batch_tables(call: Call, account: str) -> Iterator[Target]:
+    """DynamoDB's batches name several tables."""
+    for name, content in (call.params.get("RequestItems") or {}).items():
+        requests = content if isinstance(content, list) else content.get("Keys", [])
+        key = _partition_key(call, account, name)
+        found = [_text(_batch_item(request).get(key)) for request in requests]
+        yield Target(_table_arn(call, account, name), {"dynamodb:leadingkeys": found})
+
+
+def _table_arn(call: Call, account: str, name: str, index: Any = None) -> str:
+    arn = name if name.startswith("arn:") else f"arn:aws:dynamodb:{call.region}:{account}:table/{name}"
+    return f"{arn}/index/{index}" if index else arn
+
+
+def _leading_keys(call: Call, account: str, name: str) -> list[str]:
+    """Return the values of the partition key in the call; none for a scan."""
+    item = call.params.get("Key") or call.params.get("Item")
+    if item:
+        return [_text(item.get(_partition_key(call, account, name)))]
+    # In a query, the condition compares the partition key first.
+    condition = str(call.params.get("KeyConditionExpression", ""))
+    values = call.params.get("ExpressionAttributeValues") or {}
+    first = re.search(r"=\s*(:\w+)", condition)
+    return [_text(values.get(first.group(1)))] if first else []
+
+
+def _partition_key(call: Call, account: str, name: str) -> str:
+    found = dynamodb_backends[account][call.region].tables.get(name.rpartition("/")[2])
+    return str(found.hash_key_attr) if found else ""
+
+
+def _text(value: dict[str, Any] | None) -> str:
+    """Return the value of an attribute: "x" for {"S": "x"}."""
+    return str(next(iter(value.values()))) if value else ""
+
+
+def _batch_item(request: dict[str, Any]) -> dict[str, Any]:
+    put, delete = request.get("PutRequest"), request.get("DeleteRequest")
+    return put.get("Item", {}) if put else delete.get("Key", {}) if delete else request
 
 
 # Read-only operations that AWS authorizes on "*" alone (docs/aws-behaviour.md 6).

@@ -1,4 +1,4 @@
-"""A small rtnetlink client for the local cloud's bridges, links, addresses, routes and neighbours."""
+"""A small rtnetlink client for the local cloud's bridges, links, addresses, routes, neighbours and queues."""
 
 from __future__ import annotations
 
@@ -31,6 +31,17 @@ _TC_ACT_OK, _TC_ACT_SHOT, _TC_ACT_UNSPEC = 0, 2, 0xFFFFFFFF
 _IFF_UP = 1
 _RT_TABLE_MAIN, _RTPROT_BOOT, _RTN_UNICAST, _RTN_LOCAL, _HOST, _LINK = 254, 3, 1, 2, 254, 253
 _TIMEOUT_S = 10.0
+# include/uapi/linux/pkt_sched.h
+_TBF_PARMS, _TBF_BURST = 1, 6
+_NETEM_RATE = 6
+_ETHERNET = 1
+# What may leave at once: more than one frame of 9,001 bytes, and what passes between two looks of a busy kernel.
+_BURST_BYTES, _BURST_S = 16 * 1024, 0.002
+# A packet waits at most this long for its turn; what would wait longer is dropped, as by a switch.
+_QUEUE_S = 0.02
+_DELAYED_PACKETS = 20_000
+# The unit of the scheduler's times (PSCHED_SHIFT in include/net/pkt_sched.h): 64 ns
+_TICKS_PER_S = 1e9 / 64
 
 
 def attribute(kind: int, value: bytes | str | int) -> bytes:
@@ -265,3 +276,36 @@ def _raise_for(answer: bytes) -> None:
     code = -struct.unpack_from("=i", answer)[0]
     if code:
         raise OSError(code, f"rtnetlink: {os.strerror(code)} ({errno.errorcode.get(code, code)})")
+
+
+class Discipline(NamedTuple):
+    """A queueing discipline: its name in the kernel, and its options, packed."""
+
+    kind: str
+    options: bytes
+
+
+def discipline(rate_bit_s: int, delay_s: float) -> Discipline | None:
+    """Return the discipline for this rate (0: no limit) and delay; None where neither is asked for."""
+    if delay_s:
+        return _delayed(rate_bit_s, delay_s)
+    return _limited(rate_bit_s) if rate_bit_s else None
+
+
+def _limited(rate_bit_s: int) -> Discipline:
+    """Return a token bucket filter (tc-tbf(8)), for less than 2^32 bytes a second."""
+    rate = rate_bit_s // 8
+    burst = max(_BURST_BYTES, int(rate * _BURST_S))
+    # struct tc_tbf_qopt: rate, peak rate, limit, buffer, mtu; `_TBF_BURST` has the buffer, in bytes.
+    speed = struct.pack("=BBHhHI", 0, _ETHERNET, 0, 0, 0, rate)
+    sizes = struct.pack("=III", burst + int(rate * _QUEUE_S), 0, 0)
+    return Discipline("tbf", attribute(_TBF_PARMS, speed + bytes(len(speed)) + sizes) + attribute(_TBF_BURST, burst))
+
+
+def _delayed(rate_bit_s: int, delay_s: float) -> Discipline:
+    """Return a network emulator (tc-netem(8)), which limits the rate, too."""
+    # struct tc_netem_qopt: latency, limit, loss, gap, duplicate, jitter
+    options = struct.pack("=6I", round(delay_s * _TICKS_PER_S), _DELAYED_PACKETS, 0, 0, 0, 0)
+    if rate_bit_s:
+        options += attribute(_NETEM_RATE, struct.pack("=IiIi", rate_bit_s // 8, 0, 0, 0))
+    return Discipline("netem", options)

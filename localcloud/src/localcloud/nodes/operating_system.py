@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from localcloud.nodes import cgroups, image_layer, kernel, planted, rootfs
+from localcloud.nodes import cgroups, image_layer, kernel, rootfs
 from localcloud.nodes.machine import STANDARD_PATH, Machine, NodeError, Site
 
 _MOUNT_POINTS = ("dev", "proc", "sys", "run")
@@ -20,6 +20,23 @@ _RUN = "mode=755,size=64m,nr_inodes=65536"
 _LOCK = "mode=1777,size=5m"
 # From this, cloud-init's detection of its platform concludes that it runs on EC2, before it asks the metadata service.
 _UUID = "ec2e1916-9099-7caf-fd21-012345abcdef"
+_UNITS, _NAME = "etc/systemd/system", "weather.service"
+_MIRRORS = "etc/apt/apt.conf.d/99weather"
+# No mirror answers until the unit has removed this.
+_NO_MIRROR = 'Acquire::http::Proxy "http://127.0.0.1:9";\nAcquire::https::Proxy "http://127.0.0.1:9";\n'
+# At first as apt-daily at an AMI's first boot: it holds the lock of the lists, for which apt-get does not wait. It
+# begins with the service of cloud-init that runs user data, because a busy machine takes a minute to come to that.
+_BUSY = """\
+import fcntl, os, time; lists = open('/var/lib/apt/lists/lock', 'w'); fcntl.lockf(lists, fcntl.LOCK_EX); \
+time.sleep({half_s:.1f}); lists.close(); time.sleep({half_s:.1f}); os.remove('/{mirrors}')"""
+_UNIT = """\
+[Unit]
+After=cloud-config.service
+Before=cloud-final.service
+
+[Service]
+ExecStart=/usr/bin/python3 -c "{script}"
+"""
 
 
 def require(site: Site, machine: Machine) -> Path:
@@ -52,7 +69,7 @@ def build(site: Site, machine: Machine, tty: str) -> Path:
     rootfs.mount_file_systems(site, machine, root)
     rootfs.mount_local_disks(site, machine, root)
     rootfs.mount_binds(root, [path for path in site.pip_paths if not image_layer.holds(path)])
-    planted.plant(root, machine)
+    plant(root, machine)
     os.chdir(root)
     return root
 
@@ -98,3 +115,19 @@ def _mount_sys() -> None:
     kernel.mount(None, shown, None, kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | flags)
     kernel.unmount(real)
     real.rmdir()
+
+
+def plant(root: Path, machine: Machine) -> None:
+    """Change the machine's root before its process 1 starts."""
+    if machine.apt_busy_s:
+        script = _BUSY.format(half_s=machine.apt_busy_s / 2, mirrors=_MIRRORS)
+        _write(root, _MIRRORS, _NO_MIRROR)
+        _write(root, f"{_UNITS}/{_NAME}", _UNIT.format(script=script))
+        enabled = rootfs.make_directory(root, f"{_UNITS}/cloud-final.service.wants") / _NAME
+        if not enabled.is_symlink():
+            enabled.symlink_to(f"../{_NAME}")
+
+
+def _write(root: Path, name: str, text: str) -> None:
+    directory, _, file = name.rpartition("/")
+    rootfs.make_file(rootfs.make_directory(root, directory) / file).write_text(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -12,12 +13,13 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from localcloud.nodes import cgroups, frozen, init, kernel, operating_system, processes, programs, wire
+from localcloud.nodes import cgroups, frozen, init, kernel, operating_system, programs, wire
 from localcloud.nodes.console import Console
 from localcloud.nodes.machine import Machine, NodeError, Site
-from localcloud.nodes.node import Node
 from localcloud.nodes.userns import exit_status
 from localcloud.nodes.volumes import Pool
 from localcloud.nodes.vpc import Vpc
@@ -29,6 +31,12 @@ _SEND_TIMEOUT_S = 10
 _MOST_STATUS_BYTES = 4096
 # The parts of the memory for all disks and all /dev/shm: half in total, as Linux gives to one tmpfs.
 _DISKS, _SHM = 3 / 8, 1 / 8
+# EC2 resets an instance that has not shut down in "a few minutes"; our own init has little to shut down. systemd gives
+# a service 90 s to end.
+_SHUTDOWN_TIMEOUT_S = 10.0
+_SYSTEMD_SHUTDOWN_TIMEOUT_S = 100.0
+# A process that forks while it is looked for leaves a child that the next round finds.
+_ROUNDS_MOST = 20
 
 
 class Supervisor:
@@ -190,7 +198,7 @@ class Supervisor:
 
     def _do_signal(self, request: dict[str, Any]) -> None:
         node = self._running(request["instance_id"])
-        processes.signal_all(node.pid, request["number"], request["pattern"])
+        signal_all(node.pid, request["number"], request["pattern"])
         self._answer(request["id"])
 
     def _do_freeze(self, request: dict[str, Any]) -> None:
@@ -414,3 +422,73 @@ class Supervisor:
         before, self._limited = self._limited, self._disks.divisions
         for node in new if before == self._limited else self._nodes.values():
             cgroups.limit_memory(self._site, node.machine)
+
+
+@dataclass
+class Node:
+    """A booted machine that has not been killed yet."""
+
+    machine: Machine
+    pid: int
+    """The pid of its process 1 or, until there is a `pidfd`, of the process that builds the machine."""
+    status_fd: int | None
+    link: str
+    console: Console
+    boot_request: int | None
+    deadline: float | None
+    """When a boot, or a shutdown before a reboot, takes too long; None while the node runs."""
+    host_pid: int = 0
+    pidfd: int | None = None
+    output: bytes = b""
+    alive: bool = True
+    reboots: bool = False
+    """A reboot was requested: it is shutting down, or will once it is up."""
+    killers: list[int] = field(default_factory=list)
+    frozen_by: set[int] = field(default_factory=set)
+    """The pids of the processes that let its shared directories answer nothing."""
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Its process 1, as the host and as the local cloud's own processes see it (machine.NodeState)."""
+        return {"pid": self.host_pid, "inner_pid": self.pid}
+
+    @property
+    def shutdown_timeout_s(self) -> float:
+        return _SYSTEMD_SHUTDOWN_TIMEOUT_S if self.machine.image else _SHUTDOWN_TIMEOUT_S
+
+
+def signal_all(process_one: int, number: int, pattern: str = "") -> None:
+    """Send a signal to all processes in the namespace of this node's process 1, that one included.
+
+    `pattern`: only to those whose command line matches this regular expression somewhere.
+    """
+    signalled: set[int] = set()
+    for _ in range(_ROUNDS_MOST):
+        # The kernel may keep a reader of a command line waiting.
+        new = {pid for pid in _inside(process_one) if not pattern or re.search(pattern, _command_line(pid))} - signalled
+        if not new:
+            return
+        for pid in new:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        signalled |= new
+
+
+def _inside(process_one: int) -> set[int]:
+    own = _namespace(process_one)
+    pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    return {pid for pid in pids if own and _namespace(pid) == own}
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+    except OSError:  # it ended meanwhile
+        return ""
+
+
+def _namespace(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    except OSError:  # it ended meanwhile
+        return ""

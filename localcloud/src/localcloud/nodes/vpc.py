@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from localcloud.network import disciplines
-from localcloud.network.disciplines import Discipline
-from localcloud.network.netlink import Peer, Rtnetlink
+from localcloud.network import netlink
+from localcloud.network.netlink import Discipline, Peer, Rtnetlink
 from localcloud.nodes import kernel
 from localcloud.nodes.machine import (
     API_ADDRESS,
@@ -69,10 +68,10 @@ class Vpc:
                 kernel.setns(netns.fileno(), kernel.CLONE_NEWNET)
             node = Rtnetlink()
         try:
-            _shape(node, "eth0", disciplines.of(machine.rate_bit_s, machine.delay_s))
+            _shape(node, "eth0", netlink.discipline(machine.rate_bit_s, machine.delay_s))
         finally:
             node.close()
-        _shape(self._links, link, disciplines.of(machine.rate_bit_s, 0.0))
+        _shape(self._links, link, netlink.discipline(machine.rate_bit_s, 0.0))
 
     def open_way_out(self, link: str) -> None:
         """Let a node that was connected without a way out send packets to addresses outside of its VPC."""
@@ -90,7 +89,7 @@ class Vpc:
         if not machine.has_way_out:
             network = ipaddress.ip_network(machine.vpc_cidr)
             bridge.drop_outbound(link, str(network.network_address), network.prefixlen)
-        _shape(bridge, link, disciplines.of(machine.rate_bit_s, 0.0))
+        _shape(bridge, link, netlink.discipline(machine.rate_bit_s, 0.0))
         # The kernel keeps 1,024 neighbours that it resolved, for all networks together. So nothing is resolved here:
         # the router knows each node, and nodes reach all others through the router. If they had to resolve each other,
         # a job that connects each rank with each would fail from 33 nodes on.
@@ -128,7 +127,7 @@ def configure(machine: Machine) -> None:
     with suppress(FileNotFoundError):
         Path("/proc/sys/net/ipv6/conf/eth0/accept_ra").write_text("0")
     node.add_address("eth0", machine.address, network.prefixlen, has_route=False)
-    _shape(node, "eth0", disciplines.of(machine.rate_bit_s, machine.delay_s))
+    _shape(node, "eth0", netlink.discipline(machine.rate_bit_s, machine.delay_s))
     node.set_up("eth0")
     node.add_link_route("eth0", _gateway(network))
     node.add_default_route(_gateway(network))

@@ -1,22 +1,25 @@
-"""IAM's roles: trust policies that name nobody, or that are no policies at all."""
+"""IAM's roles: trust policies that name nobody, or that are no policies at all, and policies that do not exist."""
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
+from moto.iam.aws_managed_policies import aws_managed_policies_data
 from moto.iam.exceptions import LimitExceededException, MalformedPolicyDocument
-from moto.iam.models import IAMBackend
+from moto.iam.models import AWSManagedPolicy, IAMBackend
 from moto.iam.policy_validation import IAMPolicyDocumentValidator
 
 from localcloud.api.refusals.before import Given, before
-from localcloud.iam import aws_policies
+
+PREFIX = "arn:aws:iam::aws:policy/"
 
 
 @before(IAMBackend, "attach_role_policy", "attach_user_policy", "attach_group_policy", "get_policy")
 def _a_policy_is_neither_ours_nor_aws(backend: Any, given: Given) -> None:
     """Let moto find AWS's own policies; it refuses those that nobody has."""
-    aws_policies.load(backend, str(given.policy_arn))
+    load(backend, str(given.policy_arn))
 
 
 @before(IAMPolicyDocumentValidator, "_validate_version")
@@ -68,3 +71,18 @@ def _statements(document: Any) -> list[dict[str, Any]]:
     if not statements or not all(isinstance(one, dict) for one in statements):
         raise MalformedPolicyDocument("Syntax errors in policy.")
     return statements
+
+
+def load(backend: Any, arn: str) -> None:
+    """Add the policy with this ARN to moto's, if it is one of AWS's."""
+    if not arn.startswith(PREFIX) or arn in backend.managed_policies:
+        return
+    name = arn.rpartition("/")[2]
+    if name in _documents():
+        policy = AWSManagedPolicy.from_data(name, backend.account_id, backend.region_name, _documents()[name])
+        backend.managed_policies[policy.arn] = policy
+
+
+@functools.cache
+def _documents() -> dict[str, Any]:
+    return json.loads(aws_managed_policies_data)
