@@ -21,7 +21,7 @@ OTHERS = {
     "phalanx/launchers/torchrun.py": "the job's own command",
     "phalanx/datasets/sources.py": "a job",
     "phalanx/runner/starter/starter.py": "the job's own Python, which says what the job could not import",
-    "localcloud/nodes/bootstrap/packages.py": "on a node, as its root",
+    "localcloud/nodes/bootstrap/build.py": "on a node, as its root",
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from localcloud.nodes.bootstrap import configsets, files, hup, mustache, sources
+from localcloud.nodes.bootstrap import build, files, hup, mustache
 from localcloud.nodes.bootstrap.downloads import Downloads
 from localcloud.nodes.bootstrap.failures import FailedError
 from localcloud.nodes.bootstrap.stacks import region_of
@@ -19,24 +19,24 @@ NOWHERE = Downloads({}, "http://127.0.0.1:9")
 
 
 def metadata(**init: Any) -> dict[str, Any]:
-    return {configsets.INIT: init}
+    return {build.INIT: init}
 
 
-def names(found: list[configsets.Config]) -> list[str]:
+def names(found: list[build.Config]) -> list[str]:
     return [name for name, _config in found]
 
 
 def test_without_config_sets_there_is_one_config():
-    assert configsets.configs(metadata(config={"files": {}}), ["default"]) == [("config", {"files": {}})]
+    assert build.configs(metadata(config={"files": {}}), ["default"]) == [("config", {"files": {}})]
     with pytest.raises(FailedError, match="no ConfigSet named other exists"):
-        configsets.configs(metadata(config={}), ["other"])
+        build.configs(metadata(config={}), ["other"])
 
 
 def test_config_sets_run_in_the_order_of_the_request_and_contain_each_other():
     sets = {"default": ["a", {"ConfigSet": "late"}], "late": "b", "both": [{"ConfigSet": "late"}, "a"]}
     given = metadata(configSets=sets, a={"commands": {}}, b={})
-    assert names(configsets.configs(given, ["default"])) == ["a", "b"]
-    assert names(configsets.configs(given, ["late", "both"])) == ["b", "b", "a"]
+    assert names(build.configs(given, ["default"])) == ["a", "b"]
+    assert names(build.configs(given, ["late", "both"])) == ["b", "b", "a"]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_config_sets_run_in_the_order_of_the_request_and_contain_each_other():
 )
 def test_config_sets_that_are_wrong_are_refused(sets, reason):
     with pytest.raises(FailedError, match=reason):
-        configsets.configs(metadata(configSets=sets, a={}), ["default"])
+        build.configs(metadata(configSets=sets, a={}), ["default"])
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def archive(kind: str, name: str) -> bytes:
 def test_a_source_is_unpacked_into_its_directory_and_nowhere_else(tmp_path, kind):
     packed, target = tmp_path / f"packed.{kind}", tmp_path / "target"
     packed.write_bytes(archive(kind, "bin/program"))
-    assert sources.apply({str(target): str(packed)}, NOWHERE) == [str(target)]
+    assert files.unpack_sources({str(target): str(packed)}, NOWHERE) == [str(target)]
     assert (target / "bin/program").read_text() == "text"
     packed.write_bytes(archive(kind, "../outside"))
     with pytest.raises(FailedError, match="is not a sub-path"):
-        sources.apply({str(target): str(packed)}, NOWHERE)
+        files.unpack_sources({str(target): str(packed)}, NOWHERE)
     assert not (tmp_path / "outside").exists()
 
 

@@ -1,8 +1,10 @@
-"""Installs cfn-init and its like into the image, where Amazon Linux has those of aws-cfn-bootstrap."""
+"""Installs programs of Amazon Linux into the images: cfn-init and its like, of aws-cfn-bootstrap, and mount-s3."""
 
 from __future__ import annotations
 
 import shutil
+import tempfile
+import zipapp
 from pathlib import Path
 
 from localcloud.nodes.machine import API_URL
@@ -21,6 +23,12 @@ _PROGRAM = f"""\
 exec /usr/bin/python3 -I /{_TOOLS} {{}} "$@"
 """
 _HUP_UNIT = f"[Service]\nExecStart=/{ROOT}/bin/cfn-hup\nRestart=on-failure\nRestartSec=60\n"
+_MODULES = ("__init__", "failures", "mountpoint", "signing", "web")
+_MOUNTPOINT_MAIN = f"""\
+import sys
+from localcloud.nodes.bootstrap.mountpoint import main
+sys.exit(main(sys.argv[1:], {API_URL!r}))
+"""
 
 
 def build(image: Path) -> None:
@@ -32,3 +40,17 @@ def build(image: Path) -> None:
         (image / name).parent.mkdir(exist_ok=True)
         (image / name).write_text(text)
         (image / name).chmod(0o755)
+
+
+def build_mountpoint(path: Path) -> None:
+    """Write the program."""
+    source = Path(__file__).with_name("bootstrap")
+    with tempfile.TemporaryDirectory() as name:
+        package = Path(name, "localcloud/nodes/bootstrap")
+        package.mkdir(parents=True)
+        for module in _MODULES:
+            shutil.copy(source / f"{module}.py", package)
+        Path(name, "__main__.py").write_text(_MOUNTPOINT_MAIN)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        zipapp.create_archive(name, path, "/usr/bin/python3 -I")
+    path.chmod(0o755)

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from localcloud.nodes import cfn_programs, image_layer, kernel, mountpoint_program, programs
+from localcloud.nodes import cfn_programs, image_layer, kernel, programs
 from localcloud.nodes.machine import API_URL, DNS_ADDRESS, Site
 
 # Only what programs under /usr need of the host's /etc, never its secrets, accounts or network.
@@ -64,7 +64,7 @@ def build(site: Site) -> None:
     _build_etc(site)
     _build_programs(site.image)
     cfn_programs.build(site.image)
-    mountpoint_program.build(site.image / "usr/local/sbin/mount-s3")
+    cfn_programs.build_mountpoint(site.image / "usr/local/sbin/mount-s3")
     if site.mode != "single":
         _install_sudo_helper(site)
     image_layer.build(site)

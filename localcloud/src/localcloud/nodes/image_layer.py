@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from localcloud.nodes import mountpoint_program, programs
+from localcloud.nodes import cfn_programs, programs
 from localcloud.nodes.machine import API_URL, DNS_ADDRESS, Site
 
 _CLOUD_CONFIG = """\
@@ -56,7 +56,7 @@ def build(site: Site) -> None:
         path = _beside(site.layer / name)
         path.write_text(text)
         path.chmod(0o755 if name in _PROGRAMS else 0o644)
-    mountpoint_program.build(site.layer / "usr/sbin/mount-s3")
+    cfn_programs.build_mountpoint(site.layer / "usr/sbin/mount-s3")
     for source in filter(holds, site.pip_paths):
         shutil.copy(source, _beside(Path(f"{site.layer}{source}")))
     for unit in _MASKED:

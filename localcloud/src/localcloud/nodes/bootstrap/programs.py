@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from localcloud.nodes.bootstrap import hup, web
-from localcloud.nodes.bootstrap.build import build
-from localcloud.nodes.bootstrap.configsets import INIT
+from localcloud.nodes.bootstrap.build import INIT, build
 from localcloud.nodes.bootstrap.downloads import endpoint_here
 from localcloud.nodes.bootstrap.failures import FailedError
 from localcloud.nodes.bootstrap.signing import Keys
