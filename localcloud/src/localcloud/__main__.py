@@ -7,9 +7,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+_PREFIXES = ("AWS_", "BOTO", "MOTO_", "TEST_PROXY_MODE", "TEST_SERVER_MODE")
+# Other variables of moto. All change what the server answers.
+_OF_MOTO = frozenset(
+    {
+        *("INITIAL_NO_AUTH_ACTION_COUNT", "TESTS_SKIP_REQUIRES_DOCKER", "DEFAULT_CONTAINER_REGISTRY"),
+        *(
+            "S3_IGNORE_SUBDOMAIN_BUCKETNAME",
+            "S3_UPLOAD_PART_MIN_SIZE",
+            "SF_EXECUTION_HISTORY_TYPE",
+            "VALIDATE_LAMBDA_S3",
+        ),
+    }
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,10 +114,9 @@ def _account_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from localcloud.daemon import users_settings
     from localcloud.daemon.lifecycle import CannotStart, Options, start
 
-    users_settings.forget()
+    _forget_users_settings()
     binds = tuple(Path(path).absolute() for path in options.bind)
     path_dirs = tuple(part for part in options.path.split(":") if part)
     try:
@@ -110,6 +124,16 @@ def _serve(options: argparse.Namespace) -> int:
     except CannotStart as reason:
         return _refuse(str(reason))
     return 0
+
+
+def _forget_users_settings() -> None:
+    """Drop the user's settings from this process: botocore and moto, which the server consists of, would read them.
+
+    Proxies, pip's settings and certificates stay, because nodes reach the outside as this machine does.
+    """
+    for name in [name for name in os.environ if name.startswith(_PREFIXES) or name in _OF_MOTO]:
+        del os.environ[name]
+    os.environ.update(AWS_CONFIG_FILE=os.devnull, AWS_SHARED_CREDENTIALS_FILE=os.devnull)
 
 
 def _stop(options: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ from localcloud.cloudformation import waitconditions
 from localcloud.ec2 import fleet
 from localcloud.iam import credentials
 from localcloud.iam.calls import ENDPOINT_POLICY
-from localcloud.network import doorway, reach, reading
+from localcloud.network import reach, reading
 from localcloud.network.reach import Way
 
 HTTPS = {"IpProtocol": "tcp", "FromPort": 443, "ToPort": 443}
@@ -167,7 +167,7 @@ class Ways:
 def asked(ways: Ways, environ: Mapping[str, Any] = SIGNED, vpc: str = "vpc-1") -> dict[str, Any] | None:
     """Return the environment that comes through the doorway; None if none does."""
     seen: list[dict[str, Any]] = []
-    app = doorway.around(ways, lambda environ, _start: seen.append(environ) or [])
+    app = reach.around(ways, lambda environ, _start: seen.append(environ) or [])
     app({VPC: vpc, "REMOTE_ADDR": "10.0.1.4", "PATH_INFO": "/", **environ}, lambda *_: None)
     return seen[0] if seen else None
 
@@ -183,7 +183,7 @@ def test_a_request_is_judged_by_the_service_of_its_signature_and_a_signal_by_the
     came = asked(ways)
     assert came is not None
     assert came[ENDPOINT_POLICY] == "policy"
-    assert asked(ways, {"PATH_INFO": f"{doorway.WAIT_PATH}stack/handle"})
+    assert asked(ways, {"PATH_INFO": f"{reach.WAIT_PATH}stack/handle"})
     assert [service for _, _, service in ways.asked] == ["sqs", "s3"]
 
 
@@ -204,7 +204,7 @@ def test_a_signal_passes_s3_s_endpoint_only_if_its_policy_names_cloudformation_s
     environ = {"REQUEST_METHOD": "PUT", "wsgi.input": io.BytesIO(b"{}"), "CONTENT_LENGTH": "2"}
     environ[ENDPOINT_POLICY] = json.dumps({"Statement": statements})
     answered: list[str] = []
-    handle = f"http://169.254.1.1{doorway.WAIT_PATH}us-east-1/secret"
+    handle = f"http://169.254.1.1{reach.WAIT_PATH}us-east-1/secret"
     waitconditions.answer(engine, handle, environ, lambda status, _: answered.append(status))
     assert answered == [status]
 

@@ -164,14 +164,14 @@ def _open_doors(context: Context, app: Any, listener: socket.socket, accounts: A
     from localcloud.api.http import HttpServer
     from localcloud.ec2 import service as ec2
     from localcloud.ec2.imds import Imds
-    from localcloud.network import doorway
+    from localcloud.network import reach
     from localcloud.network.dialer import Dialer
     from localcloud.network.guard import Guard
     from localcloud.network.sessions import Sessions
 
     guard = Guard(context.runner, ec2.network(context))
     context.network_changed = guard.changed
-    http = HttpServer(doorway.around(guard, guard.around(app)), listener, accounts)
+    http = HttpServer(reach.around(guard, guard.around(app)), listener, accounts)
     context.at_stop(http.close)
     doors = VpcDoors(context.runner, http, Imds(ec2.lookup(context)), guard)
     context.serve_vpc, context.close_vpc = doors.open, doors.close

@@ -16,7 +16,7 @@ from moto.ec2.models.instances import Instance, Reservation, StateReason
 from localcloud.api.moto_setup import FULL_IMAGES
 from localcloud.context import Context
 from localcloud.daemon import room
-from localcloud.ec2 import disks, gpus, placement, reserved
+from localcloud.ec2 import gpus, placement, reserved
 from localcloud.ec2.capacity import CapacityError, Pool, no_room_message
 from localcloud.nodes.machine import Machine, NodeError
 from localcloud.storage import file_systems
@@ -276,7 +276,7 @@ def install(context: Context) -> Fleet:
 def _moto_launch(backend: EC2Backend, request: placement.Request) -> Reservation:
     """Call moto's own run_instances, and remove what it leaves behind when it fails."""
     before = set(backend.reservations)
-    mappings = disks.without_speed(request.kwargs["block_device_mappings"])
+    mappings = placement.without_speed(request.kwargs["block_device_mappings"])
     kwargs = {**request.kwargs, "nics": placement.addressed(request.kwargs["nics"]), "block_device_mappings": mappings}
     try:
         return _moto_run(backend, request.image_id, request.count, request.user_data, request.group_names, **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,13 +20,17 @@ from moto.iam.models import InstanceProfile
 
 from localcloud.api import partitions
 from localcloud.api.moto_setup import FULL_IMAGES
-from localcloud.ec2 import disks, placement_groups, reserved
+from localcloud.ec2 import placement_groups, reserved
 from localcloud.nodes.machine import Machine
 from localcloud.storage import fsx
 
 USER_DATA_LIMIT_BYTES = 16_384
 METADATA_DEFAULTS: dict[str, Any] = {}
 """The account's metadata options, for what a launch leaves open (docs/aws-behaviour.md 2.3)."""
+IMAGE_GIB = 8
+"""The size of the images' root disks."""
+_SPEEDS = {"Iops": "iops", "Throughput": "throughput"}
+Mapping = dict[str, Any]
 
 
 @dataclass
@@ -57,7 +62,7 @@ class Request:
         merged["is_instance_type_default"] = False
         merged["nics"] = kwargs.get("nics") or _interfaces(template, kwargs.get("subnet_id"))
         mappings = kwargs.get("block_device_mappings") or template.get("BlockDeviceMappings")
-        merged["block_device_mappings"] = disks.filled(mappings)
+        merged["block_device_mappings"] = filled(mappings)
         options = kwargs.get("metadata_options") or template.get("MetadataOptions", {})
         merged["metadata_options"] = {**METADATA_DEFAULTS, **options}
         merged["key_name"] = kwargs.get("key_name") or template.get("KeyName")
@@ -115,7 +120,7 @@ class Request:
         _check_interfaces(self.kwargs["nics"], self.template)
         _check_adapters(self.instance_type, self.kwargs["nics"])
         _check_key_pair(self.backend, self.kwargs["key_name"])
-        disks.check(self.kwargs["block_device_mappings"])
+        check(self.kwargs["block_device_mappings"])
         _check_architecture(self.backend, self.image_id, self.instance_type)
         self._check_groups()
         if self.placement_group:
@@ -143,7 +148,7 @@ class Request:
         """Give the instance what moto ignores of a launch template: its profile, placement group and market."""
         if self.wish.market == reserved.BLOCK:
             instance.lifecycle = reserved.BLOCK
-        disks.set_speed(instance, self.kwargs["block_device_mappings"])
+        set_speed(instance, self.kwargs["block_device_mappings"])
         if self.placement_group:
             placement_groups.put(instance, self.placement_group)
         if profile := self._profile():
@@ -362,3 +367,44 @@ def _file_systems(account: str, region: str, vpc_id: str, zone: str) -> dict[str
     there = [t for t in targets if t.vpc_id == vpc_id and t.availability_zone_name == zone]
     lustre = {one.file_system_id: f"{one.interface.address}@{one.mount_name}" for one in fsx.in_vpc(vpc_id)}
     return {target.file_system_id: target.ip_address for target in there} | lustre
+
+
+def filled(mappings: Iterable[Mapping] | None) -> list[Mapping]:
+    """Fill in the image's defaults: its root device is deleted with its instance."""
+    from_image = {"VolumeSize": IMAGE_GIB, "DeleteOnTermination": True}
+    given = [
+        (mapping, {key: value for key, value in mapping.get("Ebs", {}).items() if value is not None})
+        for mapping in mappings or []
+    ]
+    return [
+        {**mapping, "Ebs": {**dict.fromkeys(mapping.get("Ebs", {})), **from_image, **ebs}} for mapping, ebs in given
+    ]
+
+
+def check(mappings: Iterable[Mapping]) -> None:
+    """Raise EC2ClientError for a disk that EC2 refuses."""
+    for volume in (mapping["Ebs"] for mapping in mappings):
+        if int(volume["VolumeSize"]) < IMAGE_GIB:
+            raise EC2ClientError(
+                "InvalidBlockDeviceMapping",
+                f"Volume of size {volume['VolumeSize']}GB is smaller than snapshot 'snap-0fa1a9c0de000', expect size >="
+                f" {IMAGE_GIB}GB",
+            )
+        if volume.get("Iops") and volume.get("VolumeType", "gp2") == "gp2":
+            raise EC2ClientError("InvalidParameterCombination", "The parameter iops is not supported for gp2 volumes.")
+
+
+def without_speed(mappings: Iterable[Mapping]) -> list[Mapping]:
+    """Return the disks as moto makes them at a launch: it passes no IOPS on, and refuses types that need some."""
+    return [{**one, "Ebs": {**one["Ebs"], "VolumeType": "gp3"}} if one["Ebs"].get("Iops") else one for one in mappings]
+
+
+def set_speed(instance: Instance, mappings: Iterable[Mapping]) -> None:
+    """Record the type, the IOPS and the throughput of an instance's disks."""
+    made = dict(instance.get_block_device_mapping)
+    for one in mappings:
+        volume = instance.ec2_backend.get_volume(made[one["DeviceName"]].volume_id)
+        volume.volume_type = one["Ebs"].get("VolumeType") or volume.volume_type
+        for key, name in _SPEEDS.items():
+            if one["Ebs"].get(key):
+                setattr(volume, name, int(one["Ebs"][key]))
