@@ -91,7 +91,7 @@ class LocalCluster:
 
     def fault(self, **faults: Any) -> None:
         """Put faults into the local cloud (localcloud.daemon.faults). Raises LocalCloudError."""
-        endpoint.inject(self._running(), faults)
+        endpoint.inject(faults, self._running())
 
     def _running(self) -> endpoint.Endpoint:
         found = self.endpoint()

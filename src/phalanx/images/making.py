@@ -98,20 +98,18 @@ class BuildLog:
 
     def lines(self) -> list[str]:
         """Return all lines; none if the log is gone."""
-        arguments = {"logGroupName": self._group}
-        if self._api.exists("logs", "filter_log_events", **arguments, limit=1) is None:
-            return []
-        return [event["message"] for event in self._api.pages("logs", "filter_log_events", "events", **arguments)]
+        return [event["message"] for event in self._events()]
 
     def _new_lines(self) -> Iterator[str]:
-        arguments: dict[str, Any] = {"logGroupName": self._group, "startTime": self._since_ms}
-        if self._api.exists("logs", "filter_log_events", **arguments, limit=1) is None:
-            return
-        for event in self._api.pages("logs", "filter_log_events", "events", **arguments):
+        for event in self._events(startTime=self._since_ms):
             if event["eventId"] not in self._seen:
                 self._seen.add(event["eventId"])
                 self._since_ms = max(self._since_ms, event["timestamp"])
                 yield event["message"].rpartition(_STDOUT)[2]
+
+    def _events(self, **since: int) -> Iterator[dict[str, Any]]:
+        if self._api.exists("logs", "filter_log_events", logGroupName=self._group, limit=1, **since) is not None:
+            yield from self._api.pages("logs", "filter_log_events", "events", logGroupName=self._group, **since)
 
 
 def log_group_of(stack: str) -> str:

@@ -244,31 +244,22 @@ def weather_speed() -> float:
 def interrupt(instance_id: str, notice_s: float | None) -> None:
     """Have EC2 take a spot instance back after `notice_s`; None: as soon as on AWS. Raises LocalCloudError."""
     fault = {"instance_id": instance_id, "notice_s": notice_s}
-    code, answer = _request(running(), "POST", "/faults", {"interrupt": fault})
-    if code != 200:
-        raise LocalCloudError(
-            f"the node can't be interrupted: {answer['message']}",
-            "The workers are spot instances with `capacity: spot` in phalanx.yaml.",
-            code="fault-impossible",
-        )
+    inject({"interrupt": fault}, hint="The workers are spot instances with `capacity: spot` in phalanx.yaml.")
 
 
 def shape(instance_id: str, rate_bit_s: int, delay_s: float) -> None:
     """Limit what a node's link carries each way, and delay what it sends; 0 lifts each. Raises LocalCloudError."""
-    link = {"instance_id": instance_id, "rate_bit_s": rate_bit_s, "delay_s": delay_s}
-    code, answer = _request(running(), "POST", "/faults", {"link": link})
-    if code != 200:
-        raise LocalCloudError(f"the link can't be shaped: {answer['message']}", code="fault-impossible")
+    inject({"link": {"instance_id": instance_id, "rate_bit_s": rate_bit_s, "delay_s": delay_s}})
 
 
-def inject(there: Endpoint, faults: dict[str, Any]) -> None:
-    """Put faults into a local cloud. Raises LocalCloudError."""
+def inject(faults: dict[str, Any], there: Endpoint | None = None, hint: str = "") -> None:
+    """Put faults into a local cloud (default: the user's). Raises LocalCloudError."""
     try:
-        code, answer = _request(there, "POST", "/faults", faults)
+        code, answer = _request(there or running(), "POST", "/faults", faults)
     except OSError as error:
         raise LocalCloudError(f"the local cloud does not answer: {error}", code="local-cloud-silent") from error
     if code != 200:
-        raise LocalCloudError(f"the fault is not possible: {answer['message']}", code="fault-impossible")
+        raise LocalCloudError(f"the fault is not possible: {answer['message']}", hint, code="fault-impossible")
 
 
 def shortages(nodes: int, is_full: bool) -> list[dict[str, Any]]:

@@ -85,11 +85,6 @@ def logs_bucket(emr: Mapping[str, Any]) -> str:
     return str(emr["logs"]).removeprefix("s3://").partition("/")[0]
 
 
-def suits(field: str, cloud: str) -> bool:
-    """Whether a cluster in this cloud may have a field."""
-    return field not in (*REFUSED, "efa") if makers.maker_of(cloud) is makers.EMR else field != "emr"
-
-
 def fitting(field: str, value: Any, above: Mapping[str, Any]) -> Any:
     """Return a field's value if it suits the cloud. Raises WrongError."""
     wanted = makers.maker_of(above.get("cloud", "")) is makers.EMR
