@@ -11,7 +11,7 @@ from fake_cloud import AUTHORITY, FakeAws, described
 
 from phalanx import state_files
 from phalanx.aws.model import StackState
-from phalanx.cluster import adopt, keys, ssh_config
+from phalanx.cluster import keys, ready, ssh_config
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.ready import record_ready
 from phalanx.errors import ClusterError
@@ -120,19 +120,19 @@ def a_cloud(**parameters: str) -> SimpleNamespace:
 def test_an_adoption_replaces_no_record_and_no_key_of_another_cluster():
     known = saved()
     with raises_code("cluster-exists", "demo: arn"):
-        adopt.adopt(a_cloud(SshPublicKey="ssh-ed25519 AAAA"), "demo")
+        ready.adopt(a_cloud(SshPublicKey="ssh-ed25519 AAAA"), "demo")
     assert Cluster.load("demo") == known
 
 
 def test_an_adopted_cluster_keeps_the_users_own_file_system():
     cloud = a_cloud(FileSystemId="fs-mine")
-    assert adopt.settings(cloud, cloud.found)["file_system"] == "fs-mine"
-    assert "file_system" not in adopt.settings(a_cloud(), a_cloud().found)
+    assert ready.settings(cloud, cloud.found)["file_system"] == "fs-mine"
+    assert "file_system" not in ready.settings(a_cloud(), a_cloud().found)
 
 
 def test_an_adopted_cluster_has_the_nodes_of_its_stack_and_the_head():
     cloud = a_cloud(Workers="3")
-    assert adopt.settings(cloud, cloud.found)["nodes"] == 4
+    assert ready.settings(cloud, cloud.found)["nodes"] == 4
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from phalanx.cli.adopt import command
 from phalanx.cli.progress import Watch
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.emr import adoption, look_up
-from phalanx.emr.adopted_nodes import Nodes
+from phalanx.emr.adoption import Nodes
 from phalanx.emr.resizing import CoreGroup
 from phalanx.errors import CloudError, ClusterError
 from phalanx.ssh.remote import Completed

@@ -13,7 +13,7 @@ from phalanx.aws import sessions
 from phalanx.cli.console import confirm, note, require_terminal, say
 from phalanx.cli.options import debug_option, yes_option
 from phalanx.cli.progress import Watch
-from phalanx.cluster.adopt import adopt
+from phalanx.cluster.ready import adopt
 from phalanx.counts import counted
 from phalanx.emr import look_up
 from phalanx.emr.adoption import EmrAdoption, Wanted

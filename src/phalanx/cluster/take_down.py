@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import change_sets, stacks
+from phalanx.aws import stacks
 from phalanx.aws.inventory import foreign
 from phalanx.aws.model import StackEvent, StackState
 from phalanx.cluster import give_back
@@ -82,7 +82,7 @@ class TakeDown:
                 yield from self._release()
             stack = Stack(self.cloud, self._state.name, self._state.stack_id)
             if self._state.ready:
-                change_sets.forget_all(self.cloud, stack.stack_id)
+                stacks.forget_unexecuted(self.cloud, stack.stack_id)
             yield from Deletion(stack, self._doomed).steps()
         self._forget()
         self.cloud.site.stop_if_idle()

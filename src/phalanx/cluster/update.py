@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from phalanx import template
-from phalanx.aws import change_sets, policies, stacks
+from phalanx.aws import policies, stacks
 from phalanx.aws.model import ChangeSet, StackChange, StackEvent, StackState
 from phalanx.cluster.deletion import REMOVAL_ROLE
 from phalanx.cluster.large_document import send
@@ -99,7 +99,7 @@ class Update:
             approve(Proposal(self._found.name, self._settings, changes.changes if changes else ()))
         except BaseException:
             if changes:
-                change_sets.forget(self._cloud, changes.change_set_id)
+                stacks.forget_changes(self._cloud, changes.change_set_id)
             raise
         if changes:
             yield from self._execute(changes)
@@ -118,7 +118,7 @@ class Update:
                 self._cloud,
                 plan.spec,
                 document,
-                lambda source: change_sets.review(self._cloud, self._found, source, sent, kept, plan.spec.tags),
+                lambda source: stacks.review_changes(self._cloud, self._found, source, sent, kept, plan.spec.tags),
             )
         )
 
@@ -184,7 +184,7 @@ class Update:
     def _execute(self, changes: ChangeSet) -> Iterator[StackEvent]:
         before = stacks.events(self._cloud, self._found.stack_id, None)
         retained = self._retained(changes.changes)
-        change_sets.execute(self._cloud, changes.change_set_id)
+        stacks.execute_changes(self._cloud, changes.change_set_id)
         yield from _follow(self._cloud, self._found, before[-1].event_id if before else None)
         for role in retained:
             policies.delete_role(self._cloud, role)

@@ -12,8 +12,7 @@ from phalanx.aws.model import StackState
 from phalanx.cluster import give_back
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.emr import look_up
-from phalanx.emr.adopted_nodes import Nodes
-from phalanx.emr.adoption import job_role_of, unsuited
+from phalanx.emr.adoption import Nodes, job_role_of, unsuited
 from phalanx.errors import ClusterError
 from phalanx.node.roster import Node
 from phalanx.node.workers_group import workers_of
