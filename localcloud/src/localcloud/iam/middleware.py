@@ -19,7 +19,6 @@ from localcloud.context import ADMIN, Context
 from localcloud.iam import calls, credentials, errors, instance_identity, policy, propagation, resources, sts, usage
 from localcloud.iam.calls import Call
 from localcloud.iam.credentials import Session
-from localcloud.iam.resources import ANY, Target
 
 PATCHED = propagation.PATCHED
 
@@ -116,7 +115,7 @@ def judge(context: Context, session: Session, call: Call) -> str:
     rights = rights_of(context, session.role)
     keys = _keys(context, session, call)
     # A call that names no resource could affect any.
-    asked = [policy.Ask(call.action, target.arn, {**keys, **target.keys}) for target in found or [Target(ANY)]]
+    asked = [policy.Ask(call.action, target.arn, {**keys, **target.keys}) for target in found or resources.EVERYTHING]
     for arn, service in resources.passed(call, context.account):
         asked.append(policy.Ask("iam:PassRole", arn, {**keys, "iam:passedtoservice": [service]}))
     return next(filter(None, (_denial(context, session, rights, ask) for ask in asked)), "")
@@ -150,7 +149,7 @@ def _judge_endpoint(context: Context, session: Session, call: Call, document: st
         return ""
     statements, keys = _statements([document]), _keys(context, session, call)
     names = (context.account, f"arn:aws:iam::{context.account}:root", *keys["aws:principalarn"])
-    for target in resources.targets(call, context.account) or [Target(ANY)]:
+    for target in resources.targets(call, context.account) or resources.EVERYTHING:
         ask = policy.Ask(call.action, target.arn, {**keys, **target.keys}, principals=names)
         if policy.decide(statements, ask) is not policy.Decision.ALLOWED:
             denied = policy.Decision.OUTSIDE_ENDPOINT

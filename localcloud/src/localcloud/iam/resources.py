@@ -42,6 +42,7 @@ class Target:
 
 Finder = Callable[[Call, str], Iterable[Target]]
 ANY = "*"
+EVERYTHING = (Target(ANY),)
 
 
 def targets(call: Call, account: str) -> list[Target] | None:
@@ -329,146 +330,64 @@ def _batch_item(request: dict[str, Any]) -> dict[str, Any]:
 # Read-only operations that AWS authorizes on "*" alone (docs/aws-behaviour.md 6).
 _DESCRIBING = ("ec2:Describe", "autoscaling:Describe")
 
+# What finds the resources of a call → the actions that it is for.
+_ACTIONS: dict[Finder, str] = {
+    queue: """
+        sqs:ChangeMessageVisibility sqs:DeleteMessage sqs:GetQueueAttributes sqs:GetQueueUrl sqs:PurgeQueue
+        sqs:ReceiveMessage sqs:SendMessage""",
+    table: """
+        dynamodb:DeleteItem dynamodb:DescribeTable dynamodb:GetItem dynamodb:PutItem dynamodb:Query dynamodb:Scan
+        dynamodb:UpdateItem""",
+    batch_tables: "dynamodb:BatchGetItem dynamodb:BatchWriteItem",
+    metrics: "cloudwatch:PutMetricData",
+    topic: "sns:GetTopicAttributes sns:Publish",
+    job_flow: """
+        elasticmapreduce:AddJobFlowSteps elasticmapreduce:AddTags elasticmapreduce:CancelSteps
+        elasticmapreduce:DescribeCluster elasticmapreduce:DescribeStep elasticmapreduce:ListBootstrapActions
+        elasticmapreduce:ListInstanceGroups elasticmapreduce:ListInstances elasticmapreduce:ListSteps
+        elasticmapreduce:ModifyInstanceGroups elasticmapreduce:RemoveTags elasticmapreduce:SetTerminationProtection
+        elasticmapreduce:TerminateJobFlows""",
+    everything: """
+        elasticmapreduce:ListClusters elasticmapreduce:RunJobFlow logs:DescribeLogGroups pricing:GetProducts
+        servicequotas:GetAWSDefaultServiceQuota tag:GetResources""",
+    group: """
+        autoscaling:DeleteScheduledAction autoscaling:PutScheduledUpdateGroupAction autoscaling:ResumeProcesses
+        autoscaling:SetDesiredCapacity autoscaling:SetInstanceProtection autoscaling:SuspendProcesses
+        autoscaling:UpdateAutoScalingGroup""",
+    group_of_instance: "autoscaling:SetInstanceHealth autoscaling:TerminateInstanceInAutoScalingGroup",
+    log_stream: "logs:CreateLogStream logs:GetLogEvents logs:PutLogEvents",
+    log_group: """
+        logs:CreateLogGroup logs:DeleteLogGroup logs:DescribeLogStreams logs:FilterLogEvents logs:PutRetentionPolicy""",
+    parameter: "ssm:GetParameter ssm:GetParameters ssm:GetParametersByPath ssm:PutParameter",
+    bucket: "s3:GetBucketPolicyStatus s3:GetBucketPublicAccessBlock s3:GetEncryptionConfiguration s3:ListBucket",
+    an_object: "s3:AbortMultipartUpload s3:DeleteObject s3:GetObject s3:ListMultipartUploadParts s3:PutObject",
+    addresses: "ec2:AssociateAddress",
+    association: "ec2:DisassociateAddress",
+    without_account: "ec2:DeleteSnapshot ec2:DeregisterImage",
+    instances: "ec2:TerminateInstances",
+    tagged: "ec2:CreateTags ec2:DeleteTags",
+    iam_role: """
+        iam:DeleteRole iam:GetRole iam:ListAttachedRolePolicies iam:ListRolePolicies iam:TagRole
+        iam:UpdateAssumeRolePolicy iam:UpdateRole""",
+    instance_profile: "iam:AddRoleToInstanceProfile iam:GetInstanceProfile",
+    function: "lambda:CreateFunction lambda:GetFunction lambda:ListTags lambda:UpdateFunctionConfiguration",
+    rule: "events:DescribeRule events:ListTagsForResource",
+    file_system: """
+        elasticfilesystem:DeleteFileSystem elasticfilesystem:DescribeFileSystems
+        elasticfilesystem:DescribeMountTargetSecurityGroups elasticfilesystem:DescribeMountTargets""",
+    vpc: "ec2:DescribeVpcAttribute",
+    managed_policy: "iam:GetPolicy",
+    quota: "servicequotas:GetServiceQuota",
+    security_group: "ec2:AuthorizeSecurityGroupIngress ec2:DeleteSecurityGroup",
+    vpc_endpoints: "ec2:DeleteVpcEndpoints",
+    stack: """
+        cloudformation:CreateChangeSet cloudformation:CreateStack cloudformation:DeleteChangeSet
+        cloudformation:DeleteStack cloudformation:DescribeChangeSet cloudformation:DescribeStackEvents
+        cloudformation:DescribeStackResource cloudformation:DescribeStacks cloudformation:ExecuteChangeSet
+        cloudformation:GetTemplate cloudformation:ListChangeSets cloudformation:ListStackResources
+        cloudformation:SignalResource""",
+}
 TABLE: dict[str, Finder] = {
-    **dict.fromkeys(
-        (
-            "sqs:SendMessage",
-            "sqs:ReceiveMessage",
-            "sqs:DeleteMessage",
-            "sqs:ChangeMessageVisibility",
-            "sqs:GetQueueAttributes",
-            "sqs:GetQueueUrl",
-            "sqs:PurgeQueue",
-        ),
-        queue,
-    ),
-    **dict.fromkeys(
-        (
-            "dynamodb:GetItem",
-            "dynamodb:PutItem",
-            "dynamodb:UpdateItem",
-            "dynamodb:DeleteItem",
-            "dynamodb:Query",
-            "dynamodb:Scan",
-            "dynamodb:DescribeTable",
-        ),
-        table,
-    ),
-    "dynamodb:BatchGetItem": batch_tables,
-    "dynamodb:BatchWriteItem": batch_tables,
-    "cloudwatch:PutMetricData": metrics,
-    "sns:Publish": topic,
-    **dict.fromkeys(
-        (
-            "elasticmapreduce:AddJobFlowSteps",
-            "elasticmapreduce:AddTags",
-            "elasticmapreduce:CancelSteps",
-            "elasticmapreduce:DescribeCluster",
-            "elasticmapreduce:DescribeStep",
-            "elasticmapreduce:ListBootstrapActions",
-            "elasticmapreduce:ListInstanceGroups",
-            "elasticmapreduce:ListInstances",
-            "elasticmapreduce:ListSteps",
-            "elasticmapreduce:ModifyInstanceGroups",
-            "elasticmapreduce:RemoveTags",
-            "elasticmapreduce:SetTerminationProtection",
-            "elasticmapreduce:TerminateJobFlows",
-        ),
-        job_flow,
-    ),
-    "elasticmapreduce:RunJobFlow": everything,
-    "elasticmapreduce:ListClusters": everything,
-    "pricing:GetProducts": everything,
-    "tag:GetResources": everything,
-    **dict.fromkeys(
-        (
-            "autoscaling:SetDesiredCapacity",
-            "autoscaling:UpdateAutoScalingGroup",
-            "autoscaling:PutScheduledUpdateGroupAction",
-            "autoscaling:DeleteScheduledAction",
-            "autoscaling:SetInstanceProtection",
-            "autoscaling:SuspendProcesses",
-            "autoscaling:ResumeProcesses",
-        ),
-        group,
-    ),
-    "autoscaling:TerminateInstanceInAutoScalingGroup": group_of_instance,
-    "autoscaling:SetInstanceHealth": group_of_instance,
-    "logs:PutLogEvents": log_stream,
-    "logs:GetLogEvents": log_stream,
-    "logs:CreateLogStream": log_stream,
-    "logs:CreateLogGroup": log_group,
-    "logs:DescribeLogStreams": log_group,
-    "logs:FilterLogEvents": log_group,
-    "logs:PutRetentionPolicy": log_group,
-    "logs:DescribeLogGroups": everything,
-    "ssm:GetParameter": parameter,
-    "ssm:GetParameters": parameter,
-    "ssm:GetParametersByPath": parameter,
-    "ssm:PutParameter": parameter,
-    **dict.fromkeys(
-        (
-            "s3:GetBucketPolicyStatus",
-            "s3:GetBucketPublicAccessBlock",
-            "s3:GetEncryptionConfiguration",
-            "s3:ListBucket",
-        ),
-        bucket,
-    ),
-    "s3:GetObject": an_object,
-    "s3:PutObject": an_object,
-    "s3:DeleteObject": an_object,
-    "s3:AbortMultipartUpload": an_object,
-    "s3:ListMultipartUploadParts": an_object,
-    "ec2:AssociateAddress": addresses,
-    "ec2:DisassociateAddress": association,
-    **dict.fromkeys(("ec2:DeleteSnapshot", "ec2:DeregisterImage"), without_account),
-    "ec2:TerminateInstances": instances,
-    "ec2:CreateTags": tagged,
-    "ec2:DeleteTags": tagged,
-    **dict.fromkeys(
-        (
-            *("iam:DeleteRole", "iam:GetRole", "iam:ListAttachedRolePolicies", "iam:ListRolePolicies", "iam:TagRole"),
-            *("iam:UpdateAssumeRolePolicy", "iam:UpdateRole", *BOUNDED),
-        ),
-        iam_role,
-    ),
-    **dict.fromkeys(("iam:AddRoleToInstanceProfile", "iam:GetInstanceProfile"), instance_profile),
-    **dict.fromkeys(
-        ("lambda:CreateFunction", "lambda:GetFunction", "lambda:ListTags", "lambda:UpdateFunctionConfiguration"),
-        function,
-    ),
-    "events:DescribeRule": rule,
-    "events:ListTagsForResource": rule,
-    "logs:DeleteLogGroup": log_group,
-    "sns:GetTopicAttributes": topic,
-    **dict.fromkeys(
-        (
-            "elasticfilesystem:DeleteFileSystem",
-            "elasticfilesystem:DescribeFileSystems",
-            "elasticfilesystem:DescribeMountTargets",
-            "elasticfilesystem:DescribeMountTargetSecurityGroups",
-        ),
-        file_system,
-    ),
-    "ec2:DescribeVpcAttribute": vpc,
-    "iam:GetPolicy": managed_policy,
-    "servicequotas:GetServiceQuota": quota,
-    "servicequotas:GetAWSDefaultServiceQuota": everything,
-    "ec2:AuthorizeSecurityGroupIngress": security_group,
-    "ec2:DeleteSecurityGroup": security_group,
-    "ec2:DeleteVpcEndpoints": vpc_endpoints,
-    "cloudformation:CreateChangeSet": stack,
-    "cloudformation:DescribeChangeSet": stack,
-    "cloudformation:ExecuteChangeSet": stack,
-    "cloudformation:DeleteChangeSet": stack,
-    "cloudformation:ListChangeSets": stack,
-    "cloudformation:SignalResource": stack,
-    "cloudformation:DescribeStacks": stack,
-    "cloudformation:DescribeStackResource": stack,
-    "cloudformation:DescribeStackEvents": stack,
-    "cloudformation:GetTemplate": stack,
-    "cloudformation:CreateStack": stack,
-    "cloudformation:DeleteStack": stack,
-    "cloudformation:ListStackResources": stack,
+    **{action: finder for finder, actions in _ACTIONS.items() for action in actions.split()},
+    **dict.fromkeys(BOUNDED, iam_role),
 }
