@@ -1,4 +1,4 @@
-"""The cluster's storage: the shared file system, of EFS or of FSx for Lustre with its links to S3, and the log group."""
+"""The cluster's storage: the shared file system, of EFS or of FSx for Lustre linked to S3, and the log group."""
 
 from __future__ import annotations
 
