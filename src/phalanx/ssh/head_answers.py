@@ -72,6 +72,18 @@ def text(value: Any) -> str:
     return re.sub("[\ud800-\udc7f\udd00-\udfff]", "\ufffd", value)
 
 
+def matching(pattern: str) -> Check:
+    """Return a check for a string that matches the whole pattern."""
+    compiled = re.compile(pattern)
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or not compiled.fullmatch(value):
+            raise Invalid(f"{value!r:.60} is invalid")
+        return value
+
+    return check
+
+
 def list_of(check: Check, most: int = _MOST_TEXTS) -> Check:
     """Return a check for a list of at most `most` items, which it returns as a tuple."""
 

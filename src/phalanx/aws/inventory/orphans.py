@@ -64,18 +64,17 @@ def clusters(api: Aws, trouble: remains.Trouble | None = None) -> set[str]:
     EC2 is asked itself, too: its machines cost the most, and the index may not show them yet.
     """
     by_key = [{"Name": "key", "Values": [CLUSTER_TAG]}]
-    looks: list[Callable[[], Iterator[dict[str, str]]]] = [
+    of_tags: list[Callable[[], Iterator[dict[str, str]]]] = [
         lambda: api.pages("ec2", "describe_tags", "Tags", Filters=by_key),
         lambda: api.pages("autoscaling", "describe_tags", "Tags", Filters=by_key),
     ]
-    found = (tag for look in looks for tag in remains.answered(look, trouble))
+    found = (tag for look in of_tags for tag in remains.answered(look, trouble))
     tagged = {tag["Value"] for tag in found if tag["Key"] == CLUSTER_TAG}
     try:
         indexed = _in_index(api)
     except CloudError:
         # The user lacks the right, or the index does not answer. What else is wrong, the services say themselves.
-        looks = _in_services(api)
-        return {*tagged, *(cluster for look in looks for cluster in remains.answered(look, trouble))}
+        return {*tagged, *(one for look in _in_services(api) for one in remains.answered(look, trouble))}
     return {*tagged, *indexed, *remains.answered(lambda: _of_listed(strays.roles(api)), trouble)}
 
 
