@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx import connection
+from phalanx.cli.console import note
 from phalanx.errors import CloudUnreachable, SpecError
 from phalanx.jobs.environments import recipe_pythons, runs_on
 from phalanx.plan import each_type
 from phalanx.plan.machine_images import with_python
+from phalanx.plan.not_checked import not_checked
 from phalanx.plan.plan import image_choice, make_plan, offline_facts, unknown_type_hint
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec_load import load, with_location
@@ -38,6 +40,12 @@ def planned(file: Path, offline: bool = False) -> Plan:
     spec = load(file)
     with with_location(file):
         return make_plan(spec, _offline_facts(spec, "as requested") if offline else _facts(spec))
+
+
+def note_unchecked(plan: Plan) -> None:
+    """Say, beside a document, what of the plan behind it nobody has checked."""
+    for one in not_checked(plan):
+        note(f"not checked: {one}")
 
 
 def unsuited_recipes(plan: Plan) -> dict[str, str]:

@@ -11,7 +11,7 @@ import click
 from phalanx.cli.console import note, print_json
 from phalanx.cli.image_making import order_of
 from phalanx.cli.options import debug_option, file_option
-from phalanx.cli.planning import offline_option, planned
+from phalanx.cli.planning import note_unchecked, offline_option, planned
 from phalanx.errors import SpecError
 from phalanx.images import rights
 from phalanx.images.base import base
@@ -44,6 +44,7 @@ def command(file: Path, any_name: bool, images: bool, part: int | None, offline:
         _print(_of_images(), part)
         return
     plan = planned(file, offline)
+    note_unchecked(plan)
     name = "*" if any_name else plan.spec.name
     _print(policy(build(plan).to_dict(), name, plan.spec.bucket), part)
 

@@ -8,9 +8,8 @@ import click
 
 from phalanx.cli.console import note
 from phalanx.cli.options import debug_option, file_option
-from phalanx.cli.planning import offline_option, planned
+from phalanx.cli.planning import note_unchecked, offline_option, planned
 from phalanx.errors import SpecError
-from phalanx.plan.plan_text import not_asked
 from phalanx.spec.spec_load import with_location
 from phalanx.template import synthesize, uploads
 
@@ -31,8 +30,7 @@ def command(file: Path, output: Path | None, bootstrap_action: bool, offline: bo
       phalanx template --offline        # asks nothing, as happens without credentials or a connection
     """
     plan = planned(file, offline)
-    if plan.facts.not_asked:
-        note(f"warning: {not_asked(plan.facts)}. Check them in the console.")
+    note_unchecked(plan)
     with with_location(file):
         text = "".join(uploads(plan).values()) if bootstrap_action else synthesize(plan)
     if output is None:

@@ -42,7 +42,7 @@ def _of_type(api: Aws, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         images.require(spec.image or "", name)
     if name or is_of_recipe(spec.image):
         api.site.require_full_system(spec.image or "")
-    from_tables = offline_facts(spec, ssh_public_key)
+    from_tables = offline_facts(spec, ssh_public_key, not_asked="")
     if from_tables is not None and not _has_to_ask(spec):
         return _here(spec, replace(from_tables, kept_file_system=_kept(api, spec)))
     endpoint.begin()

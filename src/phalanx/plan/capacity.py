@@ -109,7 +109,7 @@ def described(spec: ClusterSpec, reservation: Reservation | None) -> str:
     if spec.capacity == "spot":
         return "spot instances as workers, the head on demand"
     if not reservation:
-        return ""
+        return f"reservation {spec.reservation}" if spec.reservation else ""
     kind = "Capacity Block" if reservation.is_block else "reservation"
     ends = f", until {reservation.ends}" if reservation.ends else ""
     return f"{kind} {reservation.reservation_id}: {counted(reservation.free, 'instance')} free{ends}"

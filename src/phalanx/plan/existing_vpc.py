@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phalanx.data import table
 from phalanx.errors import SpecError
@@ -74,6 +74,11 @@ class ExistingVpc:
     """The account that shares it, if it is another one."""
 
     @property
+    def is_assumed(self) -> bool:
+        """Whether nobody asked EC2."""
+        return not self.vpc
+
+    @property
     def subnets(self) -> tuple[Subnet, ...]:
         return tuple(dict.fromkeys((self.head, self.workers)))
 
@@ -85,7 +90,7 @@ class ExistingVpc:
     @property
     def networks(self) -> tuple[str, ...]:
         """Where the nodes' addresses are, in CIDR notation."""
-        return tuple(dict.fromkeys((self.head.cidr, self.workers.cidr)))
+        return tuple(dict.fromkeys(one.cidr for one in (self.head, self.workers) if one.cidr))
 
 
 def refuse_unsuited(
@@ -119,6 +124,19 @@ def _about_proxies(wrong: Iterable[str]) -> str:
     if not any("leads nowhere" in one for one in wrong):
         return ""
     return " Nodes use no HTTP proxy: where that is the only way out, `access: private` needs none."
+
+
+def assumed(spec: ClusterSpec) -> ExistingVpc | None:
+    """Return the VPC of the spec's subnets as far as it is known without EC2: their ways out are the usual ones.
+
+    None if the spec names no subnets.
+    """
+    if not spec.subnets:
+        return None
+    head, workers = (Subnet(name, "", "", "", 0, NAT) for name in spec.subnets)
+    if not spec.is_private:
+        head, workers = replace(head, way_out=INTERNET), replace(workers, way_out=NAT if workers != head else INTERNET)
+    return ExistingVpc("", dns_support=True, dns_hostnames=True, head=head, workers=workers)
 
 
 def require(found: ExistingVpc | None) -> ExistingVpc:

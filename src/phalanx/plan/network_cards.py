@@ -36,6 +36,12 @@ def cards(described: Mapping[str, Any]) -> tuple[Card, ...]:
     )
 
 
+def listed(sizes: Mapping[str, Any]) -> tuple[Card, ...]:
+    """Return the cards of a type by its row in the table; none if it takes no EFA."""
+    most = sizes.get("efa_interfaces", 0)
+    return tuple(Card(index, most, _ALONE) for index in range(sizes["network_cards"])) if most else ()
+
+
 def _efa(kinds: Any) -> str:
     """Return "efa-only", which takes no address, or else "efa"."""
     return next((kind for kind in (_ALONE, _WITH_ADDRESS) if kind in kinds), "")

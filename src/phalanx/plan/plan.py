@@ -112,9 +112,10 @@ class Plan:
 
     @property
     def ssh_networks(self) -> tuple[str, ...]:
-        """The networks that may reach the head by ssh, in CIDR notation."""
-        meant = {AUTO: f"{self.facts.own_address}/32", ANYWHERE: EVERYWHERE}
-        return tuple(dict.fromkeys(meant.get(one, one) for one in self.spec.ssh_sources))
+        """The networks that may reach the head by ssh, in CIDR notation; "", the first, for one that is not known."""
+        own = f"{self.facts.own_address}/32" if self.facts.own_address else ""
+        networks = dict.fromkeys({AUTO: own, ANYWHERE: EVERYWHERE}.get(one, one) for one in self.spec.ssh_sources)
+        return tuple(sorted(networks, key=bool))
 
     @property
     def zones(self) -> tuple[str, ...]:
@@ -220,7 +221,7 @@ def unknown_type_hint(instance_type: str, cloud: str) -> str:
 def offline_facts(spec: ClusterSpec, ssh_public_key: str = "", not_asked: str = "as requested") -> Facts | None:
     """Return facts without a request: sizes from the table, and the zones that the spec names, or the region's zone a.
 
-    Returns None for an unknown type. The tables are all there is to know of the local cloud.
+    Returns None for an unknown type. What the spec names in the cloud is taken to be as usual: `not_checked` lists it.
     """
     first, *others = (_offline(one, ssh_public_key, not_asked) for one in each_type.single(spec))
     known = [facts for facts in others if facts]
@@ -231,13 +232,25 @@ def _offline(spec: ClusterSpec, ssh_public_key: str, not_asked: str) -> Facts | 
     sizes, of_head = known_sizes(spec.type), known_sizes(spec.head["type"]) if spec.head else {}
     if sizes is None or of_head is None:
         return None
-    sizes = {key: value for key, value in sizes.items() if key != "usd_per_hour"}
+    cards = network_cards.listed(sizes)
+    sizes = {key: value for key, value in sizes.items() if key not in ("usd_per_hour", "efa_interfaces")}
     head = HeadFacts(of_head["vcpus"], of_head["memory_gib"], of_head["architecture"]) if of_head else None
     zones = spec.zones or (f"{spec.region}a",)
-    facts = Facts(spec.cloud, spec.region, zones, ssh_public_key=ssh_public_key, head=head, **sizes)
+    facts = Facts(
+        spec.cloud,
+        spec.region,
+        zones,
+        ssh_public_key=ssh_public_key,
+        head=head,
+        cards=cards,
+        vpc=existing_vpc.assumed(spec),
+        not_asked=not_asked,
+        **sizes,
+    )
     if is_local(spec.cloud):
         return replace(facts, stand_ins=0)
-    return replace(facts, not_asked=not_asked, quotas=tuple(quotas_of(spec, facts.vcpus, head.vcpus if head else None)))
+    quotas = quotas_of(spec, facts.vcpus, head.vcpus if head else None, facts.vpc)
+    return replace(facts, quotas=tuple(quotas))
 
 
 def _zone(spec: ClusterSpec, facts: Facts) -> str:
@@ -251,7 +264,7 @@ def _zone(spec: ClusterSpec, facts: Facts) -> str:
     if spec.zones and not set(spec.zones) & set(facts.zones):
         offered = f"These zones offer it: {', '.join(sorted(facts.zones))}."
         raise SpecError(f"zones: {' and '.join(spec.zones)} do not offer {spec.type}", offered, code="type-not-offered")
-    if facts.vpc:
+    if facts.vpc and not facts.vpc.is_assumed:
         return facts.vpc.workers.zone
     if facts.reservation:
         return facts.reservation.zone
@@ -262,25 +275,27 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
     """Raise SpecError with all that the cloud can't provide."""
     mistakes = Mistakes()
     zone = mistakes.check(_zone, spec, facts)
-    mistakes.check(_refuse_image, spec, image)
+    mistakes.check(_refuse_image, spec, image, facts)
     mistakes.check(vpc_endpoints.refuse_unsuited, spec, image, vpc_endpoints.is_offline(spec, facts.vpc))
     mistakes.check(_refuse_head, spec, facts)
     mistakes.check(network_cards.refuse_impossible, spec, facts.cards)
     mistakes.check(_refuse_placement, spec, facts)
-    mistakes.check(capacity.refuse_impossible, spec, facts.reservation)
+    if facts.reservation or not facts.not_asked:
+        mistakes.check(capacity.refuse_impossible, spec, facts.reservation)
     mistakes.check(_refuse_network, spec, facts)
     vpc = facts.vpc.vpc if facts.vpc else ""
     if zone:
         mistakes.check(mount_targets.refuse_unreachable, spec, facts.mount_targets, vpc, zone)
-    mistakes.check(lustre_storage.refuse_unreachable, spec, facts.lustre, vpc)
-    mistakes.check(_refuse_unknown_address, spec, facts)
+    if not facts.not_asked:
+        mistakes.check(lustre_storage.refuse_unreachable, spec, facts.lustre, vpc)
+        mistakes.check(_refuse_unknown_address, spec, facts)
     mistakes.check(refuse_exceeded, facts.quotas, spec)
     mistakes.check(machine_room.refuse_without_room, facts.shortages, spec)
     mistakes.check(_limits, spec, facts)
     mistakes.report()
 
 
-def _refuse_image(spec: ClusterSpec, image: ImageChoice) -> None:
+def _refuse_image(spec: ClusterSpec, image: ImageChoice, facts: Facts) -> None:
     """Raise SpecError for the first reason why nodes can't run the image."""
     image.refuse_for_emr()
     if not is_local(spec.cloud):
@@ -288,7 +303,8 @@ def _refuse_image(spec: ClusterSpec, image: ImageChoice) -> None:
         image.refuse_without_driver()
         if spec.storage == LUSTRE:
             image.refuse_without_lustre()
-    image.refuse_unknown_recipe()
+    if not facts.not_asked:
+        image.refuse_unknown_recipe()
     image.refuse_small_disk()
 
 
@@ -305,6 +321,8 @@ def _refuse_network(spec: ClusterSpec, facts: Facts) -> None:
     """Raise SpecError if the nodes do not fit into the new VPC, or can't run in the existing one."""
     cards = facts.cards if spec.uses_efa and facts.cards else network_cards.PLAIN
     each = network_cards.addresses(cards)
+    if facts.vpc and facts.vpc.is_assumed:
+        return
     if spec.subnets:
         interfaces = len(list(network_cards.layout(cards)))
         zones = (facts.reservation.zone,) if facts.reservation else facts.zones

@@ -8,9 +8,9 @@ from typing import Any
 
 from phalanx.counts import counted
 from phalanx.data import table
-from phalanx.node.workers_group import workers_of
 from phalanx.plan import capacity, existing_vpc, lustre_storage, money, mounted_data, quotas, vpc_endpoints
 from phalanx.plan.network_cards import adapters
+from phalanx.plan.not_checked import not_checked
 from phalanx.plan.plan import Facts, Plan, image_choice
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.makers import EMR, maker_of
@@ -22,17 +22,21 @@ from phalanx.spec.spec_storage import HEAD
 
 
 def explain(plan: Plan) -> list[str]:
-    """Return the plan as lines of text; warnings last."""
+    """Return the plan as lines of text; last come warnings, and what was not checked."""
     rows = describe(plan)
     width = max(len(what) for what, _ in rows)
-    return [f"{what:<{width}}  {much}" for what, much in rows] + [f"warning: {text}" for text in warnings(plan)]
+    return (
+        [f"{what:<{width}}  {much}" for what, much in rows]
+        + [f"warning: {text}" for text in warnings(plan)]
+        + [f"not checked: {text}" for text in not_checked(plan)]
+    )
 
 
 def as_dict(plan: Plan) -> dict[str, Any]:
     """Return the plan as a dictionary for JSON."""
     return {
         "spec": asdict(plan.spec),
-        "zone": plan.zone,
+        "zone": None if plan.facts.vpc and plan.facts.vpc.is_assumed else plan.zone,
         "image_parameter": plan.image_parameter,
         "architecture": plan.facts.architecture,
         "slots_per_node": plan.slots,
@@ -49,6 +53,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         "deployment": plan.deployment,
         "resources": [{"what": what, "amount": much} for what, much in describe(plan)],
         "warnings": warnings(plan),
+        "not_checked": not_checked(plan),
     }
 
 
@@ -127,6 +132,8 @@ def _membership(spec: ClusterSpec) -> str:
 def _place(plan: Plan) -> str:
     if is_local(plan.spec.cloud):
         return f"the local cloud of this machine (as zone {plan.zone})"
+    if plan.facts.vpc and plan.facts.vpc.is_assumed:
+        return f"your AWS account, in the zone of {plan.facts.vpc.workers.subnet_id}"
     return f"your AWS account, zone {plan.zone}"
 
 
@@ -163,7 +170,7 @@ def _network(plan: Plan) -> str:
         where = f"{vpc.head.subnet_id} (head), {vpc.workers.subnet_id} (workers)"
         if plan.spec.is_private:
             return vpc_endpoints.described(plan.spec, vpc)
-        return f"your {vpc.vpc}: {where}; security groups, an Elastic IP for the head"
+        return f"your {vpc.vpc or 'VPC'}: {where}; security groups, an Elastic IP for the head"
     if plan.endpoints:
         return (
             f"a VPC ({plan.network.vpc}) with a private subnet for all nodes, no way to the internet, endpoints for "
@@ -193,7 +200,8 @@ def _sources(plan: Plan) -> str:
     """Describe where ssh may come from, in the words of the spec."""
     if plan.spec.is_private:
         return "to the head through AWS Systems Manager (Session Manager), for whom IAM allows it"
-    auto = f"{plan.facts.own_address}/32 (this machine)"
+    own = plan.facts.own_address
+    auto = f"{own}/32 (this machine)" if own else "this machine"
     networks = ", ".join(auto if source == AUTO else source for source in plan.spec.ssh_sources)
     return f"to the head from {networks}"
 
@@ -311,7 +319,7 @@ def warnings(plan: Plan) -> list[str]:
 
 def _warnings(plan: Plan) -> Iterator[str]:
     spec, facts = plan.spec, plan.facts
-    if facts.not_asked:
+    if facts.not_asked and not is_local(spec.cloud):
         yield not_asked(facts)
     yield from _about_sizes(spec, facts)
     if facts.vpc:
@@ -348,13 +356,10 @@ def _about_disks(facts: Facts) -> Iterator[str]:
 
 
 def not_asked(facts: Facts) -> str:
-    """Return what a plan from the tables has not checked; "" if the cloud was asked."""
-    if not facts.not_asked:
-        return ""
-    return (
-        f"AWS was not asked ({facts.not_asked}): sizes, prices and quotas come from tables of "
-        f"{table('instance_types')['prices_of']['date']}, and the zone and the image were not checked"
-    )
+    """Say that a plan is from the tables, and why."""
+    date = table("instance_types")["prices_of"]["date"]
+    rest = "`phalanx plan` with credentials checks what is named below"
+    return f"AWS was not asked ({facts.not_asked}): sizes and prices come from tables of {date}; {rest}"
 
 
 def _about_sizes(spec: ClusterSpec, facts: Facts) -> Iterator[str]:

@@ -89,7 +89,7 @@ def described(spec: ClusterSpec, found: ExistingVpc) -> str:
     """Describe a private cluster's network."""
     head, workers = (one.subnet_id for one in (found.head, found.workers))
     where = f"{head} (all nodes)" if head == workers else f"{head} (head), {workers} (workers)"
-    return f"your {found.vpc}: {where}, no public address; {_way_to_aws(spec, found)}; security groups"
+    return f"your {found.vpc or 'VPC'}: {where}, no public address; {_way_to_aws(spec, found)}; security groups"
 
 
 def _way_to_aws(spec: ClusterSpec, found: ExistingVpc) -> str:

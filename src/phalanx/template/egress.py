@@ -69,7 +69,8 @@ def _actions(properties: Mapping[str, Any]) -> Iterator[str]:
 
 def _inside(plan: Plan) -> Iterator[Egress]:
     """Yield the file system's place; nodes reach each other on all ports, beside it."""
-    block = plan.facts.vpc.workers.cidr if plan.facts.vpc else plan.network.private
+    workers = plan.facts.vpc.workers if plan.facts.vpc else None
+    block = workers.cidr or workers.subnet_id if workers else plan.network.private
     if plan.uses_lustre:
         for first, last in PORTS:
             for port in range(first, last + 1):

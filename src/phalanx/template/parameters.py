@@ -7,11 +7,11 @@ from typing import Any
 from troposphere import Equals, Not, Parameter, Ref, Template
 
 from phalanx.node.workers_group import workers_of
-from phalanx.plan.machine_images import is_ami
+from phalanx.plan.machine_images import is_ami, is_of_recipe
 from phalanx.plan.plan import Plan
 from phalanx.spec.makers import maker_of
 from phalanx.spec.spec_limits import FILE_SYSTEM, LONGEST_IDLE_S, LONGEST_NODE_TIMEOUT_S, MOST_NODES
-from phalanx.template import userdata
+from phalanx.template import storage, userdata
 from phalanx.template.access import add_partitions
 from phalanx.template.network import head_subnet
 
@@ -136,7 +136,9 @@ def _network(plan: Plan) -> dict[str, dict[str, Any]]:
         "Vpc": _existing("VPC::Id", vpc.vpc, "With DNS host names."),
         **_subnet_of_head(plan, vpc.head.subnet_id),
         "PrivateSubnet": _existing("Subnet::Id", vpc.workers.subnet_id, "In the zone of the head's subnet."),
-        "Networks": _text(",".join(vpc.networks), "No node has an address elsewhere.", rf"^{_BLOCK}(,{_BLOCK})*$"),
+        "Networks": _asked(
+            _text(",".join(vpc.networks), "No node has an address elsewhere.", rf"^{_BLOCK}(,{_BLOCK})*$")
+        ),
     }
 
 
@@ -150,15 +152,22 @@ def _subnet_of_head(plan: Plan, subnet: str) -> dict[str, dict[str, Any]]:
 
 
 def _existing(kind: str, default: str, description: str) -> dict[str, Any]:
-    return {"Type": f"AWS::EC2::{kind}", "Default": default, "Description": description}
+    return _asked({"Type": f"AWS::EC2::{kind}", "Default": default, "Description": description})
+
+
+def _asked(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return a parameter, without a default if that is not known: the console then asks for its value."""
+    return {key: value for key, value in settings.items() if key != "Default" or value}
 
 
 def _image(image: str) -> dict[str, Any]:
     needs = "with Linux, Python 3.9+, sshd and cloud-init."
     kind, what = "AWS::EC2::Image::Id", "AMI"
-    if not is_ami(image):
+    if is_of_recipe(image):
+        image = ""  # nobody has looked it up
+    elif not is_ami(image):
         kind, what = f"AWS::SSM::Parameter::Value<{kind}>", f"SSM parameter of an {what}"
-    return {"Type": kind, "Default": image, "Description": f"{what} {needs}"}
+    return _asked({"Type": kind, "Default": image, "Description": f"{what} {needs}"})
 
 
 def _access(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -185,7 +194,7 @@ def _boundary(plan: Plan) -> dict[str, dict[str, Any]]:
 
 def _source(plan: Plan) -> dict[str, Any]:
     what = "Such as 203.0.113.7/32; 0.0.0.0/0 is the whole internet."
-    return _text(plan.ssh_networks[0], what, f"^{_BLOCK}$")
+    return _asked(_text(plan.ssh_networks[0], what, f"^{_BLOCK}$"))
 
 
 def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -205,6 +214,7 @@ def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:
             "MaxLength": 128,
         },
         **(_of_efs(plan) if plan.uses_efs else {}),
+        **(_of_lustre() if storage.is_unknown_lustre(plan) else {}),
         "NodeTimeout": _number(
             plan.spec.node_timeout_s,
             1,
@@ -219,6 +229,11 @@ def _of_efs(plan: Plan) -> dict[str, dict[str, Any]]:
     if plan.mount_target:
         meaning, pattern = "Its mount target in the zone is used.", f"^{plan.spec.file_system}$"
     return {"FileSystemId": _text(plan.spec.file_system or "", meaning, pattern)}
+
+
+def _of_lustre() -> dict[str, dict[str, Any]]:
+    what = "As `mount -t lustre` takes it: fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com@tcp:/abcdef12."
+    return {storage.LUSTRE_PLACE: _asked(_text("", what, r"^[a-z0-9.-]+@tcp:/[a-z0-9]+$"))}
 
 
 def _money(plan: Plan) -> dict[str, dict[str, Any]]:

@@ -327,7 +327,7 @@ def _of_documents(bucket: str | None, cluster: str) -> Iterator[dict[str, Any]]:
 def _of_their_network(document: Mapping[str, Any], actions: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Allow to use the subnets and route tables that the document names."""
     given = document.get("Parameters", {})
-    where = {f"ec2:*:*:{kind}/{given[name]['Default']}" for name, kind in _NETWORK.items() if name in given}
+    where = {f"ec2:*:*:{kind}/{given[name].get('Default', '*')}" for name, kind in _NETWORK.items() if name in given}
     properties = (one.get("Properties", {}) for one in document["Resources"].values())
     tables = (table for made in properties for table in made.get("RouteTableIds", ()))
     where |= {f"ec2:*:*:route-table/{table}" for table in tables if isinstance(table, str)}

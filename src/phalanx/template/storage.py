@@ -19,6 +19,8 @@ LOG_RETENTION_DAYS = 14
 # The default is 2.10, which has no links to S3 (docs/aws-behaviour.md 4.13).
 _VERSION = "2.15"
 _NODES, _SERVERS = "NodeSecurityGroup", "StorageSecurityGroup"
+LUSTRE_PLACE = "LustrePlace"
+"""The parameter for a file system that nobody has asked about."""
 _EVENTS = ["NEW", "CHANGED", "DELETED"]
 
 
@@ -95,11 +97,18 @@ def _of_lustre(plan: Plan) -> list[AWSObject]:
     ]
 
 
-def lustre_place(plan: Plan) -> Sub | str:
+def lustre_place(plan: Plan) -> Sub | Ref | str:
     """Return what `mount -t lustre` takes."""
     if plan.makes_lustre:
         return Sub("${FileSystem.DNSName}@tcp:/${FileSystem.LustreMountName}")
+    if is_unknown_lustre(plan):
+        return Ref(LUSTRE_PLACE)
     return plan.facts.lustre.place if plan.facts.lustre else ""
+
+
+def is_unknown_lustre(plan: Plan) -> bool:
+    """Whether nobody has asked FSx how the user's file system is mounted."""
+    return plan.uses_lustre and not plan.makes_lustre and plan.facts.lustre is None
 
 
 def linked_prefixes(plan: Plan) -> str:
