@@ -81,6 +81,7 @@ LEFT = """\
 getent passwd phalanx; ls -d /opt/phalanx /opt/deeplearning /etc/ssh/phalanx /var/lib/phalanx /home/phalanx 2>/dev/null
 find /etc/ssh/*.d /etc/systemd/system /etc/profile.d /etc/udev -type f -o -type l 2>/dev/null
 cat /etc/cron.deny /etc/at.deny 2>/dev/null
+stat -c '%a %U' /efs
 ip rule; ip -6 rule; cat /etc/hosts /etc/environment /etc/fstab; mount | wc -l; ps -eo user:20,args --no-headers | sort
 """
 
@@ -209,6 +210,8 @@ def test_a_cluster_is_adopted_runs_jobs_and_is_given_back_as_it_was(others, thei
     home = terminal.phalanx("get", "first", "out-1", str(terminal.directory)).stdout.strip()
     assert Path(home).read_text() == "1\n"
     assert terminal.phalanx("ssh", "deeplearning-worker2", "--", "hostname").stdout.startswith("ip-")
+    assert "writable /efs: jobs, `put` and `data fetch` could not write at its top; its mode 755 gets" in shown.stderr
+    assert_jobs_write_at_the_top(terminal)
     grow_and_shrink(others, theirs)
     assert "nothing is wrong" in terminal.phalanx("why", check=False).stdout.lower()
     ended = terminal.phalanx("down", "--yes")
@@ -219,6 +222,22 @@ def test_a_cluster_is_adopted_runs_jobs_and_is_given_back_as_it_was(others, thei
     iam = api(terminal, "iam")
     assert iam.list_role_policies(RoleName="EMR_EC2_DefaultRole")["PolicyNames"] == ["allow"]
     assert others.step(theirs, "cat", "/efs/file") == ("COMPLETED", "shared\n")
+
+
+def assert_jobs_write_at_the_top(terminal: Any) -> None:
+    """`put` and `data fetch` write below /efs, which belongs to hadoop; where they can't, they say what helps."""
+    (terminal.directory / "labels.csv").write_text("1\n")
+    terminal.phalanx("put", "labels.csv")
+    assert terminal.phalanx("ssh", "--", "cat", "/efs/labels.csv").stdout == "1\n"
+    terminal.phalanx("exec", "--sudo", "--", "chmod", "755", "/efs")
+    for refused in (("put", "labels.csv", "more.csv"), ("data", "fetch", "mnist", "--from", "file:///nowhere/")):
+        ended = terminal.phalanx(*refused, check=False)
+        repair = re.search("`(phalanx exec --sudo -- [^`]*)`", ended.stderr + ended.stdout)
+        assert ended.returncode and repair, ended
+    terminal.phalanx(*shlex.split(repair[1])[1:])
+    terminal.phalanx("put", "labels.csv", "more.csv")
+    fetched = terminal.phalanx("data", "fetch", "mnist", "--from", "file:///nowhere/", check=False)
+    assert "Permission denied" not in fetched.stderr + fetched.stdout
 
 
 def assert_is_again(others: Others, cluster: str, before: list[str]) -> None:

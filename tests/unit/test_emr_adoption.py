@@ -143,6 +143,15 @@ def test_a_node_whose_user_phalanx_is_not_ours_is_not_adopted(tmp_path, monkeypa
     judged(monkeypatch, mark, "stack/earlier/0123")
 
 
+@pytest.mark.parametrize(
+    ("marks", "mode"), [(("shared", "closed 755"), "755"), (("shared",), ""), (("closed ; id",), "")]
+)
+def test_a_directory_where_jobs_can_not_write_is_shown_with_its_mode(tmp_path, monkeypatch, marks, mode):
+    monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
+    found = judged(monkeypatch, *marks)
+    assert found.closed == mode
+
+
 def test_what_fails_before_the_agent_is_sent_undoes_the_adoption_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
     monkeypatch.setattr(adoption.keys, "make", lambda _: "ssh-ed25519 AAAA me")

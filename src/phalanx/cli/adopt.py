@@ -136,6 +136,9 @@ def _terms(adoption: EmrAdoption) -> list[str]:
         lines.append(f"  shared   {terms.shared} of the master's disk, over NFS: nothing is mounted there")
     else:
         lines.append(f"  shared   {terms.shared}, which is mounted on all nodes")
+        if adoption.closed:
+            mode = f"its mode {adoption.closed} gets o+rwx,+t, as /tmp has, until `phalanx down`"
+            lines.append(f"  writable {terms.shared}: jobs, `put` and `data fetch` could not write at its top; {mode}")
     if not found.head_trains:
         lines.append(f"  head     the master is {found.master_type}, and runs no processes of jobs")
     if found.task_instances:

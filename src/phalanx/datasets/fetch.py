@@ -11,9 +11,11 @@ It is fetched and converted in a directory of its own, and moved into place when
 from __future__ import annotations
 
 import argparse
+import errno
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import sys
 from typing import Any, Dict, List
@@ -38,7 +40,10 @@ def main() -> None:
     except (sources.SourceError, forms.FormatError) as error:
         sys.exit(f"error: {error}")
     except OSError as error:
-        sys.exit(f"error: {error.filename or chosen.root}: {error.strerror or error}")
+        top, repair = shlex.quote(os.path.dirname(chosen.root)), ""
+        if error.errno == errno.EACCES:
+            repair = f"\n`phalanx exec --sudo -- chmod o+rwx,+t {top}` lets jobs write there."
+        sys.exit(f"error: {error.filename or chosen.root}: {error.strerror or error}{repair}")
 
 
 def fetch(root: str, name: str, entry: Entry) -> None:

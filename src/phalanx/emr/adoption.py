@@ -24,6 +24,7 @@ from phalanx.cluster.stack import Creation, Progress, Stack
 from phalanx.errors import ClusterError, PhalanxError, StackFailed
 from phalanx.node import outcome
 from phalanx.node.account import UID as JOB_UID
+from phalanx.node.release import OPENED
 from phalanx.node.roster import Roster
 from phalanx.node.settings import ON_AWS
 from phalanx.ssh.remote import Remote, close_all
@@ -35,15 +36,23 @@ if TYPE_CHECKING:
 
 NODE_TIMEOUT_S = 600
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,26}")
+_CLOSED = re.compile(r"closed ([0-7]{1,4})")
 _STACK = re.compile(r"stack/([A-Za-z][A-Za-z0-9-]{0,127})/.*")
 USER = "hadoop"
 _MASTER = "emr-master"
 _AT_ONCE = 16
 _LOOK_S = 60.0
+# The agent's `release` takes it back.
+_OPEN = """\
+sudo -n sh -c 'umask 022; mkdir -p /opt/phalanx
+[ -s {0} ] || stat -c "%a $1" "$1" > {0}
+chmod o+rwx,+t "$1"' sh {1}
+"""
 # Longer than the agent tries to boot.
 _BOOT_S = 1200.0
 _LOOK = """\
-mountpoint -q {0} && echo shared
+mountpoint -q {0} && echo shared &&
+  find {0} -maxdepth 0 ! -perm -2 ! -uid {2} ! '(' -uid 0 -empty ')' -printf 'closed %m\\n'
 sudo -n true 2>/dev/null && echo sudo
 /usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' && echo python
 {{ getent passwd {1} || getent group {1}; }} > /dev/null && echo user
@@ -71,6 +80,8 @@ class EmrAdoption:
         self.name = wanted.name or (found.name if _NAME.fullmatch(found.name) else found.cluster_id)
         self._identity = wanted.identity
         self._refuse_another()
+        self.closed = ""
+        """The mode of the mounted shared directory if jobs can't write at its top."""
         self._left: list[Instance] = []  # with the agent of a stack that is gone
         self._nodes = Nodes(found, self.name, cloud.site.ssh_route(), wanted.identity)
         try:
@@ -123,6 +134,8 @@ class EmrAdoption:
         """Begin to start the agent on all nodes, which takes a while."""
         made = {one.logical_id: one.physical_id for one in stacks.resources(self.cloud, stack.stack_id)}
         job_role = job_role_of(self.found, made)
+        if self.closed:
+            self._nodes.open(self.terms.shared)
         scripts = {
             one: adopted.boot(self.terms, one, stack.stack_id, self._domain, made, job_role)
             for one in self.found.instances
@@ -177,6 +190,7 @@ class EmrAdoption:
             stacks = [found[1] for found in map(_STACK.fullmatch, marks) if found]
             wrong += [f"{one.instance_id} is a node of cluster {name}" for name in stacks if self._exists(name)]
             self._left += [one] if stacks else []
+        self.closed = next((mode[1] for mode in map(_CLOSED.fullmatch, has[self.found.master]) if mode), "")
         without = [one.instance_id for one, marks in has.items() if "shared" not in marks]
         if without and len(without) < len(has):
             wrong.append(f"{shared} is mounted on the other nodes, and not on {', '.join(without)}")
@@ -236,7 +250,7 @@ class Nodes:
 
     def look(self, shared: str) -> dict[Instance, set[str]]:
         """Return what each instance has: shared, sudo, python, and stack/NAME/ID if the agent of that stack is there;
-        user or uid if the name or number of the job user is in use.
+        user or uid if the name or number of the job user is in use; closed and its mode if jobs can't write in shared.
 
         Raises ClusterError if one can't be reached.
         """
@@ -251,6 +265,11 @@ class Nodes:
             lambda one: self.remote(one).run(command, timeout_s=_LOOK_S).stdout.decode(errors="replace"),
         )
         return {one: set(text.splitlines()) for one, text in done.items()}
+
+    def open(self, shared: str) -> None:
+        """Let jobs write at the top of a mounted directory, and note on the master how it was."""
+        master = self.remote(self.cluster.master)
+        master.run(_OPEN.format(OPENED, shlex.quote(shared)), timeout_s=_LOOK_S)
 
     def boot(self, scripts: dict[Instance, bytes]) -> dict[Instance, str]:
         """Run each instance's script; return the output of those that failed."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -164,7 +166,7 @@ def put(cluster: ClusterAccess, source: Path, destination: str = "", progress: P
     toolbox.ready(cluster.remote(), cluster.shared)
     command = toolbox.command(cluster.shared, "take", target, cluster.shared, source.resolve().name)
     with _channel(cluster, command, stdin=subprocess.PIPE) as (process, said):
-        place, gone = _send(process, load, _counter(load.bytes, progress), said)
+        place, gone = _send(process, load, _counter(load.bytes, progress), said, cluster.shared)
     return Copied(place, load.files - len(gone), load.bytes, load.left_out, (*load.unread, *gone))
 
 
@@ -235,7 +237,7 @@ def _receive(
 
 
 def _send(
-    process: subprocess.Popen[bytes], load: carry.Load, count: carry.Progress, said: IO[bytes]
+    process: subprocess.Popen[bytes], load: carry.Load, count: carry.Progress, said: IO[bytes], shared: str
 ) -> tuple[str, list[str]]:
     """Send the files; return their place and what could no longer be read.
 
@@ -256,7 +258,14 @@ def _send(
         return answer["place"], gone
     own = str(failure) if isinstance(failure, carry.CarryError) else ""
     reason = own or answer.get("error") or _text(said) or failure or "no answer"
-    raise TransferError(f"the copy failed: {reason}")
+    raise TransferError(f"the copy failed: {reason}", _repair(str(reason), shared))
+
+
+def _repair(reason: str, shared: str) -> str:
+    """Return how the user of jobs gets the right to write; "" for another reason."""
+    if os.strerror(errno.EACCES) not in reason:
+        return ""
+    return f"Jobs and `put` write as phalanx. `phalanx exec --sudo -- chmod o+rwx,+t {shlex.quote(shared)}` lets them."
 
 
 @contextmanager

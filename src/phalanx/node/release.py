@@ -12,6 +12,8 @@ import time
 USER = "phalanx"
 # Of the account that node.account makes: another one stays.
 ABOUT = "phalanx jobs"
+# How the shared directory was before jobs could write at its top: its mode and its path.
+OPENED = "/opt/phalanx/opened"
 # The marks of node.files.
 BEGIN, END = "# phalanx: begin", "# phalanx: end"
 UNITS = ("phalanx", "phalanx-firewall")
@@ -61,6 +63,7 @@ def main() -> None:
         remove(f"/etc/systemd/system/user@{uid}.service")
         for name in ACCOUNTS:
             keep_lines(f"/etc/{name}", f"{USER}:")
+    close_shared(read(OPENED))
     for path in MADE:
         remove(path)
     if os.path.exists(WORKERS):
@@ -69,6 +72,13 @@ def main() -> None:
         os.chown(WORKERS, home.st_uid, home.st_gid)
     run("exportfs", "-ra")
     reload_sshd()
+
+
+def close_shared(opened: str) -> None:
+    """Give the shared directory the mode back that it had."""
+    mode, _, directory = opened.rstrip("\n").partition(" ")
+    if directory:
+        run("chmod", mode, directory)
 
 
 def uid_of(user: str) -> int:
