@@ -34,6 +34,7 @@ check-pages:
 	@.venv/bin/python scripts/lock --check
 	@.venv/bin/python scripts/commands --check
 	@.venv/bin/python scripts/rights --check
+	@.venv/bin/python scripts/proofs
 	@scripts/site >/dev/null
 
 check-style:
