@@ -22,7 +22,8 @@ _dl_names() { # the master, then the nodes of YARN
     echo "metadata_setup.sh: 'yarn node -list' failed: is this the master node, and does YARN run?" >&2
     return 1
   }
-  sed -n 's/.*"masterPrivateDnsName" *: *"\([^"]*\)".*/\1/p' /mnt/var/lib/info/job-flow.json
+  # The file may end without a newline, which sed would leave out, too.
+  printf '%s\n' "$(sed -n 's/.*"masterPrivateDnsName" *: *"\([^"]*\)".*/\1/p' /mnt/var/lib/info/job-flow.json)"
   awk '$2 == "RUNNING" { sub(/:.*/, "", $1); print $1 }' <<< "$listed"
 }
 
