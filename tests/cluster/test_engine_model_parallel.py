@@ -1,4 +1,4 @@
-"""One network split over two nodes with PyTorch's tensor parallelism."""
+"""Networks split over two nodes: with PyTorch's tensor parallelism, and one that a node has no room for, with FSDP."""
 
 from __future__ import annotations
 
@@ -18,3 +18,22 @@ def test_each_of_two_nodes_holds_half_of_the_network_that_learns(engines):
     held = re.findall(r"rank (\d) holds 203,530 of 407,050 weights", done.stdout)
     assert sorted(held) == ["0", "1"]
     assert re.search(r"test accuracy 0\.[78]\d+ on 10,000 images", done.stdout)
+
+
+def test_a_language_model_that_one_node_has_no_room_for_trains_on_two_and_is_fine_tuned_on_one(engines):
+    example = engines.with_example("language_model")
+    run = ("run", "--no-requirements", *ONE_THREAD, "--launcher", "torchrun", "-N", "1")
+    large = ("--", "train.py", "--width", "1024", "--layers", "4", "--steps", "1", "--batch-size", "1")
+    alone = example.phalanx(*run, "-n", "1", *large, "--room-mib", "700", timeout_s=600, check=False)
+    assert alone.returncode and "allocate memory" in alone.stdout + alone.stderr
+    together = example.phalanx(*run, "-n", "2", *large, "--room-mib", "700", timeout_s=600).stdout
+    shares = [
+        int(share.replace(",", "")) for share in re.findall(r"rank \d holds ([\d,]+) of 5\d,\d{3},\d{3}", together)
+    ]
+    assert len(shares) == 2 and max(shares) < 26_500_000
+    small = ("--", "train.py", "--width", "64", "--steps", "30")
+    example.phalanx(*run, "-n", "2", "--checkpoint", "base", *small, timeout_s=600)
+    licence = ("--start", "/efs/base", "--text", "/usr/share/common-licenses/GPL-3")
+    tuned = example.phalanx(*run, "-n", "1", "--checkpoint", "tuned", *small, *licence, timeout_s=600).stdout
+    ((before, after),) = re.findall(r"held-back loss ([\d.]+) before, ([\d.]+) after 30 steps", tuned)
+    assert float(after) < float(before) < 5

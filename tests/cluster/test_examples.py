@@ -16,6 +16,7 @@ pytestmark = pytest.mark.cluster
 ROOT = EXAMPLES.parent
 DOCS = ROOT / "docs"
 GETTING_STARTED = DOCS / "getting-started.md"
+JAPANESE = DOCS / "ja/getting-started.md"
 JOB_PAGES = tuple(
     path
     for path in sorted((*DOCS.glob("*.md"), *EXAMPLES.glob("*/README.md")))
@@ -67,10 +68,11 @@ def test_the_programs_of_the_page_about_pytorch_run_as_it_says(cluster, tmp_path
     assert files == [".metadata", "__0_0.distcp", "__1_0.distcp"]
 
 
-def test_the_commands_of_getting_started_run_one_after_the_other(cluster, tmp_path):
-    sections = dict(re.findall(r"^## \d\. (.+?)\n(.*?)(?=^## )", GETTING_STARTED.read_text(), re.MULTILINE | re.DOTALL))
+@pytest.mark.parametrize("document", [GETTING_STARTED, JAPANESE], ids=["english", "japanese"])
+def test_the_commands_of_getting_started_run_one_after_the_other(cluster, tmp_path, document):
+    sections = dict(re.findall(r"^## (\d)\. .+?\n(.*?)(?=^## )", document.read_text(), re.MULTILINE | re.DOTALL))
     # Install is `make fresh`, and Train takes a minute: a shorter training is above.
-    page = "".join(text for title, text in sections.items() if title not in ("Install", "Train"))
+    page = "".join(text for number, text in sections.items() if number not in "15")
     shown = cluster.typed(as_script(page), tmp_path, HOME=str(tmp_path))
     assert sorted(set(re.findall(r"rank \d of \d", shown))) == [f"rank {rank} of 4" for rank in range(4)]
     assert "Cluster first is deleted" in shown and is_gone(shown)
@@ -102,6 +104,30 @@ def test_the_jobs_of_a_page_are_planned_as_it_says(cluster, tmp_path, page):
     script = re.sub("^(phalanx [a-z]+)", r"\1 -c contract --dry-run", "\n".join(commands), flags=re.MULTILINE)
     shown = cluster.typed(script, tmp_path)
     assert shown.count("deeplearning-worker1") >= script.count("--dry-run") > 0
+
+
+HANGS = """
+import os, time
+
+if os.environ.get("RANK", "0") != "1":
+    print("waits", flush=True)
+
+def waits_for_the_others():
+    time.sleep(600)
+
+waits_for_the_others()
+"""
+
+
+def test_the_page_about_debugging_shows_where_each_rank_hangs(cluster, tmp_path):
+    block = (DOCS / "debugging.md").read_text().partition("## Where does it hang")[2].partition("```console\n")[2]
+    start, dump, logs = re.findall(r"^\$ (.+)$", block.partition("```")[0], re.MULTILINE)
+    (tmp_path / "train.py").write_text(HANGS)
+    (tmp_path / "phalanx.yaml").write_text(SPEC)
+    cluster.typed(start, tmp_path)
+    cluster.wait_until_printed("slow", "waits", times=3)
+    shown = cluster.typed(f"{dump} || true\n{logs} || true", tmp_path)
+    assert shown.count("in waits_for_the_others") >= 4, shown
 
 
 def test_the_data_page_lists_what_it_says(cluster, tmp_path):

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import time
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -181,6 +182,28 @@ def test_the_printed_document_alone_makes_a_cluster_as_in_the_console(terminal, 
     keys = ("public-keys/", "public-keys/0/", "public-keys/0/openssh-key")
     assert metadata(terminal, *keys) == ["0=admins", "openssh-key", administrators]
     assert "nothing else of it" in terminal.phalanx("down", *chosen, "--yes").stdout
+
+
+def test_the_link_of_the_page_launches_a_single_machine(terminal, tmp_path):
+    """As the console opens it, with the person's public key, and the document that its `templateURL` names."""
+    page = (Path(__file__).parents[2] / "docs/console.md").read_text()
+    (link,) = re.findall(r"^https://console\S+#/stacks/create/review\?(\S+)$", page, re.MULTILINE)
+    asked = dict(urllib.parse.parse_qsl(link))
+    name, url = asked.pop("stackName"), asked.pop("templateURL")
+    assert url == "https://my-bucket.s3.us-east-1.amazonaws.com/cluster.json"
+    given = {key.removeprefix("param_"): value for key, value in asked.items()}
+    given["SshPublicKey"] = a_key(tmp_path / "mine")
+    (terminal.directory / "one.yaml").write_text(json.dumps({"name": name, "nodes": 4, "min": 2, "keep": "no"}))
+    document = terminal.phalanx("template", "-f", "one.yaml").stdout
+    parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()]
+    create_as_the_console(terminal, name, document, Parameters=parameters)
+    assert settled(api(terminal, "cloudformation"), name)["StackStatus"] == "CREATE_COMPLETE"
+    adopted = terminal.phalanx("adopt", name, "--cloud", "local", "-i", str(tmp_path / "mine"))
+    assert "1 of 1 node" in adopted.stdout
+    (node,) = json.loads(terminal.phalanx("nodes", "-c", name, "--json").stdout)
+    assert node["type"] == given["InstanceType"]
+    assert "[0] ip-" in terminal.phalanx("run", "-c", name, "-n", "1", "--", "hostname").stdout
+    assert "nothing else of it" in terminal.phalanx("down", "-c", name, "--yes", "--keep", "no").stdout
 
 
 def a_key(path: Path) -> str:
