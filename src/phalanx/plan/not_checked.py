@@ -50,9 +50,10 @@ def _of_nodes(plan: Plan) -> Iterator[tuple[str, str]]:
             ways = f"an internet gateway as the head's way out{others}"
         what = f"the subnets, taken to be in one VPC with DNS host names and free private addresses, and to have {ways}"
         yield what, f"aws ec2 describe-subnets --subnet-ids {names}"
-    if spec.uses_efa:
-        what = f"the network cards of {spec.type}, {adapters(plan.facts.cards or ())} by the table"
-        yield what, f"aws ec2 describe-instance-types --instance-types {spec.type} --query '*[].NetworkInfo'"
+    for one in (plan, *plan.alternatives) if spec.uses_efa else ():
+        kind = one.spec.type
+        what = f"the network cards of {kind}, {adapters(one.facts.cards or ())} by the table"
+        yield what, f"aws ec2 describe-instance-types --instance-types {kind} --query '*[].NetworkInfo'"
     if AUTO in spec.ssh_sources:
         yield "this machine's public address, for ssh_from", "curl https://checkip.amazonaws.com"
 
