@@ -92,7 +92,7 @@ def pieces_of(text: torch.Tensor, size: int, chance: torch.Generator) -> torch.T
 
 @torch.no_grad()
 def tested(model: nn.Module, text: torch.Tensor, device: torch.device) -> float:
-    loss = model(pieces_of(text, 32, torch.Generator().manual_seed(1)).to(device))
+    loss = model(pieces_of(text, 8, torch.Generator().manual_seed(1)).to(device))
     dist.all_reduce(loss)
     return loss.item() / dist.get_world_size()
 
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch-size", type=int, default=16, help="for each rank")
-    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--lr", type=float, default=0, help="default: 0.25 / width")
     parser.add_argument("--room-mib", type=int, default=0, help="play a node with only so much memory left")
     chosen = parser.parse_args()
     gpu = torch.cuda.is_available()
@@ -147,7 +147,7 @@ def main() -> None:
     dist.init_process_group("nccl" if gpu else "gloo")
     before_mib = limit_memory(chosen.room_mib)
     model = sharded(chosen.width, chosen.layers, device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=chosen.lr)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=chosen.lr or 0.25 / chosen.width)
     held = sum(part_of(one).numel() for one in model.parameters())
     print(
         f"rank {dist.get_rank()} holds {held:,} of {sum(one.numel() for one in model.parameters()):,} weights",

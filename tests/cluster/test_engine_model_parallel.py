@@ -24,9 +24,9 @@ def test_a_language_model_that_one_node_has_no_room_for_trains_on_two_and_is_fin
     example = engines.with_example("language_model")
     run = ("run", "--no-requirements", *ONE_THREAD, "--launcher", "torchrun", "-N", "1")
     large = ("--", "train.py", "--width", "1024", "--layers", "4", "--steps", "1", "--batch-size", "1")
-    alone = example.phalanx(*run, "-n", "1", *large, "--room-mib", "700", timeout_s=600, check=False)
+    alone = example.phalanx(*run, "-n", "1", *large, "--room-mib", "900", timeout_s=600, check=False)
     assert alone.returncode and "allocate memory" in alone.stdout + alone.stderr
-    together = example.phalanx(*run, "-n", "2", *large, "--room-mib", "700", timeout_s=600).stdout
+    together = example.phalanx(*run, "-n", "2", *large, "--room-mib", "900", timeout_s=600).stdout
     shares = [
         int(share.replace(",", "")) for share in re.findall(r"rank \d holds ([\d,]+) of 5\d,\d{3},\d{3}", together)
     ]

@@ -15,9 +15,10 @@ import pytest
 from clusters import FACTS, aws_spec
 from plans import CLOSED, PLANS
 
+from phalanx import __version__
 from phalanx.cli import cli
 from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc
-from phalanx.plan.plan import make_plan
+from phalanx.plan.plan import make_plan, offline_facts
 from phalanx.spec.spec import KEYS
 from phalanx.spec.spec_load import load
 from phalanx.template import synthesize
@@ -82,9 +83,10 @@ def test_the_page_of_the_console_names_every_parameter_that_a_person_can_set() -
 
 
 def test_every_page_is_in_a_menu_of_the_site() -> None:
-    menus = set(re.findall(r"^docs/([\w-]+)$", (ROOT / "docs/site/index.md").read_text(), re.MULTILINE))
+    menus = set(re.findall(r"^docs/([\w/-]+)$", (ROOT / "docs/site/index.md").read_text(), re.MULTILINE))
     # `make site` writes the page of modules.
-    assert menus == {*(path.stem for path in (ROOT / "docs").glob("*.md")), "modules"}
+    pages = (path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "site")
+    assert menus == {*(str(path.relative_to(ROOT / "docs").with_suffix("")) for path in pages), "modules"}
 
 
 def test_the_page_of_modules_has_a_line_for_each() -> None:
@@ -102,6 +104,7 @@ def test_the_site_has_every_file_that_a_page_links_to(document: Path) -> None:
         assert any(fnmatch.fnmatch(name, pattern) for pattern in patterns), f"scripts/site does not copy {name}"
 
 
+_GETTING_STARTED = "cluster/test_examples.py::test_the_commands_of_getting_started_run_one_after_the_other"
 # The test that runs a document's console blocks and programs: on a cluster or, if that takes long, as said beside it.
 RUN_BY = {
     "README.md": "cluster/test_examples.py::test_the_five_commands_of_the_readme_run_one_after_the_other",
@@ -109,7 +112,7 @@ RUN_BY = {
     # A rehearsal; its interruption is a test, and all of it is `make smoke-aws ENDPOINT=local`, which takes minutes.
     "docs/aws-smoke.md": "cluster/test_smoke.py::test_ctrl_c_ends_it_with_everything_deleted_and_a_report",
     "docs/data.md": "cluster/test_examples.py::test_the_data_page_lists_what_it_says",
-    "docs/getting-started.md": "cluster/test_examples.py::test_the_commands_of_getting_started_run_one_after_the_other",
+    "docs/getting-started.md": _GETTING_STARTED,
     # By AWS's own command line, with these arguments.
     "docs/emr.md": "cluster/test_emr_of_others.py::test_the_bootstrap_action_mounts_the_file_system_on_every_node",
     # Builds an image for minutes.
@@ -119,6 +122,8 @@ RUN_BY = {
     "docs/jobs.md": "attacks/test_metadata.py::test_a_job_has_a_role_of_its_own_that_may_do_what_it_was_granted",
     "docs/local-cloud.md": "cluster/test_networks.py::test_the_program_of_the_page_closes_the_head_s_port",
     "docs/python.md": "cluster/test_tools.py::test_the_program_of_the_python_page_runs_as_it_stands",
+    "docs/ja/README.md": "unit/test_docs.py::test_japanese_pages_have_the_commands_of_the_english_ones",
+    "docs/ja/getting-started.md": _GETTING_STARTED,
     "docs/nodes.md": "cluster/test_examples.py::test_the_commands_of_older_tutorials_run_on_the_head",
 }
 # Jobs that train for minutes are planned as the page says; shorter ones are in tests/cluster/test_engine_*, test_via.
@@ -176,6 +181,19 @@ def test_commands_exist(document: Path) -> None:
     assert [command for command in named if not exists(command.split())] == []
 
 
+@pytest.mark.parametrize(
+    ("japanese", "english"), [("README", "README.md"), ("getting-started", "docs/getting-started.md")]
+)
+def test_japanese_pages_have_the_commands_of_the_english_ones(japanese: str, english: str) -> None:
+    text = (ROOT / f"docs/ja/{japanese}.md").read_text()
+    lines = [
+        [re.sub(" *# .*|<.*>", "", line) for line in re.findall(r"^\$ (?!sed)(.*)$", page, re.MULTILINE)]
+        for page in (text, (ROOT / english).read_text())
+    ]
+    assert lines[0] == lines[1] != []
+    assert f"phalanx {__version__} " in text.partition("\n\n")[2].partition("\n\n")[0]
+
+
 def test_the_readme_shows_the_daily_commands() -> None:
     named = set(commands_of((ROOT / "README.md").read_text()))
     assert {"init", "up", "run", "ssh", "logs", "down"} <= named
@@ -201,3 +219,17 @@ def test_every_key_is_in_the_table_of_changes():
     text = (ROOT / "docs/getting-started.md").read_text()
     table = text[text.index("## Change it") : text.index("## On AWS")]
     assert [key for key in KEYS if f"`{key}`" not in table] == []
+
+
+DAYS = r"^\| (\d+) × `([\w.-]+)`( and `head: \{type: ([\w.]+)\}`)? \| \$([\d.,]+) \| \$([\d.,]+) \|$"
+
+
+@pytest.mark.parametrize("row", re.findall(DAYS, (ROOT / "docs/costs.md").read_text(), re.MULTILINE), ids=str)
+def test_the_page_of_costs_has_the_prices_of_plan(row: tuple[str, ...]) -> None:
+    nodes, kind, _, head, hour, day = row
+    more = {"head": {"type": head}, "efa": "yes"} if head else {}
+    spec = aws_spec(type=kind, nodes=int(nodes) + bool(head), min=1, **more)
+    facts = offline_facts(spec)
+    assert facts
+    cost = make_plan(spec, facts).cost_usd_per_hour
+    assert cost and (f"{cost:,.2f}", f"{24 * cost:,.0f}") == (hour, day)
