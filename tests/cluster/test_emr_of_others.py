@@ -78,7 +78,8 @@ class Others(Emr):
 _OF_LOGIN = r"sshd|bash -c|ps -eo|sort|sudo|controller"
 # What phalanx could have left on a node.
 LEFT = """\
-getent passwd phalanx; ls -d /opt/phalanx /opt/deeplearning /etc/ssh/phalanx /var/lib/phalanx /home/phalanx 2>/dev/null
+getent passwd phalanx; ls -d /etc/phalanx* 2>/dev/null
+ls -d /opt/phalanx /opt/deeplearning /etc/ssh/phalanx /var/lib/phalanx /home/phalanx 2>/dev/null
 find /etc/ssh/*.d /etc/systemd/system /etc/profile.d /etc/udev -type f -o -type l 2>/dev/null
 cat /etc/cron.deny /etc/at.deny 2>/dev/null
 stat -c '%a %U' /efs

@@ -10,6 +10,8 @@ import amazon_linux
 import pytest
 from rosters import ROSTER, a_node
 
+from phalanx.emr import adopted_nodes
+from phalanx.node import release
 from phalanx.template.emr.scripts import NAMES, texts
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIII"
@@ -129,3 +131,16 @@ def test_the_metadata_script_describes_the_cluster_to_hadoop(tmp_path: Path) -> 
     done = amazon_linux.run(root, "bash", "-s", text=f"{yarn}{texts()[NAMES[1]]}\nenv | grep ^DEEPLEARNING_ | sort\n")
     assert "DEEPLEARNING_WORKERS_COUNT=2" in done.stdout, done.stderr
     assert (root / "home/hadoop/worker_ip_file").read_text() == "10.0.0.4\n10.0.0.5\n"
+
+
+def test_a_shared_directory_that_was_opened_for_jobs_gets_its_mode_back(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    amazon_linux.make(root, emr=True)
+    (root / "efs").mkdir(mode=0o750)
+    (root / "efs").chmod(0o750)
+    for _ in range(2):
+        done = amazon_linux.run(root, "bash", "-s", text=adopted_nodes.OPEN.format(release.OPENED, "/efs"))
+        assert (done.returncode, (root / "efs").stat().st_mode & 0o7777) == (0, 0o1757), done.stderr
+    done = amazon_linux.run(root, "/usr/bin/python3", "-IS", "-", text=(SOURCES / "release.py").read_text())
+    assert (done.returncode, (root / "efs").stat().st_mode & 0o7777) == (0, 0o750), done.stderr
+    assert not (root / release.OPENED.lstrip("/")).exists()

@@ -42,12 +42,11 @@ USER = "hadoop"
 _MASTER = "emr-master"
 _AT_ONCE = 16
 _LOOK_S = 60.0
-# The agent's `release` takes it back.
-_OPEN = """\
-sudo -n sh -c 'umask 022; mkdir -p /opt/phalanx
-[ -s {0} ] || stat -c "%a $1" "$1" > {0}
+OPEN = """\
+sudo -n sh -c '[ -s {0} ] || stat -c "%a $1" "$1" > {0}
 chmod o+rwx,+t "$1"' sh {1}
 """
+"""Lets everybody create files at the top of a directory, and notes for phalanx.node.release how it was."""
 # Longer than the agent tries to boot.
 _BOOT_S = 1200.0
 _LOOK = """\
@@ -269,7 +268,7 @@ class Nodes:
     def open(self, shared: str) -> None:
         """Let jobs write at the top of a mounted directory, and note on the master how it was."""
         master = self.remote(self.cluster.master)
-        master.run(_OPEN.format(OPENED, shlex.quote(shared)), timeout_s=_LOOK_S)
+        master.run(OPEN.format(OPENED, shlex.quote(shared)), timeout_s=_LOOK_S)
 
     def boot(self, scripts: dict[Instance, bytes]) -> dict[Instance, str]:
         """Run each instance's script; return the output of those that failed."""

@@ -12,10 +12,10 @@ import time
 USER = "phalanx"
 # Of the account that node.account makes: another one stays.
 ABOUT = "phalanx jobs"
-# How the shared directory was before jobs could write at its top: its mode and its path.
-OPENED = "/opt/phalanx/opened"
 # The marks of node.files.
 BEGIN, END = "# phalanx: begin", "# phalanx: end"
+# How the shared directory was before jobs could write at its top: its mode and its path. A boot empties /opt/phalanx.
+OPENED = "/etc/phalanx-opened"
 UNITS = ("phalanx", "phalanx-firewall")
 MADE = (
     "/etc/profile.d/phalanx.sh",
@@ -28,6 +28,7 @@ MADE = (
     "/var/lib/phalanx",
     "/run/phalanx.sock",
     "/opt/phalanx",
+    OPENED,
 )
 SHARED = ("/etc/hosts", "/etc/environment", "/etc/fstab", "/etc/cron.deny", "/etc/at.deny")
 WORKERS = "/home/hadoop/worker_ip_file"
