@@ -190,6 +190,8 @@ def link_complete(source: Path, target: Path) -> None:
     Nothing is linked if the nodes' job user has its own id and we are not root: then each run makes them.
     """
     for mark in source.glob("*/.complete"):
+        if mark.parent.name.startswith("requirements-"):
+            continue  # one test's own, which no recipe checks
         made, beside = target / mark.parent.name, target / f"{mark.parent.name}.{os.getpid()}"
         if not made.exists():
             # Atomically.
