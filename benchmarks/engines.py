@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="only tests with such names, and no result file")
     chosen = parser.parse_args(argv)
     words = ["-m", "whole", "-p", "no:randomly", "-n", "0", "-rA", "--durations=0", "--durations-min=1", "tests/whole"]
-    began = datetime.datetime.now(datetime.timezone.utc)
+    began, found = datetime.datetime.now(datetime.timezone.utc), machine()
     with subprocess.Popen(
         [sys.executable, "-m", "pytest", *words, *(["-k", chosen.only] if chosen.only else [])],
         cwd=ROOT,
@@ -37,7 +37,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         for line in running.stdout:
             print(line, end="", flush=True)
             shown.append(line)
-    found = machine()
     head = [
         f"date      {began:%Y-%m-%d %H:%M} UTC",
         f"commit    {found['commit']}",
