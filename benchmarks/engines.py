@@ -1,4 +1,4 @@
-"""Train with every engine until it reaches what it is known for: `make soak PART=engines` (an hour on two cores).
+"""Train with every engine until it reaches what it is known for: `make soak PART=engines` (half an hour on two cores).
 
 The tests are in tests/whole. The result has a line for each figure that they print.
 """
