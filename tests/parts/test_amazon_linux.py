@@ -10,7 +10,7 @@ import amazon_linux
 import pytest
 from rosters import ROSTER, a_node
 
-from phalanx.emr import adopted_nodes
+from phalanx.emr import adoption
 from phalanx.node import release
 from phalanx.template.emr.scripts import NAMES, texts
 
@@ -139,7 +139,7 @@ def test_a_shared_directory_that_was_opened_for_jobs_gets_its_mode_back(tmp_path
     (root / "efs").mkdir(mode=0o750)
     (root / "efs").chmod(0o750)
     for _ in range(2):
-        done = amazon_linux.run(root, "bash", "-s", text=adopted_nodes.OPEN.format(release.OPENED, "/efs"))
+        done = amazon_linux.run(root, "bash", "-s", text=adoption.OPEN.format(release.OPENED, "/efs"))
         assert (done.returncode, (root / "efs").stat().st_mode & 0o7777) == (0, 0o1757), done.stderr
     done = amazon_linux.run(root, "/usr/bin/python3", "-IS", "-", text=(SOURCES / "release.py").read_text())
     assert (done.returncode, (root / "efs").stat().st_mode & 0o7777) == (0, 0o750), done.stderr
