@@ -8,6 +8,7 @@ from typing import Any
 
 from phalanx.counts import counted
 from phalanx.data import table
+from phalanx.node.workers_group import workers_of
 from phalanx.plan import capacity, existing_vpc, lustre_storage, money, mounted_data, quotas, vpc_endpoints
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.not_checked import not_checked
