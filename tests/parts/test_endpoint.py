@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from botocore.exceptions import ClientError
 from error_codes import raises_code
 
 import localcloud
@@ -255,11 +256,12 @@ def test_a_full_disk_is_named(monkeypatch):
     assert "PHALANX_STATE_DIR" in caught.value.hint
 
 
-def refused(monkeypatch, hint=""):
+def refused(monkeypatch, hint="", code="UnsupportedOperation"):
     """Return the error of a call that the local cloud refuses."""
 
     def refuse(self, service, operation, **arguments):
-        raise CloudError(f"{service}:{operation} was refused (UnsupportedOperation)", hint)
+        cause = ClientError({"Error": {"Code": code, "Message": ""}}, operation)
+        raise CloudError(f"{service}:{operation} was refused ({code})", hint) from cause
 
     monkeypatch.setattr(Aws, "call", refuse)
     with pytest.raises(CloudError) as caught:
@@ -279,6 +281,11 @@ def test_a_refusal_by_one_that_this_version_started_is_left_as_it_is(served, mon
     assert found
     write(found.url, found.pid, code=localcloud.code())
     assert refused(monkeypatch).hint == ""
+
+
+def test_what_does_not_exist_is_no_reason_to_start_the_program_that_knows_the_version(served, monkeypatch):
+    monkeypatch.setattr(endpoint, "_run", lambda *_: pytest.fail("a process for each thing that is gone"))
+    assert refused(monkeypatch, code="FileSystemNotFound").hint == ""
 
 
 def test_what_it_is_started_with_makes_this_interpreter_visible_in_nodes():

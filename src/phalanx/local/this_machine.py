@@ -12,6 +12,7 @@ from phalanx.aws import buckets, sessions
 from phalanx.aws.aws import Aws
 from phalanx.aws.aws_account import Account
 from phalanx.aws.model import PrivateBucket
+from phalanx.aws.refusals import is_gone
 from phalanx.errors import CloudError, CloudUnreachable, LocalCloudError
 from phalanx.local import endpoint, images
 from phalanx.plan.machine_images import is_ami
@@ -142,5 +143,7 @@ class LocalAws(Aws):
         except CloudError as error:
             if isinstance(error, CloudUnreachable):
                 endpoint.require_alive(self.endpoint)
-            error.hint = error.hint or endpoint.remedy(self.endpoint)
+            # That something does not exist is an answer, and `down` asks for dozens of things.
+            if not is_gone(error.__cause__):
+                error.hint = error.hint or endpoint.remedy(self.endpoint)
             raise
