@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,11 +35,9 @@ def begin(name: str) -> None:
 
 def attached(cluster: Cluster) -> Cluster:
     """Return the cluster with its cloud's API, which provides the roster and helps when ssh fails."""
-    return replace(cluster, control=Control(_connect, diagnosis.repair, _core_group))
-
-
-def _connect(cluster: Cluster) -> Aws:
-    return connect(cluster.cloud, cluster.region)
+    # Each connection has its own session and clients, which take 20 ms.
+    once = functools.cache(lambda name, region: connect(name, region))
+    return replace(cluster, control=Control(lambda one: once(one.cloud, one.region), diagnosis.repair, _core_group))
 
 
 def _core_group(cluster: Cluster) -> CoreGroup:

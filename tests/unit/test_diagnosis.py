@@ -50,3 +50,9 @@ def test_a_cluster_that_was_deleted_here_is_gone(tmp_path, monkeypatch):
     monkeypatch.setenv("PHALANX_STATE_DIR", str(tmp_path))
     with pytest.raises(ClusterGone, match="cluster demo was deleted"):
         repair(Cluster("demo", "aws", "us-east-1"), ConnectionLost("ssh failed"))
+
+
+def test_a_cluster_has_one_connection_to_its_cloud():
+    cluster = attached(Cluster("demo", "local", "us-east-1"))
+    assert cluster.aws() is cluster.aws()
+    assert attached(Cluster("demo", "local", "us-east-1")).aws() is not cluster.aws()
