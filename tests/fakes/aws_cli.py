@@ -20,9 +20,14 @@ LOCK = Path(__file__).parents[2] / "requirements/aws-cli.lock"
 # In a directory of its own, kept between runs of the tests: it needs other versions than those in .venv.
 INSTALLED = Path(sys.prefix) / f"aws-cli-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]}"
 SERVER = """
-import io, itertools, json, socketserver, sys, time
-from contextlib import redirect_stderr, redirect_stdout
+import functools, io, itertools, json, socket, socketserver, sys, time
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from awscli.clidriver import create_clidriver
+from botocore.loaders import JSONFileLoader
+
+# Each process would parse the model of its service.
+parsed = functools.cache(functools.partial(JSONFileLoader.load_file, JSONFileLoader()))
+JSONFileLoader.load_file = lambda _, path: parsed(path)
 
 # Its waiters look every 5 or 30 seconds, and not for ever: here they look sooner at first.
 looks = itertools.count()
@@ -30,6 +35,17 @@ sleep, time.sleep = time.sleep, lambda s: sleep(min(s, 1) if next(looks) < 20 el
 
 class Commands(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
     max_children = 100
+    create = staticmethod(create_clidriver().session.create_client)
+
+    def verify_request(self, request, _address):
+        with suppress(Exception):
+            _, _, service, *_ = json.loads(request.recv(1 << 20, socket.MSG_PEEK))
+            self.parse(service)
+        return True
+
+    @functools.cache
+    def parse(self, service):
+        self.create(service, aws_access_key_id="x", aws_secret_access_key="x", region_name="us-east-1")
 
 class Command(socketserver.StreamRequestHandler):
     def handle(self):
@@ -41,7 +57,6 @@ class Command(socketserver.StreamRequestHandler):
                 status = end.code
         self.wfile.write(json.dumps([status, out.getvalue(), err.getvalue()]).encode())
 
-create_clidriver()
 with Commands(sys.argv[1], Command) as server:
     print("ready", flush=True)
     server.serve_forever()

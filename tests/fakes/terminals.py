@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import forked_cli
 import pytest
 from processes import Process, descendants, identified, wait_until_gone
 from shared import SHARED
@@ -47,15 +48,8 @@ class Terminal:
 
         The errors are without what the command waited for, which depends on this machine's load.
         """
-        done = subprocess.run(
-            [str(PHALANX), *arguments],
-            cwd=self.directory,
-            env={**os.environ, "PHALANX_STATE_DIR": str(self.state)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-        )
+        env = {**os.environ, "PHALANX_STATE_DIR": str(self.state)}
+        done = forked_cli.run([str(PHALANX), *arguments], self.directory, env, timeout_s)
         done.stderr = WAITS.sub("", done.stderr)
         if check:
             shown = f"phalanx {' '.join(arguments)} → {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -1,0 +1,235 @@
+"""Run `phalanx …` in processes that are forked from one with all its modules, instead of starting Python each time.
+
+Loading the modules takes most of a short command's CPU time, and the tests run thousands of commands. Only
+`Terminal.phalanx` forks. `Terminal.start`, `Terminal.typed` and tests of the process itself execute the program.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+# What Python, the loader or the locale read before the first line of a program: a forked process would not see it.
+_READ_AT_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_")
+_SERVICES = (
+    *("autoscaling", "cloudformation", "dynamodb", "ec2", "efs", "emr", "events", "fsx", "iam", "lambda", "logs"),
+    *("resourcegroupstaggingapi", "s3", "service-quotas", "sns", "sqs", "ssm", "sts"),
+)
+_FIRST = dict(os.environ)
+_REQUEST_BYTES = 1 << 18
+
+
+def run(argv: list[str], cwd: Path, env: Mapping[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run the program without input, as `subprocess.run` does, which is used where the environment is Python's, too."""
+    if _early(env) == _early(_FIRST):
+        return _parent().run(argv, cwd, env, timeout_s)
+    no_input = subprocess.DEVNULL
+    return subprocess.run(argv, cwd=cwd, env=env, stdin=no_input, capture_output=True, text=True, timeout=timeout_s)
+
+
+def _early(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(_READ_AT_THE_START)}
+
+
+@functools.cache
+def _parent() -> _Parent:
+    return _Parent()
+
+
+class _Parent:
+    """The process with the modules, as the tests see it. It ends when they do."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argv = [sys.executable, __file__, str(theirs.fileno())]
+        self._process = subprocess.Popen(
+            argv, env=_FIRST, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd="/"
+        )
+        theirs.close()
+        atexit.register(self._end)
+
+    def run(
+        self, argv: list[str], cwd: Path, env: Mapping[str, str], timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        pipes = [os.pipe(), os.pipe()]
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            asked = {"argv": argv, "cwd": str(cwd), "env": dict(env), "umask": _umask()}
+            descriptors = array.array("i", [pipes[0][1], pipes[1][1], theirs.fileno()])
+            self._socket.sendmsg(
+                [json.dumps(asked).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors.tobytes())]
+            )
+        finally:
+            for _, end in pipes:
+                os.close(end)
+            theirs.close()
+        with ours, open(pipes[0][0], "rb", 0) as out, open(pipes[1][0], "rb", 0) as err:
+            return _collect(argv, ours, out.fileno(), err.fileno(), timeout_s)
+
+    def _end(self) -> None:
+        self._socket.close()
+        self._process.wait(timeout=60)
+
+
+def _umask() -> int:
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask:"))
+    return int(line.split()[1], 8)
+
+
+def _collect(
+    argv: list[str], answers: socket.socket, out: int, err: int, timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Read both outputs to their ends, and the status, which is -1 as long as the process runs."""
+    deadline_s = time.monotonic() + timeout_s
+    pid, status = 0, None
+    read: dict[int, list[bytes]] = {out: [], err: []}
+    with selectors.DefaultSelector() as ready:
+        for one in (answers.fileno(), out, err):
+            ready.register(one, selectors.EVENT_READ)
+        while ready.get_map():
+            found = ready.select(max(0.0, deadline_s - time.monotonic()))
+            if not found:
+                if pid:
+                    os.kill(pid, signal.SIGKILL)
+                raise subprocess.TimeoutExpired(argv, timeout_s, b"".join(read[out]), b"".join(read[err]))
+            for key, _ in found:
+                if key.fd != answers.fileno():
+                    read[key.fd].append(data := os.read(key.fd, 1 << 16))
+                    if not data:
+                        ready.unregister(key.fd)
+                elif data := answers.recv(64):
+                    pid, status = (int(word) for word in data.split())
+                    if status >= 0:
+                        ready.unregister(key.fd)
+                else:
+                    raise RuntimeError("the process that runs phalanx has ended")
+    texts = [b"".join(read[one]).decode().replace("\r\n", "\n") for one in (out, err)]
+    return subprocess.CompletedProcess(argv, os.waitstatus_to_exitcode(status or 0), *texts)
+
+
+# From here on: the process with the modules.
+
+
+def _serve(control: socket.socket) -> None:
+    _load()
+    woken, wakes = socket.socketpair()
+    for one in (woken, wakes):
+        one.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+    running: dict[int, socket.socket] = {}
+    with selectors.DefaultSelector() as ready:
+        ready.register(control, selectors.EVENT_READ)
+        ready.register(woken, selectors.EVENT_READ)
+        while True:
+            events = [key.fileobj for key, _ in ready.select()]
+            if woken in events:
+                woken.recv(4096)
+            _report_ends(running)
+            if control in events:
+                data, descriptors, _, _ = socket.recv_fds(control, _REQUEST_BYTES, 3)
+                if not data:
+                    return
+                answers = socket.socket(fileno=descriptors[2])
+                pid = os.fork()
+                if pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    ready.close()
+                    for one in (control, woken, wakes, answers, *running.values()):
+                        one.close()
+                    _become(json.loads(data), descriptors[:2])
+                for one in descriptors[:2]:
+                    os.close(one)
+                running[pid] = answers
+                _tell(answers, pid, -1)
+
+
+def _load() -> None:
+    import botocore.loaders
+
+    from phalanx import cli
+
+    for package in ("phalanx.cli", "phalanx.aws", "phalanx.local", "phalanx.cluster", "phalanx.jobs"):
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+            importlib.import_module(module.name)
+    for name in ("phalanx.clouds", "botocore.session", "botocore.signers", "rich.console"):
+        importlib.import_module(name)
+    assert callable(cli.main)
+    # Each process would parse the models of its services.
+    loader = botocore.loaders.JSONFileLoader
+    parsed = functools.cache(functools.partial(loader.load_file, loader()))
+    loader.load_file = lambda _self, path: parsed(path)
+    sessions = importlib.import_module("botocore.session").Session()
+    for service in _SERVICES:
+        keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+        sessions.create_client(service, region_name="us-east-1", **keys)
+    gc.collect()
+    gc.freeze()
+
+
+def _report_ends(running: dict[int, socket.socket]) -> None:
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        with running.pop(pid) as answers:
+            _tell(answers, pid, status)
+
+
+def _tell(answers: socket.socket, pid: int, status: int) -> None:
+    with contextlib.suppress(OSError):  # nobody waits for it any more
+        answers.send(f"{pid} {status}".encode())
+
+
+def _become(asked: dict, outputs: list[int]) -> None:
+    """Be the program: in this directory and environment, with these outputs, until its end."""
+    for number, descriptor in enumerate(outputs, 1):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    # The parent's own know where in a file they were.
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    os.umask(asked["umask"])
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    sys.argv[:] = asked["argv"]
+    gc.enable()
+    status = 1
+    try:
+        from phalanx.cli import main
+
+        main()
+    except SystemExit as ending:
+        status = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        status = 120
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
