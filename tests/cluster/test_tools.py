@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from fleet_fakes import until
 from ports import free_port
-from terminals import Terminal, read_until
+from terminals import MADE, Terminal, environments_of, link_complete, read_until, shared_of
 
 pytestmark = pytest.mark.cluster
 
@@ -249,7 +249,12 @@ def job_with_tools(cluster, tmp_path_factory) -> str:
     code = tmp_path_factory.mktemp("tools")
     (code / "requirements.txt").write_text("tensorboard\njupyter_server\n")
     (code / "events.py").write_text(EVENTS)
-    return run(cluster, code, "python", "events.py", options=("-n", "1", "--name", "tools"))
+    environments = environments_of(cluster, shared_of(cluster))
+    link_complete(MADE, environments, "bin/tensorboard")
+    job = run(cluster, code, "python", "events.py", options=("-n", "1", "--name", "tools"))
+    MADE.mkdir(exist_ok=True)
+    link_complete(environments, MADE, "bin/tensorboard")
+    return job
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])

@@ -167,9 +167,9 @@ def shared_of(terminal: Terminal) -> Path:
     return terminal.state / "local" / "efs" / mounted
 
 
-def environments_of(terminal: Terminal) -> Path:
-    """Return the directory on this machine with the environments of this terminal's only cluster."""
-    shared = next((terminal.state / "local" / "efs").glob("fs-*/"))
+def environments_of(terminal: Terminal, shared: Path | None = None) -> Path:
+    """Return the directory on this machine with the environments of this terminal's only cluster, or in `shared`."""
+    shared = shared or next((terminal.state / "local" / "efs").glob("fs-*/"))
     path, owner = shared / ".phalanx" / "environments", shared.stat()
     if os.geteuid() == 0:
         for made in (path.parent, path):
@@ -178,8 +178,8 @@ def environments_of(terminal: Terminal) -> Path:
     return path
 
 
-def link_complete(source: Path, target: Path) -> None:
-    """Hard-link the complete environments of `source` that `target` lacks.
+def link_complete(source: Path, target: Path, having: str = ".complete") -> None:
+    """Hard-link the complete environments of `source` that `target` lacks, if they have this file.
 
     Nothing is linked if the nodes' job user has its own id and we are not root: then each run makes them.
     """
@@ -187,7 +187,7 @@ def link_complete(source: Path, target: Path) -> None:
         if mark.parent.name.startswith("requirements-"):
             continue  # one test's own, which no recipe checks
         made, beside = target / mark.parent.name, target / f"{mark.parent.name}.{os.getpid()}"
-        if not made.exists():
+        if (mark.parent / having).exists() and not made.exists():
             # Atomically.
             subprocess.run(["cp", "-al", str(mark.parent), str(beside)], check=True)
             try:
@@ -197,14 +197,22 @@ def link_complete(source: Path, target: Path) -> None:
 
 
 def drop_what_fails_its_check(terminal: Terminal, kept: Path) -> None:
-    """Remove kept environments that fail their recipe's check, here and in `kept`."""
+    """Remove kept environments that fail their recipe's check, here and in `kept`.
+
+    They are checked once for each Python: together, the checks import half a dozen frameworks.
+    """
     for mark in environments_of(terminal).glob("*/.complete"):
-        name = mark.parent.name
+        name, python = mark.parent.name, mark.parent / "bin/python"
+        checked = kept / f"{name}.checked-{python.stat().st_mtime_ns if python.exists() else 0}"
+        if checked.exists() or name.startswith("requirements-"):
+            continue
         check = shlex.join(recipe(name.rpartition("-")[0]).environment.check)
         command = f". /efs/.phalanx/environments/{name}/bin/activate && {check}"
         if terminal.phalanx("ssh", "head", "--", command, check=False).returncode:
             shutil.rmtree(mark.parent)
             shutil.rmtree(kept / name)
+        else:
+            checked.touch()
 
 
 @contextmanager
