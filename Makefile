@@ -1,4 +1,4 @@
-.PHONY: check-types check-types-on-a-mac check-pages check-style checkov full-os images smoke-aws fuzz red mutants lock fresh soak help setup demo test check format docs rights site dist bench
+.PHONY: check-types check-types-on-a-mac check-pages check-style checkov conformance full-os images smoke-aws fuzz red mutants lock fresh soak help setup demo test check format docs rights site dist bench
 
 # Tests start thousands of processes: without compiled modules on disk, each would compile its own.
 unexport PYTHONDONTWRITEBYTECODE
@@ -85,6 +85,9 @@ fresh: ## Run README's two commands in a new minimal Debian; writes benchmarks/r
 
 full-os: setup ## Boot nodes with systemd and cloud-init, and test them; builds their image first (minutes): make full-os IMAGE=debian-11
 	@BUILD=$(BUILD) IMAGE=$(IMAGE) ONLY="$(ONLY)" scripts/full-os
+
+conformance: setup ## Run the tests marked `long`, such as trainings by every engine to their accuracy (minutes)
+	@ONLY="$(ONLY)" scripts/conformance
 
 images: setup ## Make the images of recipes in the local cloud, test them, and write down what they contain: make images RECIPES=jax
 	@scripts/images $(RECIPES)

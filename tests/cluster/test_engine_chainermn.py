@@ -1,4 +1,4 @@
-"""ChainerMN's training of MNIST on three nodes: its table, and 0.93 on the test set after two epochs."""
+"""ChainerMN's training of MNIST on three nodes: its table, and its accuracy on the test set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import subprocess
 
 import pytest
-from terminals import ONE_THREAD, Terminal
+from terminals import EXAMPLES, ONE_THREAD, Terminal
 from verdicts import is_proven
 
 pytestmark = pytest.mark.cluster
@@ -14,26 +14,27 @@ pytestmark = pytest.mark.cluster
 FIRST_USE_S = 900
 
 
-def test_the_training_prints_chainermns_table_and_learns(engines):
-    example = engines.with_example("chainermn_mnist")
-    arguments = ("--recipe", "chainermn", *ONE_THREAD, "-n", "3", "-N", "1", "--", "python", "train_mnist.py")
-    done = example.phalanx(
-        "run", *arguments, "-e", "2", "-b", "50", "-u", "100", "--at-least", "0.93", timeout_s=FIRST_USE_S
-    )
+@pytest.mark.parametrize(
+    ("epochs", "batch", "units", "least"), [(1, 200, 50, 0.8), pytest.param(2, 50, 100, 0.93, marks=pytest.mark.long)]
+)
+def test_the_training_prints_chainermns_table_and_learns(engines, epochs, batch, units, least):
+    job = ("--directory", str(EXAMPLES / "chainermn_mnist"), "--recipe", "chainermn", *ONE_THREAD, "-n", "3", "-N", "1")
+    training = ("train_mnist.py", "-e", str(epochs), "-b", str(batch), "-u", str(units), "--at-least", str(least))
+    done = engines.phalanx("run", *job, "--", "python", *training, timeout_s=FIRST_USE_S)
     shown = [line.replace("\x1b[J", "") for line in re.findall(r"^\[0\] (.*)$", done.stdout, re.MULTILINE)]
     assert shown[:8] == [
         "==========================================",
         "Num process (COMM_WORLD): 3",
         "Using naive communicator",
-        "Num unit: 100",
-        "Num Minibatch-size: 50",
-        "Num epoch: 2",
+        f"Num unit: {units}",
+        f"Num Minibatch-size: {batch}",
+        f"Num epoch: {epochs}",
         "==========================================",
         "epoch       main/loss   validation/main/loss  main/accuracy  validation/main/accuracy  elapsed_time",
     ]
     accuracies = [float(row.split()[4]) for row in shown if re.match(r"[12] ", row)]
-    assert len(accuracies) == 2
-    assert accuracies[-1] >= 0.93
+    assert len(accuracies) == epochs
+    assert accuracies[-1] >= least
     assert is_proven(done.stderr, 4)
 
 
@@ -63,7 +64,7 @@ def fashion(engines) -> Terminal:
 
 
 def like_upstream(fashion: Terminal, function: str) -> subprocess.CompletedProcess[str]:
-    arguments = ("--recipe", "chainermn", "--link", "data=datasets/fashion-mnist", "-N", "1", "--")
+    arguments = ("--recipe", "chainermn", "--link", "data=datasets/fashion-mnist", "-n", "2", "-N", "1", "--")
     return fashion.phalanx(
         "run", *arguments, "python", "like_upstream.py", function, timeout_s=FIRST_USE_S, check=False
     )
@@ -72,7 +73,7 @@ def like_upstream(fashion: Terminal, function: str) -> subprocess.CompletedProce
 def test_scripts_find_a_fetched_data_set_where_they_look_for_it(fashion):
     done = like_upstream(fashion, "get_fashion_mnist")
     assert "[0] 60000 10000 60008" in done.stdout
-    assert sorted(re.findall(r"\[(\d)\] has 15000", done.stdout)) == ["0", "1", "2", "3"]
+    assert sorted(re.findall(r"\[(\d)\] has 30000", done.stdout)) == ["0", "1"]
 
 
 def test_a_rank_that_fails_before_the_others_have_data_ends_the_job_with_its_own_error(fashion):

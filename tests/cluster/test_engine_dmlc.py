@@ -67,6 +67,7 @@ def test_dist_async_reaches_it_too(mnist):
     assert max(accuracies(job.stdout)) >= 0.85
 
 
+@pytest.mark.long  # test_emr_jobs.py trains it with 96 images
 def test_a_residual_network_learns_images_of_cifar10s_shape_by_the_command_of_2018(mnist):
     """The list of GPUs is computed on a node without any, so the option has no value."""
     cifar10 = mnist.with_example("mxnet_cifar10")
@@ -117,6 +118,7 @@ print("worker", store.rank, "has", int(found.asscalar()), flush=True)
 """
 
 
+@pytest.mark.long  # what a page says of a program that is not ours
 def test_mxnets_own_launcher_fails_as_the_page_of_older_tutorials_says_and_works_as_it_says(mnist, tmp_path):
     (tmp_path / "launch.py").write_text(LAUNCH)
     (tmp_path / "sum.py").write_text(SUM)

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.cluster
 FIRST_USE_S = 900
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 RUN = ("run", "--recipe", "tensorflow", "--launcher", "tensorflow", "-N", "1")
-TRAIN = ("--", "python", "train.py", "--images", "3000", "--batch-size", "96")
+PROGRAM = ("--", "python", "train.py", "--batch-size", "96")
+LITTLE, TRAIN = (*PROGRAM, "--images", "960"), (*PROGRAM, "--images", "3000")
+IN_STEP = r"^\[worker (\d)\] worker (\d): 2 in step$"
 NODES = [f"deeplearning-worker{number}" for number in (1, 2, 3, 4)]
 
 
@@ -59,7 +61,7 @@ def served(example) -> str:
     done = example.phalanx(
         *RUN, "--ps", "1", "-n", "1", *TRAIN, "--epochs", "3", "--out", "/efs/served", timeout_s=FIRST_USE_S
     )
-    assert is_proven(done.stderr, 4)
+    assert "[chief 0] checkpoint: /efs/served/ckpt-3" in done.stdout
     return done.stdout
 
 
@@ -111,20 +113,32 @@ def wait_on(terminal: Terminal, node: str, condition: str, limit_s: int = 900) -
     terminal.on(node, f"timeout {limit_s} sh -c 'until {condition}; do sleep 0.5; done' >/dev/null 2>&1", limit_s + 60)
 
 
+def test_mirrored_workers_train_as_one(example):
+    train = (*LITTLE, "--epochs", "1", "--out", "/efs/quick")
+    done = example.phalanx(*RUN, "-n", "2", *train, timeout_s=FIRST_USE_S)
+    assert sorted(re.findall(IN_STEP, done.stdout, re.M)) == [(number, number) for number in "01"]
+    assert "[worker 0] checkpoint: /efs/quick/ckpt-1" in done.stdout
+    assert is_proven(done.stderr, 4)
+
+
+@pytest.mark.long
 def test_mirrored_workers_train_as_one_and_resume_from_their_last_epoch_after_a_death(died, last, mirrored):
     for output in (died, mirrored):
         assert len(re.findall(r"^\[worker 0\] .*accuracy: 0\.\d+", output, re.M)) >= 1
-        shown = re.findall(r"^\[worker (\d)\] worker (\d): 2 in step$", output, re.M)
-        assert sorted(shown) == [(number, number) for number in "01"]
+        assert sorted(re.findall(IN_STEP, output, re.M)) == [(number, number) for number in "01"]
     again = int(re.findall(r"Epoch (\d+)/", mirrored)[0])
     assert last - 1 <= again <= last + 1
     assert f"[worker 0] checkpoint: /efs/mirrored/ckpt-{last + 1}" in mirrored
 
 
-def test_a_chief_trains_and_its_servers_are_ended(served):
-    assert "[chief 0] checkpoint: /efs/served/ckpt-3" in served
+def test_a_chief_trains_and_its_servers_are_ended(example):
+    train = (*LITTLE, "--epochs", "1", "--out", "/efs/chief")
+    done = example.phalanx(*RUN, "--ps", "1", "-n", "1", *train, timeout_s=FIRST_USE_S)
+    assert "[chief 0] checkpoint: /efs/chief/ckpt-1" in done.stdout
+    assert is_proven(done.stderr, 4)
 
 
+@pytest.mark.long  # test_emr_jobs.py runs such scripts, too
 def test_scripts_end_their_servers_when_all_workers_have(example, by_scripts):
     assert "worker 1 has finished" in example.on("head", "cat /efs/tf/logs/worker1")
     for node in NODES[:2]:
@@ -153,6 +167,7 @@ run(runpy.run_module, "tensorboard.main", "--inspect", "--logdir", "/efs/mirrore
 """
 
 
+@pytest.mark.long
 def test_a_separate_program_evaluates_all_and_tensorboard_reads_the_logs(
     example, mirrored, served, by_scripts, cifar10
 ):
