@@ -63,10 +63,10 @@ def _group(item: pytest.Item) -> str:
 
 def _shared(item: pytest.Item) -> str:
     """Return what the test shares with those of other files: a fixture's name, or ""."""
-    # In other directories a fixture with that name is a module's own fake.
-    on_nodes = item.path.parent.name in ("attacks", "cluster", "nodes")
-    fixtures = getattr(item, "fixturenames", ()) if on_nodes else ()
-    return min({"engines", "cluster", "shared_lab"} & set(fixtures), default="")
+    fixtures = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    # A module may have a fixture of its own with that name.
+    shared = {name for name, definitions in fixtures.items() if definitions[-1].scope == "session"}
+    return min({"engines", "cluster", "shared_lab"} & shared, default="")
 
 
 def _place(item: pytest.Item) -> int:
@@ -80,7 +80,11 @@ def _place(item: pytest.Item) -> int:
         "shared_lab",
         "test_private_clusters",
         "test_via",
+        "test_emr_jobs",
+        "test_emr_on_nodes",
+        "test_reservations",
         "test_weather_on_clusters",
+        "test_torch",
         "tests/attacks",
         "tests/cluster",
         "tests/nodes",
@@ -97,5 +101,5 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """In parallel runs, take a shared cluster down after the last of its tests, while other workers continue."""
     yield
     if "PYTEST_XDIST_WORKER" in os.environ:
-        for name in set(SHARED) - set(getattr(nextitem, "fixturenames", ())):
+        for name in set(SHARED) - ({_shared(nextitem)} if nextitem else set()):
             SHARED.pop(name).close()
