@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from phalanx.spec.spec import ClusterSpec
 
-NUMBER = int(os.environ.get("PHALANX_COMBINATIONS", "20"))
+NUMBER = int(os.environ.get("PHALANX_COMBINATIONS", "8"))
 SEED = int(os.environ.get("PHALANX_SEED", "1"))
 
 
