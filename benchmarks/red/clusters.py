@@ -108,8 +108,8 @@ DEFENCES = (
         _HOME,
         (
             "node/contract.py",
-            "Match User {job_user}\n    AuthorizedKeysFile ",
-            "Match User {job_user}\n    AuthorizedKeysFile .ssh/authorized_keys ",
+            "Match User {machine.job_user}\n    AuthorizedKeysFile ",
+            "Match User {machine.job_user}\n    AuthorizedKeysFile .ssh/authorized_keys ",
         ),
         ("node/contract.py", "PermitUserRC no", "StrictModes no"),
     ),
@@ -301,10 +301,29 @@ DEFENCES = (
         "test_hostile_repository.py::test_requirements_include_neither_git_s_settings_nor_an_ignored_file_with_secrets",
         ("jobs/requirements_file.py", "if files.mistakes:", "if False:"),
     ),
+    *(
+        defence(name, "test_silent_files.py::test_a_file_that_does_not_answer_ends_the_command_that_sends_it", edit)
+        for name, edit in (
+            ("what is sent is read within a time", ("guest_file.py", "_SILENT_S = 30.0", "_SILENT_S = 3600.0")),
+            (
+                "what may hang for good is read by another process",
+                ("guest_file.py", "if _is_served_by_a_process(at[0]):", "if False:"),
+            ),
+        )
+    ),
+    defence(
+        "later jobs read no cache of an earlier one",
+        "test_later_jobs.py::test_nothing_that_a_job_leaves_at_home_steers_a_later_one",
+        (
+            "runner/starter/starter.py",
+            "node = {**network.variables(),",
+            'node = {"HF_HUB_CACHE": os.path.expanduser("~/.cache/huggingface/hub"), **network.variables(),',
+        ),
+    ),
     defence(
         "files of a repository have an end",
         "test_hostile_repository.py::test_a_file_without_an_end_is_refused",
-        ("guest_file.py", "os.O_RDONLY | os.O_NONBLOCK", "os.O_RDONLY"),
+        ("guest_file.py", "os.open(path, os.O_RDONLY | os.O_NONBLOCK", "os.open(path, os.O_RDONLY"),
         ("code/ignore_rules.py", "if path.is_symlink():", "if False:"),
     ),
     defence(

@@ -21,6 +21,8 @@ _OF_HANDLES = (
     ("localcloud/messaging/queues.py", "del self._old_receipt_handles[:-_MOST_HANDLES]", "pass"),
 )
 
+_NO_RELIEF = ("node/logins.py", "if len(pipes) < _FROM_ONE * _CROWDED:", "if True:")
+
 DEFENCES = (
     defence(
         "root on a local node has another number than the kernel's root",
@@ -253,11 +255,39 @@ DEFENCES = (
     defence(
         "unfinished logins are counted for each address",
         "test_silent_logins.py::test_a_job_that_says_nothing_to_sshd_keeps_no_other_node_out",
-        ("node/contract.py", '"PerSourceMaxStartups 100\\n" if openssh >= (8, 5) else ""', '""'),
+        ("node/contract.py", 'logins.share(nodes)}\\n" if machine.openssh >= (8, 5) else ""', '1000}\\n"'),
+        _NO_RELIEF,
         (
             "localcloud/nodes/image.py",
             'return "PerSourceMaxStartups 100\\n" if known and (int(known[1]), int(known[2])) >= (8, 5) else ""',
             'return ""',
+        ),
+    ),
+    *(
+        defence(name, f"test_silent_logins.py::{test}", _NO_RELIEF)
+        for name, test in (
+            (
+                "unfinished logins from the loopback device are ended",
+                "test_a_job_on_the_head_keeps_its_user_in_by_all_addresses_of_the_loopback_device",
+            ),
+            (
+                "unfinished logins at an older sshd are ended",
+                "test_a_job_keeps_nobody_out_of_an_older_sshd_that_does_not_count_by_address",
+            ),
+        )
+    ),
+    defence(
+        "a node writes only its own exports",
+        "test_escape_from_a_node.py::test_root_on_a_node_writes_only_its_own_exports",
+        ("localcloud/nodes/exports.py", "shelf / _LISTS, read_only=True)", "shelf / _LISTS)"),
+    ),
+    defence(
+        "no node can list what another one will export",
+        "test_escape_from_a_node.py::test_root_on_a_node_writes_only_its_own_exports",
+        (
+            "localcloud/nodes/exports.py",
+            "os.chown(trees, *[userns.no_nodes_id(site.root)] * 2)",
+            "os.chown(trees, *[site.root] * 2)",
         ),
     ),
     defence(

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.cluster
 
 SPEC = "name: roots\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nshared: /efs\nkeep: no\n"
 PLANTED = "/efs/mine"
-EXPORTS = "/run/efs.host/exports"
+SHELF = "/run/efs.host"
 PROGRAM = "/usr/local/sbin/setpriv-for-sudo"
 
 
@@ -63,14 +63,26 @@ def test_a_program_of_root_of_a_worker_gives_no_root_on_the_head(shared):
         assert "Permission denied" in shared.on(node, f"{PLANTED} /etc/shadow 2>&1", check=False)
 
 
-def test_links_that_a_worker_leaves_do_not_choose_what_the_head_mounts(shared):
-    """Where the local cloud's nodes export directories, any node's root can write."""
-    here = "10.9.9.9"
-    left = f"mkdir -p {EXPORTS}/{here} && ln -sfn /home {EXPORTS}/{here}/x"
-    mine = f"mkdir -p {EXPORTS}/$(cat /run/efs.host/address) && ln -sfn /home {EXPORTS}/$(cat /run/efs.host/address)/x"
-    assert as_root(shared, "worker2", left).returncode == 0
-    assert as_root(shared, "head", mine).returncode == 0
-    client = as_root(shared, "head", f"mkdir -p /tmp/there && mount.nfs4 {here}:/x /tmp/there; echo $?; ls /tmp/there")
-    assert client.stdout.splitlines()[-1] == "32", client.stdout
-    server = as_root(shared, "head", "echo '/x *(rw)' >/etc/exports.d/x.exports && exportfs -ra; echo $?; ls /x")
-    assert server.stdout.splitlines()[-1] != "0" and "phalanx" not in server.stdout, server.stdout
+_PLANT = """
+head=$(getent hosts deeplearning-master | cut -d ' ' -f 1)
+find {shelf} -maxdepth 2 -type d | while read -r place; do
+  mkdir -p "$place/$head/x" && touch "$place/$head/x/planted"
+  mkdir -p "$place/10.9.9.9" && ln -sfn /home "$place/10.9.9.9/x"
+done
+find {shelf} -maxdepth 2 -type f | while read -r list; do echo "/x ../../../../home" >>"$list"; done
+true
+"""
+
+
+def test_a_worker_chooses_nothing_that_the_head_exports_or_mounts(shared):
+    """Where the local cloud's nodes show each other what they export, a node writes only its own part."""
+    assert as_root(shared, "worker2", _PLANT.format(shelf=SHELF)).returncode == 0
+    for here in ("10.9.9.9", "deeplearning-worker2", "$(getent hosts deeplearning-worker2 | cut -d ' ' -f 1)"):
+        mounts = f"mkdir -p /tmp/there && mount.nfs4 {here}:/x /tmp/there; echo $?; ls /tmp/there"
+        client = as_root(shared, "head", mounts)
+        assert client.stdout.splitlines()[-1] == "32", client.stdout
+    export = "mkdir -p /etc/exports.d && echo '{} *(rw)' >/etc/exports.d/x.exports && exportfs -ra; echo $?; ls -A /x"
+    server = as_root(shared, "head", export.format("/x"))
+    assert server.stdout.splitlines()[-1] == "0", server.stdout
+    reached = as_root(shared, "worker2", "mount.nfs4 $(getent hosts deeplearning-master | cut -d ' ' -f 1):/x /mnt")
+    assert reached.returncode == 0, reached.stdout

@@ -72,6 +72,55 @@ def test_root_on_a_node_sees_no_mounted_bucket_of_another_vpc(lab, pair):
         mounted.parent.rmdir()
 
 
+_PLANT_EXPORTS = """
+import json, os
+for top, _, files in os.walk("/run/efs.host"):
+    if "/fs-" in top:
+        continue
+    for address in ("10.0.1.12", "10.0.1.15"):
+        try:
+            os.makedirs(f"{top}/{address}/data/planted")
+        except OSError:
+            pass
+    for name in files:
+        try:
+            with open(f"{top}/{name}", "a") as file:
+                print("/data fs-1", file=file)
+        except OSError:
+            pass
+tops = ("/run/efs.host/trees", "/run/efs.host/exports")
+print(json.dumps([name for top in tops for _, names, _ in os.walk(top) for name in names]))
+"""
+_EXPORT = "mkdir -p /etc/exports.d; echo '/data *(rw)' >/etc/exports.d/data.exports; exportfs -ra && ls -A /data"
+
+
+def test_root_on_a_node_writes_only_its_own_exports(lab, pair):
+    """Where nodes have one account (single), root on each has the rights of the local cloud."""
+    if lab.mode == "single":
+        pytest.skip("nodes have no id that is not theirs")
+    new = lab.boot(5)
+    lab.wait_booted(new)
+    assert does(lab, pair[0], _PLANT_EXPORTS) == []
+    try:
+        for node in (pair[1], new):
+            assert lab.ssh(node, _EXPORT).stdout == ""
+            lab.ssh(node, "touch /data/served")
+        assert lab.ssh(pair[0], "mount -t nfs4 10.0.1.15:/data /mnt && ls /mnt && umount /mnt").stdout == "served\n"
+        assert lab.ssh(new, "mount -t nfs4 10.0.1.11:/data /mnt", check=False).returncode == 32
+    finally:
+        lab.do("kill", instance_id=new)
+    again = lab.boot(6, address="10.0.1.15")
+    lab.wait_booted(again)
+    assert lab.ssh(again, "mount -t nfs4 10.0.1.15:/data /mnt", check=False).returncode == 32
+    assert lab.ssh(again, _EXPORT).stdout == ""
+    lab.reboot(again)
+    assert (
+        lab.ssh(again, "touch /data/kept && exportfs -ra && mount -t nfs4 10.0.1.15:/data /mnt && ls /mnt").stdout
+        == "kept\n"
+    )
+    lab.do("kill", instance_id=again)
+
+
 _KERNEL = """
 import json, os, subprocess
 names = "proc/sys/kernel/core_pattern proc/sysrq-trigger proc/sys/vm/drop_caches proc/sys/fs/file-max"

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from localcloud.network import ruleset
 from localcloud.network.records import Network
-from localcloud.nodes import cfn_programs, isolation, kernel, packet_filter, rootfs, userns
+from localcloud.nodes import cfn_programs, exports, isolation, kernel, packet_filter, rootfs, userns
 from localcloud.nodes.machine import Machine, Site
 from localcloud.nodes.programs import PROGRAMS
 from localcloud.nodes.volumes import Pool
@@ -209,6 +209,7 @@ def _build(mode: str, scratch: Path, result_w: int) -> int:
             (site.image / directory).mkdir(parents=True)
         Pool(1 << 20, "755", site.root).mount(site.disk(machine.instance_id))
         Pool(1 << 20, "1777", site.root).mount(site.shm(machine.instance_id))
+        exports.make(site, machine)
         vpc = Vpc()
         vpc.serve(machine.vpc_cidr)
         isolation.make_for_nodes(site)

@@ -142,7 +142,7 @@ class Fleet:
             found = launches.in_weather(self.context.weather, placement.machine(instance))
             machine = self._equipped(replace(found, has_way_out=without_s == 0))
             self.context.serve_vpc(machine.vpc_id)
-            file_systems.exports(self.context, machine.vpc_id)
+            file_systems.buckets(self.context, machine.vpc_id)
             self.context.runner.boot(machine)
             if without_s:
                 self.context.clock.call_later(without_s, self.context.runner.give_way_out, instance.id)

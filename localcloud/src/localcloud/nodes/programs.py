@@ -6,6 +6,8 @@ import signal
 
 # Contains the file systems that a node may mount, by id, and a file with the domain of its region.
 EFS_ROOT = "/run/efs.host"
+# How many directories a node can export over NFS.
+MOST_EXPORTS = 4
 
 # Exit status of our process 1 that requests a reboot.
 REBOOT = 64
@@ -175,26 +177,40 @@ bind "$served" "$dir" nosuid,nodev || exit 32
     .replace("@CONNECTS@", _CONNECTS)
 )
 
-# What a node exports is a directory that all nodes of its VPC see; a bind mount plays NFS, without a connection.
-# Root of any node can write there, so a directory is entered, and then compared with its name: a link leads elsewhere.
-_EXPORTFS = """\
+# What a node exports is a tree that all nodes of its VPC can bind (exports.py); a bind mount plays NFS, without a
+# connection. A node's list has a line for each directory: its path, and the random name of its tree.
+_EXPORTFS = (
+    """\
 #!/bin/sh
 # exportfs -ra: exports the directories in /etc/exports.d to the nodes of this VPC
 [ "$*" = -ra ] || { echo "The local cloud's exportfs has only the options -ra." >&2; exit 1; }
+cd @ROOT@ || exit 1
 @BIND@for dir in $(sed -s 's/ .*//' /etc/exports.d/*.exports); do
-  served=@ROOT@/exports/$(cat @ROOT@/address)$dir
-  mkdir -p "$served" "$dir"
-  cd "$served" && [ "$(pwd -P)" = "$served" ] || { echo "exportfs: $dir: not a directory" >&2; exit 1; }
-  [ "$dir" -ef . ] || bind . "$dir" nosuid,nodev || exit 1
+  name=$(awk -v dir="$dir" '$1 == dir { print $2 }' own-list)
+  if [ -z "$name" ]; then
+    name=$(grep -vxF "$(awk '{ print $2 }' own-list)" own-trees | head -n 1)
+    [ "$name" ] || { echo "exportfs: $dir: The local cloud's nodes export @MOST@ directories." >&2; exit 1; }
+    echo "$dir $name" >>own-list
+  fi
+  mkdir -p "$dir"
+  [ "$dir" -ef "trees/$name" ] || bind "trees/$name" "$dir" nosuid,nodev || exit 1
 done
-""".replace("@ROOT@", EFS_ROOT).replace("@BIND@", _BIND)
+""".replace("@ROOT@", EFS_ROOT)
+    .replace("@BIND@", _BIND)
+    .replace("@MOST@", str(MOST_EXPORTS))
+)
 
+# The list is the server's, so it may contain anything.
 _MOUNT_NFS = """\
 #!/bin/sh
 # mount.nfs4 ADDRESS:PATH DIR [-o OPTIONS]: mounts what a node of this VPC exports
-@BIND@served=@ROOT@/exports/${1%%:*}${1#*:}; dir=$2; shift 2; read_options "$@"
-cd "$served" 2>/dev/null && [ "$(pwd -P)" = "$served" ] || { echo "mount.nfs4: Connection refused" >&2; exit 32; }
-bind . "$dir" "$options"
+die() { echo "mount.nfs4: $1" >&2; exit 32; }
+@BIND@address=${1%%:*}; path=${1#*:}; dir=$2; shift 2; read_options "$@"
+case $address in *[!0-9.]*) die "Failed to resolve server $address: Name or service not known" ;; esac
+name=$(awk -v path="$path" '$1 == path { print $2 }' "@ROOT@/lists/$address" 2>/dev/null)
+case $name in '' | *[!0-9a-f]*) die "Connection refused" ;; esac
+[ -d "@ROOT@/trees/$name" ] || die "Connection refused"
+bind "@ROOT@/trees/$name" "$dir" "$options"
 """.replace("@ROOT@", EFS_ROOT).replace("@BIND@", _BIND)
 
 # A copy of util-linux's setpriv, setuid root, which only the group sudo can execute (image.py).

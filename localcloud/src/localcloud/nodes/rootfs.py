@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from localcloud.nodes import cfn_programs, cgroups, kernel
+from localcloud.nodes import cfn_programs, cgroups, exports, kernel
 from localcloud.nodes.machine import Machine, Site
 from localcloud.nodes.programs import EFS_ROOT, GPUS, PROGRAMS, PROGRAMS_FOR_GPUS
 
@@ -195,9 +195,7 @@ def mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
     shelf = Path(f"{root}{EFS_ROOT}")
     (shelf / "domain").write_text(machine.domain)
     (shelf / "address").write_text(machine.address)
-    if (exports := site.exports(machine.vpc_id)).is_dir():
-        (shelf / "exports").mkdir()
-        kernel.bind(exports, shelf / "exports")
+    exports.show(site, machine, shelf)
     if (mounted := site.buckets / machine.vpc_id).is_dir():
         (shelf / "s3").mkdir()
         kernel.bind(mounted, shelf / "s3")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from localcloud.nodes import cgroups, frozen, init, kernel, operating_system, programs, wire
+from localcloud.nodes import cgroups, exports, frozen, init, kernel, operating_system, programs, wire
 from localcloud.nodes.console import Console
 from localcloud.nodes.machine import Machine, NodeError, Site
 from localcloud.nodes.userns import exit_status
@@ -128,6 +128,7 @@ class Supervisor:
         self._wait_for_image()
         try:
             self._disks.mount(self._site.disk(machine.instance_id))
+            exports.make(self._site, machine)
             self._start(machine, request["id"])
         except OSError:
             self._discard(machine.instance_id)

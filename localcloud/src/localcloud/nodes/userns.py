@@ -130,7 +130,7 @@ def root_of_nodes(mode: str) -> int:
 
     This is 0, the user that runs it, unless that user is root. In a container with few ids it is 0 for root, too.
     """
-    shifted = mode == "range" and os.geteuid() == 0 and all(_has_nodes_ids(name) for name in ("gid_map", "uid_map"))
+    shifted = mode == "range" and os.geteuid() == 0 and _has_ids(_NODES_ROOT, _NODES_IDS)
     return _NODES_ROOT if shifted else 0
 
 
@@ -139,20 +139,31 @@ def plain_id(number: int) -> int:
     return number - _NODES_ROOT if _NODES_ROOT <= number < _NODES_ROOT + _NODES_IDS else min(number, _NOBODY)
 
 
-def map_ids(pid: int, root: int = 0) -> None:
+def no_nodes_id(root: int) -> int:
+    """Return a uid and gid that is ours and no node's; the nodes' root where we have no such id."""
+    return 0 if root or not _has_ids(_NODES_IDS, 1) else _NODES_IDS
+
+
+def map_ids(pid: int, root: int | None = None) -> None:
     """Map all our ids unchanged into the new user namespace of `pid`; with `root`, the nodes' ids, starting there.
 
     Requires root's capabilities in our own user namespace.
     """
     for name in ("gid_map", "uid_map"):
-        shifted = f"0 {root} {_NODES_IDS}\n"
-        _write(f"/proc/{pid}/{name}", shifted if root else identity_map(Path(f"/proc/self/{name}").read_text()))
+        own = Path(f"/proc/self/{name}").read_text()
+        most = None if root is None else _NODES_IDS
+        _write(f"/proc/{pid}/{name}", f"0 {root} {_NODES_IDS}\n" if root else identity_map(own, most))
 
 
-def _has_nodes_ids(map_name: str) -> bool:
-    extents = (line.split() for line in Path(f"/proc/self/{map_name}").read_text().splitlines())
+def _has_ids(first_id: int, number: int) -> bool:
+    """Whether our maps of uids and of gids each have all these ids."""
+    return all(_has(Path(f"/proc/self/{name}"), first_id, number) for name in ("gid_map", "uid_map"))
+
+
+def _has(own_map: Path, first_id: int, number: int) -> bool:
+    extents = (line.split() for line in own_map.read_text().splitlines())
     ours = [(int(first), int(first) + int(count)) for first, _outside, count in extents]
-    return any(first <= _NODES_ROOT and end >= _NODES_ROOT + _NODES_IDS for first, end in ours)
+    return any(first <= first_id and end >= first_id + number for first, end in ours)
 
 
 def user_name() -> str:
@@ -163,10 +174,12 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def identity_map(own_map: str) -> str:
-    """Return a map of each of our ids to itself (in a container, they may be fewer than 2^32)."""
-    extents = [line.split() for line in own_map.splitlines()]
-    return "".join(f"{inside} {inside} {count}\n" for inside, _outside, count in extents)
+def identity_map(own_map: str, most: int | None = None) -> str:
+    """Return a map of each of our ids below `most` to itself (in a container, they may be fewer than 2^32)."""
+    extents = [(int(first), int(count)) for first, _outside, count in map(str.split, own_map.splitlines())]
+    if most is not None:
+        extents = [(first, min(count, most - first)) for first, count in extents if first < most]
+    return "".join(f"{first} {first} {count}\n" for first, count in extents)
 
 
 def subordinate_range(file: Path, name: str, uid: int) -> tuple[int, int]:

@@ -47,15 +47,15 @@ def _metered(found: os.stat_result) -> int:
     return _METADATA_BYTES + steps * _STEP_BYTES
 
 
-def exports(context: Context, vpc_id: str) -> None:
-    """Make the directories with what the nodes of a VPC serve each other over NFS, and with the buckets they mount."""
-    for path in (context.state / EXPORTS / vpc_id, context.state / BUCKETS / vpc_id):
-        path.mkdir(parents=True, exist_ok=True, mode=0o755)
-        os.chown(path, context.root_of_nodes, context.root_of_nodes)
+def buckets(context: Context, vpc_id: str) -> None:
+    """Make the directory with the buckets that the nodes of a VPC mount."""
+    path = context.state / BUCKETS / vpc_id
+    path.mkdir(parents=True, exist_ok=True, mode=0o755)
+    os.chown(path, context.root_of_nodes, context.root_of_nodes)
 
 
 def remove_exports(state: Path, vpc_id: str) -> None:
-    """Remove that directory: the data end with the machines that served them."""
+    """Remove what a VPC's nodes serve over NFS: the data end with the machines that served them."""
     trees.remove(state / EXPORTS / vpc_id)
 
 
