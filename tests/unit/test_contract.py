@@ -10,7 +10,7 @@ import pytest
 from rosters import ROSTER, a_node
 from small_image import MACHINE, PAPERS, apply, small_image
 
-from phalanx.node import account, contract, files, validate
+from phalanx.node import account, contract, files, logins, validate
 
 
 @pytest.fixture
@@ -248,6 +248,12 @@ def test_sshd_is_told_only_what_it_knows(openssh, expected):
     texts = contract.texts(ROSTER, ROSTER.nodes[1], MACHINE._replace(openssh=openssh), PAPERS)
     lines = texts["/etc/ssh/sshd_config.d/60-phalanx.conf"].splitlines()
     assert [line.split()[0] for line in lines if line.startswith("PerSource")] == expected
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 10, 80])
+def test_all_nodes_together_leave_sshd_a_part_of_the_files_that_it_may_open(nodes):
+    """systemd gives it 1,024, of which each unfinished login takes one."""
+    assert 10 <= logins.share(nodes) <= 100 and nodes * logins.share(nodes) <= 800
 
 
 def test_the_roster_is_the_last_file():

@@ -6,7 +6,7 @@ import os
 import re
 from typing import NamedTuple, Optional, Tuple
 
-from phalanx.node import account, files, local_disks, trust
+from phalanx.node import account, files, local_disks, logins, trust
 from phalanx.node.disk import SSH
 from phalanx.node.roster import MASTER, Node, Roster
 
@@ -120,7 +120,7 @@ def texts(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[
         f"{SSH}/id_ed25519-cert.pub": files.line(papers.user_certificate),
         f"{SSH}/revoked": _lines(list(roster.revoked)),
         "/etc/ssh/ssh_config.d/60-phalanx.conf": _client(_reachable(roster), machine.job_user, machine.administrator),
-        "/etc/ssh/sshd_config.d/60-phalanx.conf": _server(variables, machine.job_user, machine.openssh),
+        "/etc/ssh/sshd_config.d/60-phalanx.conf": _server(variables, machine, len(roster.members)),
         # Last: when a new roster is there, the other files are too.
         ROSTER: roster.to_json() + "\n",
     }
@@ -150,15 +150,15 @@ def _client(reachable: list[str], job_user: str, administrator: str) -> str:
 """
 
 
-def _server(variables: dict[str, str], job_user: str, openssh: Tuple[int, int]) -> str:
+def _server(variables: dict[str, str], machine: Machine, nodes: int) -> str:
     # One line: sshd takes only the first SetEnv. MaxStartups: all starters of a job that a scheduler starts log in to
     # the head at once, and sshd's own 10:30:100 drops some of them. MaxSessions: all jobs share one connection from the
     # head, and all commands of one user another to it; sshd's own limit is 10. The job user's own files decide nothing,
     # since every job writes there; the image's administrator keeps them. A job that connects and says nothing must not
     # keep other nodes out, nor, by what sshd blames on the address, the other users of its own node: sshd ends at a
     # keyword that it does not know. LoginGraceTime: hundreds of nodes log in at once to a head with few cores.
-    per_source = ("PerSourceMaxStartups 100\n" if openssh >= (8, 5) else "") + (
-        "PerSourcePenalties no\n" if openssh >= (9, 8) else ""
+    per_source = (f"PerSourceMaxStartups {logins.share(nodes)}\n" if machine.openssh >= (8, 5) else "") + (
+        "PerSourcePenalties no\n" if machine.openssh >= (9, 8) else ""
     )
     settings = " ".join(f'"{name}={value}"' for name, value in variables.items())
     return f"""TrustedUserCAKeys {SSH}/authority.pub
@@ -172,7 +172,7 @@ SetEnv {settings}
 MaxStartups 1000:30:2000
 {per_source}LoginGraceTime 60
 MaxSessions 1000
-Match User {job_user}
+Match User {machine.job_user}
     AuthorizedKeysFile {account.AUTHORIZED}/%u
 """
 

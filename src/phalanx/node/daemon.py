@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Optional
 
-from phalanx.node import contract, credentials, failure, files, firewall, nfs_metrics, progress
+from phalanx.node import contract, credentials, failure, files, firewall, logins, nfs_metrics, progress
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError, run
@@ -68,6 +68,7 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
     node from becoming a member.
     """
     threading.Thread(target=firewall.watch, args=(settings,), daemon=True).start()
+    threading.Thread(target=logins.watch, daemon=True).start()
     desk = credentials.serve(settings, metadata)
     end = time.monotonic() + _PATIENCE * settings.node_timeout_s
     while True:
