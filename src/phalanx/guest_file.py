@@ -1,51 +1,229 @@
 """Reads files of a repository, whose author is not trusted with this machine: regular files, none too large.
 
-Nor is it trusted to answer: its directory may be on a server that is away, whose readers no Ctrl-C reaches.
+Nor is it trusted to answer: its directory may be on a server that is away, whose readers no Ctrl-C reaches. What is
+sent from there, or from anywhere else, is read with the same deadline.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import pickle
+import re
+import select
+import signal
 import stat
 import threading
-from pathlib import Path
+import time
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar
+    from pathlib import Path
+    from typing import IO, Any, NoReturn, TypeVar
 
     Result = TypeVar("Result")
 
 _SILENT_S = 30.0
+_BLOCK_BYTES = 1 << 20
+
+
+def _silent(path: str) -> OSError:
+    return OSError(errno.ETIMEDOUT, f"its file system does not answer within {_SILENT_S:g} s", path)
+
+
+def answer(path: Path | str, call: Callable[..., Result], *arguments: object) -> Result:
+    """Return `call(*arguments)`, which uses this path. Raises OSError if it takes longer than 30 s."""
+    return answering(path, lambda _: call(*arguments))
 
 
 def answering(path: Path | str, call: Callable[[Callable[[str], object]], Result]) -> Result:
-    """Return `call(name)`, which names each path before it reads that, and runs in another thread.
+    """Return `call(name)`, which names each path before it reads that; the first is `path`.
 
-    Raises OSError if a path takes longer than 30 s; the thread is left behind. The first path is `path`.
+    Raises OSError if a path takes longer than 30 s. What reads it is left behind: a thread; or, as a process that waits
+    for FUSE can't even be killed, a process, so that this one can end. `call` must only return something then.
     """
-    at = [str(path)]
-    results: list[Result] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            results.append(call(at.append))
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    while thread.is_alive():
+    at = [os.fspath(path)]
+    if _is_served_by_a_process(at[0]):
+        return _in_a_process(at, call)
+    try:
+        worker = _idle.pop()
+    except IndexError:
+        worker = _Worker()
+    worker.calls.put(partial(call, at.append))
+    while True:
         before = len(at)
-        thread.join(_SILENT_S)
-        if thread.is_alive() and len(at) == before:
-            raise OSError(errno.ETIMEDOUT, f"its file system does not answer within {_SILENT_S:g} s", at[-1])
-    if errors:
-        raise errors[0]
-    return results[0]
+        try:
+            result, error = worker.results.get(timeout=_SILENT_S)
+        except Empty:
+            if len(at) == before:
+                raise _silent(at[-1]) from None
+            continue
+        _idle.append(worker)
+        if error is not None:
+            raise error
+        return result
+
+
+class _Worker:
+    """A thread that makes one call after another, of which each may be the last."""
+
+    def __init__(self) -> None:
+        self.calls: SimpleQueue[Callable[[], Any]] = SimpleQueue()
+        self.results: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            self.results.put(_outcome(self.calls.get()))
+
+
+_idle: list[_Worker] = []
+os.register_at_fork(after_in_child=_idle.clear)
+
+
+def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return call(), None
+    except BaseException as error:
+        return None, error
+
+
+def _is_served_by_a_process(path: str) -> bool:
+    """Whether a FUSE file system is mounted at this path, above or below it."""
+    here = f"{os.path.abspath(path)}/"  # noqa: PTH100 - resolve() would look up links
+    return any(here.startswith(mount) or mount.startswith(here) for mount in _fuse_mounts())
+
+
+def _fuse_mounts() -> list[str]:
+    global _read_s
+    if time.monotonic() - _read_s > 1:
+        _read_s, _mounts[:] = time.monotonic(), []
+        with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+            found = [fields[4] for fields in map(str.split, lines) if fields[fields.index("-") + 1][:4] == "fuse"]
+            _mounts[:] = [re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), name) + "/" for name in found]
+    return _mounts
+
+
+_mounts: list[str] = []
+_read_s = float("-inf")
+
+
+def _in_a_process(at: list[str], call: Callable[[Callable[[str], object]], Result]) -> Result:
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if not pid:
+        _serve(theirs, call)
+    os.close(theirs)
+    is_silent = False
+    try:
+        with open(ours, "rb", buffering=0) as pipe:
+            poll = select.poll()
+            poll.register(pipe, select.POLLIN)
+            while True:
+                is_silent = not poll.poll(_SILENT_S * 1000)
+                if is_silent:
+                    os.kill(pid, signal.SIGKILL)
+                    raise _silent(at[-1])
+                size = int.from_bytes(_exactly(pipe, 8), "big")
+                name, result, error = pickle.loads(_exactly(pipe, size))
+                if name is None:
+                    break
+                at.append(name)
+    finally:
+        # One that hangs can't be waited for.
+        os.waitpid(pid, os.WNOHANG if is_silent else 0)
+    if error is not None:
+        raise error
+    return result
+
+
+def _packed(told: tuple[object, ...]) -> bytes:
+    try:
+        return pickle.dumps(told)
+    except Exception as error:
+        return pickle.dumps((None, None, TypeError(f"it can't leave the process that read it: {error}")))
+
+
+def _exactly(pipe: IO[bytes], size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        piece = pipe.read(size - len(found))
+        if not piece:
+            raise OSError(errno.EIO, "the process that reads it has ended")
+        found += piece
+    return found
+
+
+def _serve(out: int, call: Callable[[Callable[[str], object]], object]) -> NoReturn:
+    """Make a call in a process of its own, which holds nothing open of the one that started it."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        os.closerange(3, out)
+        os.closerange(out + 1, os.sysconf("SC_OPEN_MAX"))
+
+        def say(*told: object) -> None:
+            packed = _packed(told)
+            message = len(packed).to_bytes(8, "big") + packed
+            while message:
+                message = message[os.write(out, message) :]
+
+        say(None, *_outcome(partial(call, lambda name: say(name, None, None))))
+    finally:
+        os._exit(0)
+
+
+class Content:
+    """A file's content, each MiB of which is read within 30 s. Methods raise OSError with its path."""
+
+    def __init__(self, path: str, flags: int = 0, offset: int = 0) -> None:
+        """Read the first block, which is often all; `flags` are more of open(2)."""
+        self.path, self._offset = path, offset
+        # O_NONBLOCK: opening a FIFO would wait for a writer.
+        self._flags = flags | os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        self._identity: tuple[int, int] | None = None
+        self._ahead = b""
+        self._ahead = self._block(_BLOCK_BYTES)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return as many bytes, or all; fewer only at the end of the file."""
+        found = [self._ahead if size < 0 else self._ahead[:size]]
+        self._ahead = self._ahead[len(found[0]) :]
+        left = size - len(found[0])
+        while self._offset < self.size and (size < 0 or left > 0):
+            found.append(self._block(_BLOCK_BYTES if size < 0 else min(left, _BLOCK_BYTES)))
+            left -= len(found[-1])
+            if not found[-1]:
+                break
+        return b"".join(found)
+
+    def _block(self, size: int) -> bytes:
+        """Open the file anew, because a thread that was left behind would keep it open."""
+        try:
+            status, block = answer(self.path, _read_at, self.path, self._flags, self._offset, size)
+        except OSError as error:
+            error.filename = error.filename or self.path
+            raise
+        if self._identity is None:
+            self._identity, self.size = (status.st_dev, status.st_ino), status.st_size
+        elif self._identity != (status.st_dev, status.st_ino):
+            raise OSError(errno.ESTALE, "another file took its place while it was read", self.path)
+        self._offset += len(block)
+        return block
+
+
+def _read_at(path: str, flags: int, offset: int, size: int) -> tuple[os.stat_result, bytes]:
+    descriptor = os.open(path, flags)
+    try:
+        return os.fstat(descriptor), os.pread(descriptor, size, offset)
+    finally:
+        os.close(descriptor)
 
 
 def read(path: Path, limit_bytes: int, within: Path | None = None) -> bytes:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from hanging_files import LOOKUP, READ_DIRECTORY, a_hanging_file_system
+from click.testing import CliRunner
+from fake_nodes import FakeCluster
+from hanging_files import LOOKUP, READ, READ_DIRECTORY, a_hanging_file_system
 
 from phalanx import guest_file
+from phalanx.cli import data_shards
 from phalanx.code import code_tree
 from phalanx.errors import JobError, SpecError
+from phalanx.jobs.job import JobSpec, submit
+from phalanx.jobs.transfer import TransferError, put
+from phalanx.node.sigv4 import Credentials
+from phalanx.objects import multipart, s3_client
+from phalanx.objects.s3_client import Answer, Bucket
+from phalanx.packing.pack import pack, plan
+from phalanx.packing.samples import find
 from phalanx.spec import spec_yaml
+
+_SILENT = "its file system does not answer"
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +44,49 @@ def test_a_phalanx_yaml_that_does_not_answer_is_named(tmp_path):
         pytest.raises(SpecError, match=r"phalanx\.yaml: can't be read: its file system does not answer"),
     ):
         spec_yaml._text_of_file(tmp_path / "away" / "phalanx.yaml")
+
+
+@pytest.mark.parametrize("size", [4096, 2 << 20])
+def test_a_file_of_code_that_does_not_answer_is_named(tmp_path, monkeypatch, size):
+    """A small tree is sent whole; of a large one, the contents that the head does not have."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "code").mkdir()
+    with (
+        a_hanging_file_system(tmp_path / "code" / "away", READ, size),
+        pytest.raises(JobError, match=rf"/code/away/file.*: {_SILENT}"),
+    ):
+        submit(FakeCluster(tmp_path, nodes=1), JobSpec(("true",), "exec", directory=tmp_path / "code"))
+
+
+@pytest.mark.parametrize(("request_", "name"), [(LOOKUP, "file"), (READ, "file"), (READ, "")])
+def test_a_file_to_put_that_does_not_answer_is_named_and_leaves_no_part(tmp_path, request_, name):
+    cluster = FakeCluster(tmp_path)
+    with (
+        a_hanging_file_system(tmp_path / "away", request_, 4096),
+        pytest.raises(TransferError, match=rf"/away/file.*: {_SILENT}"),
+    ):
+        put(cluster, tmp_path / "away" / name)
+    assert not [path for path in (tmp_path / "shared").rglob("*") if path.is_file() and path.name == "file"]
+
+
+@pytest.mark.parametrize("request_", [LOOKUP, READ])
+def test_a_file_for_s3_that_does_not_answer_is_named(tmp_path, monkeypatch, request_):
+    monkeypatch.setattr(s3_client.Client, "call", lambda *_, **__: Answer(200, {}, b"<ListBucketResult/>"))
+    keys = Credentials("key", "secret")
+    with a_hanging_file_system(tmp_path / "away", request_, 4096), pytest.raises(OSError, match=_SILENT) as error:
+        multipart.upload(Bucket("bucket", "", ""), str(tmp_path / "away/file"), "key", lambda: keys, lambda _: None)
+    assert error.value.filename == str(tmp_path / "away/file")
+
+
+def test_a_sample_that_does_not_answer_is_named(tmp_path):
+    with a_hanging_file_system(tmp_path / "away", READ, 4096):
+        samples = find(str(tmp_path))
+        with pytest.raises(OSError, match=_SILENT) as error:
+            pack(samples, plan(samples, "webdataset", 0, 1 << 20), str(tmp_path / "out"), lambda *_: None)
+    assert error.value.filename == str(tmp_path / "away/file")
+
+
+def test_an_argument_that_does_not_answer_is_named(tmp_path):
+    with a_hanging_file_system(tmp_path / "away", LOOKUP):
+        done = CliRunner().invoke(data_shards.shard, [str(tmp_path / "away/file"), str(tmp_path / "out")])
+    assert done.exit_code == 2 and f"'{tmp_path}/away/file': {_SILENT}" in done.output

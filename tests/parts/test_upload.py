@@ -141,7 +141,7 @@ def test_a_connection_that_breaks_leaves_no_job_and_what_came_whole(cluster, cod
 
     def broken(out, file):
         """Break off in the middle of the second file."""
-        if Path(file.name).name == "run.sh":
+        if Path(file.path).name == "run.sh":
             out.write((100).to_bytes(8, "big") + b"half")
             raise BrokenPipeError("cut")
         whole(out, file)

@@ -91,6 +91,8 @@ LINUX_ELSEWHERE = {
     "phalanx.ssh.bounded": {"memfd_create"},
     "phalanx.ssh.remote": {"prctl"},
     "phalanx.local.endpoint": {"/proc/"},
+    # Where there is no /proc, what waits for FUSE is left to a thread.
+    "phalanx.guest_file": {"/proc/"},
     # It runs in jobs on nodes, too; where there is no /proc, it looks at no threads.
     "phalanx.torch": {"/proc/"},
 }

@@ -11,7 +11,7 @@ import click
 from phalanx import connection
 from phalanx.aws import sessions
 from phalanx.cli.console import confirm, note, require_terminal, say
-from phalanx.cli.options import debug_option, yes_option
+from phalanx.cli.options import ExistingPath, debug_option, yes_option
 from phalanx.cli.progress import Watch
 from phalanx.cluster.ready import adopt
 from phalanx.counts import counted
@@ -43,7 +43,7 @@ def _directory(_: click.Context, __: click.Parameter, value: str) -> str:
 @click.option(
     "-i",
     "--identity",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=ExistingPath(dir_okay=False),
     help="The private key to the stack's SshPublicKey, or to the EMR cluster's key pair; default: those in ~/.ssh.",
 )
 @click.option(

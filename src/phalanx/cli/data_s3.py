@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phalanx import connection
+from phalanx import connection, guest_file
 from phalanx.aws.s3_transfer import Store
 from phalanx.cli.carrying import Meter
 from phalanx.cli.console import confirm, note, print_json, print_table, require_terminal, say
-from phalanx.cli.options import DEFAULT_FILE, cluster_option, debug_option, json_option, load_cluster, yes_option
+from phalanx.cli.options import (
+    DEFAULT_FILE,
+    ExistingPath,
+    cluster_option,
+    debug_option,
+    json_option,
+    load_cluster,
+    yes_option,
+)
 from phalanx.counts import counted
 from phalanx.jobs.transfer import Moved
 from phalanx.objects.download import size_text
@@ -30,7 +38,7 @@ _SHOWN = 20
 @cluster_option
 @json_option
 @debug_option
-@click.argument("source", metavar="PATH", type=click.Path(exists=True, path_type=Path))
+@click.argument("source", metavar="PATH", type=ExistingPath())
 @click.argument("url", metavar="s3://BUCKET/KEY")
 def put(name: str | None, file: Path | None, as_json: bool, source: Path, url: str) -> None:
     """Copy a file or a directory from this machine to S3, with your own rights.
@@ -122,7 +130,7 @@ def _store(name: str | None, file: Path | None, url: str, make: bool = False) ->
 
 def _place(name: str | None, file: Path | None) -> tuple[str, str]:
     path = file or Path(DEFAULT_FILE)
-    if name or not path.exists():
+    if name or not guest_file.answer(path, path.exists):
         cluster = load_cluster(name, file)
         return cluster.cloud, cluster.region
     spec = load(path)

@@ -11,7 +11,7 @@ import click
 
 from phalanx.cli.carrying import Meter
 from phalanx.cli.console import note, print_json, say
-from phalanx.cli.options import debug_option, json_option
+from phalanx.cli.options import ExistingPath, debug_option, json_option
 from phalanx.counts import counted
 from phalanx.errors import PhalanxError
 from phalanx.jobs.transfer import Moved
@@ -44,7 +44,7 @@ _SHARD_MIB = 256
 @click.option("--seed", type=int, default=0, help="Another number gives another order of the samples.")
 @json_option
 @debug_option
-@click.argument("source", metavar="FOLDER|TABLE", type=click.Path(exists=True, path_type=Path))
+@click.argument("source", metavar="FOLDER|TABLE", type=ExistingPath())
 @click.argument("directory", metavar="DIRECTORY", type=click.Path(path_type=Path))
 def shard(
     kind: str, shards: int | None, shard_mib: int, seed: int, as_json: bool, source: Path, directory: Path
@@ -79,7 +79,7 @@ def shard(
 @click.command("verify")
 @json_option
 @debug_option
-@click.argument("directory", metavar="DIRECTORY", type=click.Path(exists=True, path_type=Path))
+@click.argument("directory", metavar="DIRECTORY", type=ExistingPath())
 def verify(as_json: bool, directory: Path) -> int:
     """Compare shards with the sizes and SHA-256 with which they were packed; exit code 1 if one is damaged.
 

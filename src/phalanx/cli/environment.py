@@ -10,6 +10,7 @@ import click
 
 from phalanx.cli.console import note
 from phalanx.cli.job_options import pairs
+from phalanx.cli.options import ExistingPath
 from phalanx.jobs import environments
 from phalanx.jobs.environments import recipe_names
 from phalanx.jobs.requirements_file import by_text_only
@@ -37,7 +38,7 @@ _OPTIONS = (
     click.option(
         "--requirements",
         metavar="FILE",
-        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        type=ExistingPath(dir_okay=False),
         help="Add these Python packages to the image's.  [default: requirements.txt, if the code has one]",
     ),
     click.option("--no-requirements", is_flag=True, help="Ignore the code's requirements.txt."),

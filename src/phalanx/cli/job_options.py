@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import Field, fields
-from pathlib import Path
 from typing import Any
 
 import click
 
 from phalanx.cli import complete
+from phalanx.cli.options import ExistingPath
 from phalanx.jobs.job_model import JobSpec
 from phalanx.spec.spec_checks import WrongError, duration_s
 
@@ -77,7 +77,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "int": {"type": click.IntRange(0)},
     "bool": {"is_flag": True},
     "Optional[str]": {"metavar": "TEXT"},
-    "Path": {"type": click.Path(path_type=Path, exists=True, file_okay=False)},
+    "Path": {"type": ExistingPath(file_okay=False)},
     "Mapping[str, str]": {"multiple": True, "metavar": "NAME=value", "callback": pairs},
 }
 

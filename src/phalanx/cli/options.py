@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,28 @@ from typing import Any, TypeVar
 
 import click
 
-from phalanx import connection
+from phalanx import connection, guest_file
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.spec.spec_load import load, load_value
 from phalanx.state_files import known
 
 DEFAULT_FILE = "phalanx.yaml"
+
+
+class ExistingPath(click.Path):
+    """A path to what exists, on a file system that answers."""
+
+    def __init__(self, **kinds: bool) -> None:
+        super().__init__(exists=True, path_type=Path, **kinds)
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        try:
+            return guest_file.answer(os.fspath(value), lambda: super(ExistingPath, self).convert(value, param, ctx))
+        except OSError as error:
+            self.fail(f"'{os.fspath(value)}': {error.strerror}", param, ctx)
+
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -109,7 +126,7 @@ def cluster_name(name: str | None, file: Path | None) -> str | None:
     if name:
         return name
     path = file or Path(DEFAULT_FILE)
-    if not path.exists() and not file:
+    if not guest_file.answer(path, path.exists) and not file:
         return None
     return load_value(path, "name") or load(path).name
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from phalanx import guest_file
 from phalanx.cli.carrying import Meter
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.cli.starting import start_own
@@ -73,9 +74,10 @@ def _split(arguments: tuple[str, ...], shared: str) -> tuple[list[Path], str]:
     if len(arguments) == 1:
         return [Path(arguments[0])], ""
     sources, last = [Path(word) for word in arguments[:-1]], arguments[-1]
-    if Path(last).exists() and not last.startswith("/") and posixpath.basename(last) not in ("", ".", ".."):
+    is_here = guest_file.answer(last, Path(last).exists)
+    if is_here and not last.startswith("/") and posixpath.basename(last) not in ("", ".", ".."):
         raise click.UsageError(_could_be_a_source(arguments, shared))
-    names = [source.resolve().name for source in sources]
+    names = [guest_file.answer(source, source.resolve).name for source in sources]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
         raise click.UsageError(f"two sources are named '{twice}', and one would replace the other")

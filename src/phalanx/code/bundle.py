@@ -12,10 +12,12 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
+from phalanx import guest_file
 from phalanx.code import cache
 from phalanx.code.code_tree import unreadable
+from phalanx.runner.files import carry
 from phalanx.runner.names import LAST_SENT, LIBRARY
 
 if TYPE_CHECKING:
@@ -140,31 +142,28 @@ def _version(sources: Mapping[str, bytes]) -> str:
 def _add_entry(archive: tarfile.TarFile, entry: Entry, name: str) -> None:
     """Add an entry, unless it has vanished since the scan."""
     try:
-        info = archive.gettarinfo(entry.path, name)
-        file = Path(entry.path).open("rb") if info.isreg() else None  # noqa: SIM115 - closed below
+        info = carry.member(entry.path, name)
+        if not info.isreg():
+            archive.addfile(info)
+            return
+        content = guest_file.Content(entry.path, os.O_NOFOLLOW)
+        # Use the current length: a log may have grown since the scan.
+        info.size = content.size
+        archive.addfile(info, _Padded(content))
     except FileNotFoundError:
         return
-    except PermissionError as error:
+    except OSError as error:
         raise unreadable(error) from error
-    info.uid = info.gid = 0
-    info.uname = info.gname = ""
-    if file is None:
-        archive.addfile(info)
-        return
-    with file:
-        # Use the current length: a log may have grown since the scan.
-        info.size = os.fstat(file.fileno()).st_size
-        archive.addfile(info, _Padded(file))
 
 
 class _Padded(io.RawIOBase):
     """A file padded with zeros if it is shorter than announced, because it was truncated while it was sent."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
+    def __init__(self, content: guest_file.Content) -> None:
+        self._content = content
 
     def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
+        data = self._content.read(size)
         return data + b"\0" * (size - len(data))
 
 
@@ -188,7 +187,7 @@ def _modules() -> list[str]:
         for name in ("__init__.py", "adapters.py", "proc_files.py", "roster.py", "sigv4.py", "validate.py")
     ]
     # Without what only the jobs of `data stage` need.
-    found += [path for path in _PACKAGE.glob("objects/*.py") if path.stem != "staging"]
+    found += [path for path in _PACKAGE.glob("objects/*.py") if path.stem != "staging"] + [_PACKAGE / "guest_file.py"]
     return sorted(path.relative_to(_PACKAGE).as_posix() for path in found)
 
 

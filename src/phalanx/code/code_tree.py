@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import threading
@@ -91,19 +90,21 @@ class CodeTree:
         A link to a directory of programs, which nodes have too, is not among them; nor is one that leads nowhere here,
         and may lead to the shared directory there.
         """
-        found: dict[str, str] = {}
         own = str(self.directory)
 
-        def look(name: Callable[[str], object]) -> None:
+        def look(name: Callable[[str], object]) -> dict[str, str]:
+            found: dict[str, str] = {}
             for link in self.entries:
                 if link.is_link:
                     name(link.path)
                     if _is_only_here(link.path, own):
                         found[link.name] = os.readlink(link.path)  # noqa: PTH115 - Path costs more
+            return found
 
-        with contextlib.suppress(OSError):  # a file system that is away: the job does without it
-            guest_file.answering(own, look)
-        return found
+        try:
+            return guest_file.answering(own, look)
+        except OSError:  # a file system that is away: the job does without it
+            return {}
 
     def measured(self, within_s: float) -> list[LeftOut]:
         """Return what is left out with its size, the largest first, as far as it can be read in this time.

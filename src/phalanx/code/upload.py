@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+from phalanx import guest_file
 from phalanx.code.bundle import SendProgress
 from phalanx.code.cache import keep
 from phalanx.code.code_tree import CodeTree, Entry, largest, unreadable
@@ -62,13 +63,12 @@ class Upload:
         """Send an entry's content from any file that has it: one may have vanished since the scan."""
         for entry in self._by_content[self._names[number]]:
             try:
-                file = Path(entry.path).open("rb", buffering=0)  # noqa: SIM115 - closed below
+                content = guest_file.Content(entry.path, os.O_NOFOLLOW)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 raise unreadable(error) from error
-            with file:
-                _write(out, file)
+            _write(out, content)
             return
         out.write(_VANISHED.to_bytes(8, "big", signed=True))
 
@@ -87,7 +87,8 @@ def _record(entry: Entry, known: Fingerprints) -> list[object] | None:
         if stat.S_ISDIR(mode):
             return []
         if stat.S_ISLNK(mode):
-            return [os.readlink(entry.path)]  # noqa: PTH115 - verbatim; Path would normalize it
+            # Verbatim; Path would normalize it.
+            return [guest_file.answer(entry.path, lambda: os.readlink(entry.path))]  # noqa: PTH115
         return [known.of(entry), stat.S_IMODE(mode), entry.status.st_mtime_ns]
     except FileNotFoundError:
         return None
@@ -95,12 +96,15 @@ def _record(entry: Entry, known: Fingerprints) -> list[object] | None:
         raise unreadable(error) from error
 
 
-def _write(out: IO[bytes], file: IO[bytes]) -> None:
+def _write(out: IO[bytes], content: guest_file.Content) -> None:
     """Write a file's current length and as many bytes, padded with zeros if it is truncated meanwhile."""
-    left = os.fstat(file.fileno()).st_size
+    left = content.size
     out.write(left.to_bytes(8, "big", signed=True))
     while left:
-        data = file.read(min(left, _READ_BYTES)) or b"\0" * min(left, _READ_BYTES)
+        try:
+            data = content.read(min(left, _READ_BYTES)) or b"\0" * min(left, _READ_BYTES)
+        except OSError as error:
+            raise unreadable(error) from error
         out.write(data)
         left -= len(data)
 
@@ -141,8 +145,8 @@ class Fingerprints:
 
 def _digest(path: str) -> str:
     digest, size = hashlib.sha256(), 0
-    with Path(path).open("rb", buffering=0) as file:
-        while data := file.read(_READ_BYTES):
-            digest.update(data)
-            size += len(data)
+    content = guest_file.Content(path, os.O_NOFOLLOW)
+    while data := content.read(_READ_BYTES):
+        digest.update(data)
+        size += len(data)
     return f"{digest.hexdigest()}-{size}"

@@ -22,10 +22,10 @@ def left_out(tree: CodeTree, command: tuple[str, ...]) -> dict[str, str]:
     script = Path(tree.directory, target[-1])
     reader = _Reader(tree.directory if target[0] == "-m" else script.parent, tree.directory)
     try:
-        guest_file.answering(script, lambda name: reader.run(target, str(script), name))
+        entered = guest_file.answering(script, lambda name: reader.run(target, str(script), name))
     except (OSError, SyntaxError, ValueError, RecursionError):
-        pass  # its Python says what is wrong with it
-    return {place: kept for place in reader.entered if (kept := tree.what_keeps(f"{place}.py", place))}
+        entered = reader.entered  # its Python says what is wrong with it
+    return {place: kept for place in entered if (kept := tree.what_keeps(f"{place}.py", place))}
 
 
 class _Reader(Reader):
@@ -37,10 +37,11 @@ class _Reader(Reader):
         self.entered: list[str] = []
         self._name: Callable[[str], object] = lambda _: None
 
-    def run(self, target: list[str], script: str, name: Callable[[str], object]) -> None:
-        """Follow a module or read a script; `name` gets each path before that is read."""
+    def run(self, target: list[str], script: str, name: Callable[[str], object]) -> list[str]:
+        """Follow a module or read a script; return what is imported. `name` gets each path before that is read."""
         self._name = name
         _ = self.follow(target[1]) if target[0] == "-m" else self.read(script)
+        return self.entered
 
     def content(self, path: str) -> bytes:
         return guest_file.read(Path(path), _LARGEST_BYTES, within=self._code)

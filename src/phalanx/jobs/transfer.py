@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from phalanx import guest_file
 from phalanx.errors import PhalanxError
 from phalanx.jobs import toolbox
 from phalanx.jobs.job import ClusterAccess, Job
@@ -155,7 +156,11 @@ def put(cluster: ClusterAccess, source: Path, destination: str = "", progress: P
 
     Raises TransferError and ClusterError.
     """
-    if not source.exists():
+    try:
+        is_there, name = guest_file.answer(source, lambda: (source.exists(), source.resolve().name))
+    except OSError as error:
+        raise TransferError(f"can't read {source}: {error.strerror}") from error
+    if not is_there:
         raise TransferError(f"there is no {source} here", _siblings(source), code="no-file")
     target = shared_path(cluster, destination)
     try:
@@ -164,7 +169,7 @@ def put(cluster: ClusterAccess, source: Path, destination: str = "", progress: P
     except carry.CarryError as error:
         raise TransferError(str(error)) from error
     toolbox.ready(cluster.remote(), cluster.shared)
-    command = toolbox.command(cluster.shared, "take", target, cluster.shared, source.resolve().name)
+    command = toolbox.command(cluster.shared, "take", target, cluster.shared, name)
     with _channel(cluster, command, stdin=subprocess.PIPE) as (process, said):
         place, gone = _send(process, load, _counter(load.bytes, progress), said, cluster.shared)
     return Copied(place, load.files - len(gone), load.bytes, load.left_out, (*load.unread, *gone))

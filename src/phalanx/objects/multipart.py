@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, Tuple
+from typing import Callable, Dict, Iterator, List, Tuple
 
+from phalanx import guest_file
+from phalanx.guest_file import Content
 from phalanx.objects import checksums, keys_as_files, trees
 from phalanx.objects.download import CopyError, Progress, Show
 from phalanx.objects.s3_client import XML, Bucket, Client, S3Error, error_of
@@ -88,6 +90,10 @@ def send(bucket: Bucket, files: List[File], keys: Keys) -> None:
 
 def survey(source: str, prefix: str) -> Tuple[List[File], List[str]]:
     """Return the regular files at `source` with their keys, and what can't be copied, each with the reason."""
+    return guest_file.answering(source, lambda name: _survey(source, prefix, name))
+
+
+def _survey(source: str, prefix: str, name_it: Callable[[str], object]) -> Tuple[List[File], List[str]]:
     if os.path.isfile(source):
         return [File(source, prefix, os.path.getsize(source))], []
     files: List[File] = []
@@ -96,9 +102,10 @@ def survey(source: str, prefix: str) -> Tuple[List[File], List[str]]:
     def leave_out(path: str, reason: str) -> None:
         left_out.append(f"{os.path.relpath(path, source)}: {reason}")
 
-    for directory, names in trees.walk(source, lambda path, error: leave_out(path, str(error.strerror))):
+    for directory, names in trees.walk(source, lambda path, error: leave_out(path, str(error.strerror)), name_it):
         for name in sorted(names):
             path = os.path.join(directory, name)
+            name_it(path)
             relative = os.path.relpath(path, source)
             status = trees.status_of(path)
             reason = trees.unread(path, status) or keys_as_files.unfit(relative, prefix)
@@ -126,10 +133,10 @@ def _etag(file: File, size_there: int) -> str:
     """Return the ETag that the file's object has; "" without reading it if the object has another size."""
     if file.size != size_there:
         return ""
-    with open(file.path, "rb") as content:
-        if file.size <= PART_BYTES:
-            return checksums.md5_of(content, file.size)
-        return checksums.etag_of_parts(content, file.size, part_bytes(file.size))
+    content = Content(file.path)
+    if file.size <= PART_BYTES:
+        return checksums.md5_of(content, file.size)
+    return checksums.etag_of_parts(content, file.size, part_bytes(file.size))
 
 
 def _begun(client: Client, file: File) -> str:
@@ -146,11 +153,13 @@ def _begin(client: Client, file: File) -> str:
 def _parts_left(client: Client, file: File, upload_id: str) -> Iterator[Part]:
     """Yield the parts that S3 does not have with the file's content."""
     there = _etags(client, file, upload_id)
-    with open(file.path, "rb") as content:
-        for part in _parts(file, upload_id):
-            content.seek(part.offset)
-            if part.number not in there or there[part.number] != checksums.md5_of(content, part.length):
-                yield part
+    for part in _parts(file, upload_id):
+        if part.number not in there or there[part.number] != _md5(part):
+            yield part
+
+
+def _md5(part: Part) -> str:
+    return checksums.md5_of(Content(part.path, offset=part.offset), part.length)
 
 
 def _parts(file: File, upload_id: str) -> Iterator[Part]:
@@ -174,9 +183,7 @@ def _etags(client: Client, file: File, upload_id: str) -> Dict[int, str]:
 
 
 def _send(client: Client, part: Part) -> None:
-    with open(part.path, "rb") as file:
-        file.seek(part.offset)
-        content = file.read(part.length)
+    content = Content(part.path, offset=part.offset).read(part.length)
     if len(content) != part.length:
         raise CopyError(f"{part.path} became shorter while it was copied")
     query = {"partNumber": str(part.number), "uploadId": part.upload_id} if part.number else {}

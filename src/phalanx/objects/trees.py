@@ -21,14 +21,17 @@ def _ignore(_path: str, _error: OSError) -> None:
     pass
 
 
-def walk(top: str, unlisted: Callable[[str, OSError], None] = _ignore) -> Iterator[Tuple[str, List[str]]]:
+def walk(
+    top: str, unlisted: Callable[[str, OSError], None] = _ignore, name: Callable[[str], object] = len
+) -> Iterator[Tuple[str, List[str]]]:
     """Yield each directory from `top` on, with the names in it that are no directories. No link is followed.
 
-    What can't be listed is passed over, after a call of `unlisted`.
+    What can't be listed is passed over, after a call of `unlisted`. `name` is called with each before it is listed.
     """
     waiting = [top]
     while waiting:
         here = waiting.pop()
+        name(here)
         names, below = _listed(here, unlisted)
         waiting += [os.path.join(here, name) for name in reversed(below)]
         yield here, names

@@ -78,8 +78,13 @@ class ConnectionPool:
     def do(self, work: Work, credentials: Credentials, items: Sequence[Any]) -> None:
         """Do the work for these items, and return once all are done or one has failed."""
         self._credentials[:] = [credentials]
-        for done in [self._pool.submit(self._one, work, item) for item in items]:
-            done.result()
+        futures = [self._pool.submit(self._one, work, item) for item in items]
+        try:
+            for done in futures:
+                done.result()
+        finally:
+            for one in futures:
+                one.cancel()
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import IO
 
+from phalanx.guest_file import Content
 from phalanx.packing.containers import KINDS, Writer
 from phalanx.packing.samples import PackError, Sample, Samples
 from phalanx.shards import MANIFEST, File, Shard, load, sizes_wrong
@@ -172,8 +173,7 @@ def _written(parts: dict[str, str], kind: str, samples: Sequence[tuple[int, Samp
 
 
 def _content(sample: Sample) -> bytes:
-    with open(sample.path, "rb") as file:
-        content = file.read()
+    content = Content(sample.path).read()
     if len(content) != sample.bytes:
         raise PackError(
             f"{sample.name} changed while it was packed", "Pack again into another directory.", code="sample-changed"
@@ -216,7 +216,7 @@ def verify(directory: str, show: Show) -> list[str]:
 
 def _sha256(directory: str, file: File) -> str:
     digest = hashlib.sha256()
-    with open(os.path.join(directory, file.name), "rb") as content:
-        while block := content.read(_BLOCK_BYTES):
-            digest.update(block)
+    content = Content(os.path.join(directory, file.name))
+    while block := content.read(_BLOCK_BYTES):
+        digest.update(block)
     return digest.hexdigest()

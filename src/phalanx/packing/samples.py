@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from phalanx.guest_file import leads_out
+from phalanx.guest_file import answering, leads_out
 
 PATH, LABEL = "path", "label"
+Name = Callable[[str], object]
+"""Called with each path before that is read."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # `cls` is the label's.
 _EXTENSION = re.compile(r"(?!cls$)[a-z0-9]{1,16}")
@@ -49,8 +51,12 @@ class Samples:
 
 def find(source: str) -> Samples:
     """Return the samples of a folder, of a CSV file or of MXNet's list. Raises PackError, OSError."""
+    return answering(source, lambda name: _find(source, name))
+
+
+def _find(source: str, name: Name) -> Samples:
     if os.path.isdir(source):
-        return _of_folder(source)
+        return _of_folder(source, name)
     reader = {".csv": _of_csv, ".lst": _of_list}.get(os.path.splitext(source)[1].lower())
     if reader is None:
         raise PackError(
@@ -58,12 +64,13 @@ def find(source: str) -> Samples:
             "Tables are .csv (path,label) and MXNet's .lst files.",
             code="bad-samples",
         )
-    return reader(source)
+    return reader(source, name)
 
 
-def _of_folder(source: str) -> Samples:
+def _of_folder(source: str, name_it: Name) -> Samples:
     found, outside = [], 0
     for directory, names, files in os.walk(source):
+        name_it(directory)
         names[:] = sorted(name for name in names if not name.startswith("."))
         for file in sorted(file for file in files if not file.startswith(".")):
             name = os.path.relpath(os.path.join(directory, file), source).replace(os.sep, "/")
@@ -75,13 +82,13 @@ def _of_folder(source: str) -> Samples:
         raise PackError(
             f"{source} has no sub-folders with files", "Make one for each class, or give a table.", code="bad-samples"
         )
-    return _of_classes(source, found, outside)
+    return _of_classes(source, found, name_it, outside)
 
 
-def _of_csv(source: str) -> Samples:
+def _of_csv(source: str, name_it: Name) -> Samples:
     with open(source, newline="", encoding="utf-8-sig") as file:
         try:
-            rows = csv.DictReader(file)
+            rows = csv.DictReader(_named(file, source, name_it))
             if not {PATH, LABEL} <= set(rows.fieldnames or ()):
                 raise PackError(
                     f"{source} has the columns {', '.join(rows.fieldnames or ()) or '(none)'}",
@@ -96,38 +103,40 @@ def _of_csv(source: str) -> Samples:
         raise PackError(f"{source}: {_some('path', without)}: no label", code="bad-samples")
     root = os.path.dirname(source)
     if all(_is_number(label) for _, label in found):
-        return Samples(_samples(root, [name for name, _ in found], [(float(label),) for _, label in found]))
-    return _of_classes(root, found)
+        return Samples(_samples(root, [name for name, _ in found], [(float(label),) for _, label in found], name_it))
+    return _of_classes(root, found, name_it)
 
 
-def _of_list(source: str) -> Samples:
+def _of_list(source: str, name_it: Name) -> Samples:
     """Read a list as MXNet's im2rec writes it: index, one label or several, and path, separated by tabs."""
     with open(source, encoding="utf-8", errors="surrogateescape") as file:
-        rows = [line.rstrip("\n").split("\t") for line in file if line.strip()]
+        lines = _named(file, source, name_it)
+        rows = [line.rstrip("\n").split("\t") for line in lines if line.strip()]
     wrong = [str(number) for number, row in enumerate(rows, 1) if len(row) < 3 or not all(map(_is_number, row[:-1]))]
     if wrong:
         raise PackError(
             f"{source}: {_some('line', wrong)}: not an index, labels and a path, separated by tabs", code="bad-samples"
         )
     labels = [tuple(map(float, row[1:-1])) for row in rows]
-    return Samples(_samples(os.path.dirname(source), [row[-1] for row in rows], labels))
+    return Samples(_samples(os.path.dirname(source), [row[-1] for row in rows], labels, name_it))
 
 
-def _of_classes(root: str, found: Sequence[tuple[str, str]], left_out: int = 0) -> Samples:
+def _of_classes(root: str, found: Sequence[tuple[str, str]], name_it: Name, left_out: int = 0) -> Samples:
     """Return samples whose labels are the positions of their classes in alphabetical order."""
     classes = sorted({name for _, name in found})
     numbers = {name: float(number) for number, name in enumerate(classes)}
-    samples = _samples(root, [name for name, _ in found], [(numbers[name],) for _, name in found])
+    samples = _samples(root, [name for name, _ in found], [(numbers[name],) for _, name in found], name_it)
     return Samples(samples, tuple(classes), left_out)
 
 
-def _samples(root: str, names: Sequence[str], labels: Iterable[tuple[float, ...]]) -> list[Sample]:
+def _samples(root: str, names: Sequence[str], labels: Iterable[tuple[float, ...]], name_it: Name) -> list[Sample]:
     """Return the samples. Raises PackError that names the files that are missing, or whose names can't be kept."""
     if not names:
         raise PackError("the table has no rows", code="bad-samples")
     found, wrong, inside = [], [], _Inside(root)
     for name, own in zip(names, labels):
         path = os.path.join(root, name)
+        name_it(path)
         try:
             status = os.stat(path)
         except (OSError, ValueError):
@@ -142,6 +151,12 @@ def _samples(root: str, names: Sequence[str], labels: Iterable[tuple[float, ...]
         more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise PackError(f"{'; '.join(wrong[:_SHOWN])}{more}", code="bad-samples")
     return found
+
+
+def _named(lines: Iterable[str], source: str, name_it: Name) -> Iterator[str]:
+    for line in lines:
+        name_it(source)
+        yield line
 
 
 class _Inside:

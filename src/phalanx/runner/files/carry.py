@@ -11,6 +11,7 @@ import tarfile
 from dataclasses import dataclass
 from typing import IO, Any, Callable, Dict, List, Set, Tuple
 
+from phalanx import guest_file
 from phalanx.node.validate import Invalid, parse
 
 # The first bytes of the stream: what a login script prints before them is skipped.
@@ -28,6 +29,7 @@ _LONGEST_HEADER = 16 << 20
 _LONGEST_NAME = 4096
 _NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _KINDS = (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE)
+_KINDS_BY_MODE = tuple(zip((stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK), _KINDS))  # noqa: B905 (Python 3.9)
 # Every file system accepts times from 1970 to 2106.
 _LATEST_S = (1 << 32) - 1
 
@@ -78,20 +80,19 @@ def survey(path: str) -> Load:
     left_out: List[str] = []
     unread: List[str] = []
     # Without recursion, as directories may be nested deeper than calls.
-    waiting = [(os.path.realpath(path), TOP)]
+    waiting = [(path, TOP)]
     while waiting:
         here, name = waiting.pop()
         try:
-            item, children = _look(here, name)
-            is_portable = _is_portable(item)
+            item, children, is_portable = guest_file.answer(here, _look, here, name)
         except OSError as error:
-            if name == TOP:
+            if name == TOP or error.errno == errno.ETIMEDOUT:
                 raise CarryError(f"can't read {_shown(here)}: {error.strerror}") from error
             unread.append(_unread(name, error))
             continue
         if is_portable:
             kept.append(item)
-            waiting += [(os.path.join(here, child), f"{name}/{child}") for child in children]
+            waiting += [(os.path.join(item.path, child), f"{name}/{child}") for child in children]
         elif name == TOP:
             raise CarryError(f"{_shown(here)} is neither a file nor a directory")
         else:
@@ -100,7 +101,10 @@ def survey(path: str) -> Load:
 
 
 def send(out: IO[bytes], load: Load, progress: Progress = lambda _: None) -> List[str]:
-    """Write the stream; return what could no longer be read, with the reasons. Raises OSError when `out` breaks."""
+    """Write the stream; return what could no longer be read, with the reasons.
+
+    Raises OSError when `out` breaks, CarryError for a file that breaks off or whose file system does not answer.
+    """
     out.write(MAGIC + json.dumps(load.header()).encode() + b"\n")
     sent, unread = 0, []
     with tarfile.open(fileobj=out, mode="w|", bufsize=_COPY_BYTES, **_FORMAT) as tar:
@@ -188,14 +192,16 @@ class _Member(tarfile.TarInfo):
         return member
 
 
-def _look(path: str, name: str) -> Tuple[Item, List[str]]:
-    """Return what is at a path, and the names in a directory, last first. Raises OSError if it can't be read."""
+def _look(path: str, name: str) -> Tuple[Item, List[str], bool]:
+    """Return what is at a path, the names in a directory, last first, and whether it can be copied. Raises OSError."""
+    path = os.path.realpath(path) if name == TOP else path
     found = os.lstat(path)
     regular = stat.S_ISREG(found.st_mode)
     if regular and not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
     children = sorted(os.listdir(path), reverse=True) if stat.S_ISDIR(found.st_mode) else []
-    return Item(path, name, found.st_mode, found.st_size if regular else 0), children
+    item = Item(path, name, found.st_mode, found.st_size if regular else 0)
+    return item, children, _is_portable(item)
 
 
 def _below(name: str) -> str:
@@ -240,23 +246,54 @@ def _stays_inside(name: str, link: str) -> bool:
 def _add(tar: tarfile.TarFile, item: Item) -> str:
     """Add a file, directory or link; return the reason why it can no longer be read, with its name, or ""."""
     try:
-        info = tar.gettarinfo(item.path, item.name)
-        info.uid = info.gid = 0
-        info.uname = info.gname = ""
-        if not stat.S_ISREG(item.mode):
-            tar.addfile(info)
-            return ""
-        # A hard link to a file that was sent already is sent as a file of its own.
-        info.type, info.linkname, info.size = tarfile.REGTYPE, "", item.bytes
-        # Something else may have replaced the file: follow no link, and wait for no pipe.
-        fd = os.open(item.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        info = member(item.path, item.name)
+        # Something else may have replaced the file: follow no link.
+        content = guest_file.Content(item.path, os.O_NOFOLLOW) if stat.S_ISREG(item.mode) else None
     except OSError as error:
+        if error.errno == errno.ETIMEDOUT:
+            raise _unanswered(error) from error
         return _unread(item.name, error)
-    with os.fdopen(fd, "rb") as file:
-        # It may be longer or shorter by now. What the header announced is sent at most.
-        info.size = min(item.bytes, os.fstat(fd).st_size)
-        tar.addfile(info, file)
+    if content is None:
+        tar.addfile(info)
+        return ""
+    # It may be longer or shorter by now: what the header announced is sent at most.
+    info.type, info.linkname, info.size = tarfile.REGTYPE, "", min(item.bytes, content.size)
+    tar.addfile(info, _Readable(content))
     return ""
+
+
+def member(path: str, name: str) -> tarfile.TarInfo:
+    """Return the header of a file, directory or link, whose owner nobody learns. Raises OSError."""
+    status, link = guest_file.answer(path, _status_and_link, path)
+    info = tarfile.TarInfo(name)
+    info.mode, info.mtime, info.linkname = status.st_mode, status.st_mtime, link
+    # A hard link to a file that was sent already is sent as a file of its own.
+    info.type = next((kind for is_kind, kind in _KINDS_BY_MODE if is_kind(status.st_mode)), b"")
+    if not info.type:
+        raise FileNotFoundError(errno.ENOENT, "something else took its place", path)
+    return info
+
+
+def _status_and_link(path: str) -> Tuple[os.stat_result, str]:
+    status = os.lstat(path)
+    return status, os.readlink(path) if stat.S_ISLNK(status.st_mode) else ""
+
+
+class _Readable(io.RawIOBase):
+    """A file's content, whose errors are not taken for those of the stream that it is written to."""
+
+    def __init__(self, content: guest_file.Content) -> None:
+        self._content = content
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self._content.read(size)
+        except OSError as error:
+            raise _unanswered(error) from error
+
+
+def _unanswered(error: OSError) -> CarryError:
+    return CarryError(f"can't read {_shown(error.filename)}: {error.strerror}")
 
 
 def _announced(header: Dict[str, Any], name: str) -> int:
