@@ -128,8 +128,8 @@ def fill(fillers: Terminal, kind: str) -> list[str]:
         ("logs", ""),
         ("metrics", ""),
         ("tokens", ""),
-        # The node's oldest session ends: that of this job.
-        ("sessions", "InvalidClientTokenId"),
+        # Its oldest ones end, and not those that the agent has for jobs.
+        ("sessions", ""),
         # The stack is complete, and waits for none.
         ("signals", "ValidationError"),
         ("messages", "RequestThrottled"),

@@ -60,8 +60,9 @@ _may: ContextVar[May | None] = ContextVar("may", default=None)
 _lock = threading.Lock()
 _by_key: dict[str, Session] = {}
 _by_holder: dict[tuple[str, str], Session] = {}
-# By AssumeRole, on behalf of each node, as long as they are among its last ones: its agent does so once for each job.
-_assumed: dict[Peer, deque[str]] = {}
+# By AssumeRole, on behalf of each node, by the role that did so, as long as they are among its last ones: its agent does
+# so once for each job.
+_assumed: dict[Peer, dict[str, deque[str]]] = {}
 _MOST_ASSUMED = 1000
 
 
@@ -134,17 +135,17 @@ def document(session: Session) -> dict[str, str]:
     }
 
 
-def issue(context: Context, role: Role, name: str, lasts: timedelta) -> Session:
-    """Create a new session of the role; a node that asks without end loses its first ones."""
+def issue(context: Context, role: Role, name: str, lasts: timedelta, by: str = "") -> Session:
+    """Create a new session of the role; another role, `by`, that asks without end from a node loses its first ones."""
     now = context.clock.now()
     with _lock:
         session = Session(context.issue(role.name), role.name, name, now + lasts, role_id=role.id)
         _by_key[session.issued.access_key_id] = session
         if (peer := admission.served()) != admission.USER:
-            mine = _assumed.setdefault(peer, deque())
-            mine.append(session.issued.access_key_id)
-            if len(mine) > _MOST_ASSUMED:
-                _drop(context, mine.popleft())
+            mine = _assumed.setdefault(peer, {})
+            mine.setdefault(by, deque()).append(session.issued.access_key_id)
+            if sum(map(len, mine.values())) > _MOST_ASSUMED:
+                _drop(context, max(mine.values(), key=len).popleft())
         _drop_expired(context, now)
     return session
 

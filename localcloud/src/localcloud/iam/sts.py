@@ -67,7 +67,7 @@ def assume(context: Context, caller: Caller, call: Call, keys: Keys, start_respo
         message = f"User: {caller.arn} is not authorized to perform: {ASSUME} on resource: {wanted}"
         return errors.access_denied(call, message, start_response)
     name, lasts_s = _session_settings(call)
-    made = credentials.issue(context, role, name, timedelta(seconds=int(lasts_s)))
+    made = credentials.issue(context, role, name, timedelta(seconds=int(lasts_s)), by="".join(caller.names[:1]))
     fields = credentials.document(made)
     fields["SessionToken"] = fields.pop("Token")
     user = {"AssumedRoleId": made.user_id, "Arn": made.arn(context.account)}
