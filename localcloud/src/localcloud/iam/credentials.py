@@ -60,8 +60,8 @@ _may: ContextVar[May | None] = ContextVar("may", default=None)
 _lock = threading.Lock()
 _by_key: dict[str, Session] = {}
 _by_holder: dict[tuple[str, str], Session] = {}
-# By AssumeRole, for each node and the role that did so, as long as they are among its last ones: an agent does so once for
-# each job.
+# By AssumeRole, for each node and the role that did so, as long as they are among its last ones: its agent does so once
+# for each job.
 _assumed: dict[Peer, dict[str, deque[str]]] = {}
 _MOST_ASSUMED = 1000
 
