@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import json
 import re
 import tarfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,33 @@ def test_a_manifest_lists_every_version_and_survives_a_log(tmp_path, monkeypatch
 def test_a_log_without_the_whole_manifest_has_none():
     first, *_ = manifest.lines("x" * 10 + json.dumps([str(number) for number in range(500)]))
     assert manifest.found_in([first]) == ""
+
+
+def hostile(content: bytes) -> list[str]:
+    return [f"{manifest.MARK} 1/1 {base64.b64encode(content).decode()}"]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        hostile(gzip.compress(bytes(1 << 20)) * 1000),
+        hostile(b"no gzip"),
+        hostile(gzip.compress(b"{}")[:-4]),
+        hostile(gzip.compress(b"\xff\xfe")),
+        [f"{manifest.MARK} 1/1 ="],
+        [f"{manifest.MARK} {'9' * 5000}/1 AAAA"],
+        [f"{manifest.MARK} 1/{'9' * 5000} AAAA"],
+    ],
+    ids=["bomb", "other", "cut", "bytes", "odd", "number", "of"],
+)
+def test_a_log_that_anybody_wrote_has_no_manifest_and_takes_little_memory(log):
+    """The machine that builds writes it, and so may whoever else may write to the log group."""
+    tracemalloc.start()
+    try:
+        assert manifest.found_in(log) == ""
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", [one for one in recipe_names() if not recipe(one).image["cuda"]])

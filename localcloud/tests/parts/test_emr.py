@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -255,6 +256,36 @@ def test_a_token_that_belongs_to_no_instance_is_refused(emr):
     environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/_emr/guess/ready", "wsgi.input": io.BytesIO()}
     emr.cloud.app(environ, lambda status, _headers: shown.append(status))
     assert shown == ["404 Not Found"]
+
+
+def test_root_of_a_worker_takes_and_ends_no_step_of_the_master(emr):
+    """Its controller's token is in a file of root's."""
+    cluster = emr.ready(1)
+    (master,), (worker,) = emr.instances(cluster, "MASTER"), emr.instances(cluster, "CORE")
+    (step,) = emr.api.add_job_flow_steps(JobFlowId=cluster, Steps=[command("a")])["StepIds"]
+    assert "step" not in emr.report(worker, "next")
+    assert emr.report(master, "next")["step"]["id"] == step
+    assert "step" not in emr.report(worker, "next")
+    emr.report(worker, "done", step=step, code=0)
+    assert emr.step(cluster, step)["Status"]["State"] == "RUNNING"
+    emr.report(master, "done", step=step, code=1)
+    assert emr.step(cluster, step)["Status"]["State"] == "FAILED"
+
+
+@pytest.mark.parametrize(
+    "report",
+    [{"number": "9" * 4000}, {"number": [1]}, {"number": -1}, {"how": ["exit"]}, {"code": "\x1b]0;owned\x07" * 999}],
+)
+def test_what_a_controller_invents_is_in_no_answer_of_emr(emr, report):
+    cluster = emr.ready(1)
+    (master,), (worker,) = emr.instances(cluster, "MASTER"), emr.instances(cluster, "CORE")
+    (step,) = emr.api.add_job_flow_steps(JobFlowId=cluster, Steps=[command("a")])["StepIds"]
+    emr.report(master, "next")
+    emr.report(master, "done", step=step, **report)
+    emr.report(worker, "failed", **report)
+    answers = (emr.describe(cluster), emr.step(cluster, step), emr.api.list_instances(ClusterId=cluster)["Instances"])
+    shown = json.dumps(answers, default=str)
+    assert "9" * 99 not in shown and "owned" not in shown
 
 
 @pytest.mark.parametrize("names", [["Hadoop"], ["Livy"], []])

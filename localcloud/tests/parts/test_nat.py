@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import struct
 import threading
@@ -156,6 +157,21 @@ def test_behind_a_proxy_an_address_stands_for_the_name(monkeypatch):
     assert names.target_of("203.0.113.9") == "203.0.113.9"
 
 
+def test_a_node_that_asks_for_names_without_end_takes_no_address_of_another_s(monkeypatch):
+    """Others' connections went to a name of its own, once it had asked for as many names as there are addresses."""
+    monkeypatch.setattr("localcloud.network.nat.names._STAND_INS", ipaddress.ip_network("198.18.0.0/19"))
+    monkeypatch.setenv("https_proxy", "http://proxy.test:3128")
+    hostile, honest = ("vpc-1", "10.0.1.12"), ("vpc-1", "10.0.1.13")
+    names = Names()
+    _, (address,) = answered(names.answer(query("index.test"), honest))
+    for number in range(1 << 13):
+        names.answer(query(f"a{number}.test"), hostile)
+    assert names.target_of(address) == "index.test"
+    assert answered(names.answer(query("index.test"), honest)) == (0, [address])
+    assert answered(names.answer(query("a1.test"), hostile))[0] == 0
+    assert len(names) < 2000
+
+
 @pytest.mark.parametrize("name", ["a\r\nHost: b.test", "a b.test", "a:80", "a/b.test", "a\0.test", "a%0d.test"])
 def test_names_that_no_host_has_are_bad_queries(monkeypatch, name):
     monkeypatch.setenv("https_proxy", "http://proxy.test:3128")
@@ -243,7 +259,7 @@ def test_a_connection_ends_with_its_other_end_and_counts_no_longer(a_gateway, ou
 def test_names_that_a_node_asks_for_too_fast_get_no_answer(a_gateway, monkeypatch):
     asked, go_on = threading.Semaphore(0), threading.Event()
 
-    def answer(_query: bytes) -> bytes:
+    def answer(_query: bytes, _peer: object) -> bytes:
         asked.release()
         go_on.wait(60)
         return b"answer"

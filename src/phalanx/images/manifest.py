@@ -13,13 +13,16 @@ import json
 import platform
 import re
 import sys
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 MARK = "phalanx-manifest"
 _CHARACTERS = 400
-_LINE = re.compile(rf"{MARK} (?P<number>\d+)/(?P<of>\d+) (?P<part>[A-Za-z0-9+/=]+)")
+# A hundred times what an image has: whoever may write to the log chooses what it says.
+_MOST_BYTES = 16 << 20
+_LINE = re.compile(rf"{MARK} (?P<number>\d{{1,6}})/(?P<of>\d{{1,6}}) (?P<part>[A-Za-z0-9+/=]+)")
 
 
 def main(home: str, facts: str) -> None:
@@ -51,12 +54,18 @@ def lines(text: str) -> list[str]:
 
 
 def found_in(log: Iterable[str]) -> str:
-    """Return the text whose lines are in a log, in any order and after other words; "" if one is missing."""
+    """Return the text whose lines are in a log, in any order and after other words; "" if one is missing or wrong."""
     found = [match for line in log if (match := _LINE.search(line))]
     parts = {int(match["number"]): match["part"] for match in found}
     if not found or len(parts) < int(found[0]["of"]):
         return ""
-    return gzip.decompress(base64.b64decode("".join(parts[number] for number in sorted(parts)))).decode()
+    unpacking = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    try:
+        packed = base64.b64decode("".join(parts[number] for number in sorted(parts)))
+        text = unpacking.decompress(packed, _MOST_BYTES).decode()
+    except (ValueError, zlib.error):
+        return ""
+    return text if unpacking.eof and not unpacking.unused_data else ""
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """What the controllers of instances report, and what they are given to run: bootstrap actions, then the master's steps.
 
+Root of an instance has its controller's token, and can report anything.
+
 A controller reports in the middle of what it runs (`tick`), and is then informed that it must stop.
 """
 
@@ -19,6 +21,7 @@ from localcloud.emr.steps import CANCELLED, COMPLETED, FAILED, PENDING, RUNNING,
 
 CODE = "BOOTSTRAP_FAILURE"
 ACTION_LIMIT_S = 3600.0
+_MOST_ACTIONS, _LARGEST_STATUS = 16, 255
 # How long a new role may lack its rights in bad weather (docs/aws-behaviour.md 11.5).
 _PATIENCE_S = 120.0
 # How long a controller waits for its next step before it asks again.
@@ -147,13 +150,19 @@ def failed(service: Service, member: Member, report: Report) -> dict[str, Any]:
 
 
 def _reason(member: Member, report: Report) -> Reason:
-    how, number, instance_id = str(report.get("how")), int(report.get("number") or 1), member.instance.id
-    text, code = _FAILURES.get(how, _FAILURES["exit"])
+    number, instance_id = _number(report, "number", _MOST_ACTIONS), member.instance.id
+    text, code = _FAILURES.get(str(report.get("how")), _FAILURES["exit"])
     is_master = member.group.is_master
     where = f"the master instance ({instance_id})" if is_master else f"1 slave instance (including {instance_id})"
     message = text.format(where, number).removeprefix("the ")
     message = message[0].upper() + message[1:]
     return Reason(CODE, message, _details(member, number, message, f"{CODE}_{code}" if code and is_master else ""))
+
+
+def _number(report: Report, name: str, most: int) -> int:
+    """Return a number that a controller reports; 1 for anything else."""
+    found = report.get(name)
+    return found if type(found) is int and 0 <= found <= most else 1
 
 
 def _details(member: Member, number: int, message: str, code: str) -> dict[str, Any]:
@@ -172,6 +181,8 @@ def _details(member: Member, number: int, message: str, code: str) -> dict[str, 
 def following(service: Service, member: Member, _report: Report) -> dict[str, Any]:
     """The master wants a step: wait for one, but not for long."""
     cluster = member.group.cluster
+    if not member.group.is_master:
+        return {"stop": cluster.is_ending}
     for lost in [step for step in cluster.steps if step.state == RUNNING]:
         # This controller runs nothing, so it has restarted.
         _end_step(service, cluster, lost, FAILED, "The master restarted while the step ran.")
@@ -203,9 +214,10 @@ def done(service: Service, member: Member, report: Report) -> dict[str, Any]:
     if cluster.is_ending:
         if not any(one.busy for one in cluster.live):
             service.end_instances(cluster)
-    elif step is not None and step.state == RUNNING:
-        outcome = CANCELLED if step.cancelling else COMPLETED if report.get("code") == 0 else FAILED
-        _end_step(service, cluster, step, outcome, f"exit status {report.get('code')}")
+    elif step is not None and step.state == RUNNING and member.group.is_master:
+        status = _number(report, "code", _LARGEST_STATUS)
+        outcome = CANCELLED if step.cancelling else COMPLETED if status == 0 else FAILED
+        _end_step(service, cluster, step, outcome, f"exit status {status}")
     return {}
 
 
@@ -255,7 +267,7 @@ def _report(environ: dict[str, Any]) -> dict[str, Any] | None:
     length = min(int(environ.get("CONTENT_LENGTH") or 0), _MOST_BYTES)
     try:
         found = json.loads(environ["wsgi.input"].read(length) or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and environ["REQUEST_METHOD"] == "POST" else None
 

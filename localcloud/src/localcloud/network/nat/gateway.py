@@ -81,6 +81,7 @@ class Gateway:
         return True
 
     def _close(self, vpc: str) -> None:
+        self._names.forget(vpc)
         for fd, (owner, listener) in list(self._sockets.items()):
             if owner == vpc:
                 self._poll.unregister(fd)
@@ -91,7 +92,7 @@ class Gateway:
         with contextlib.suppress(OSError):
             if listener.type == socket.SOCK_DGRAM:
                 query, (address, port) = listener.recvfrom(_QUERY_BYTES)
-                answer = partial(_quietly, self._answer, listener, query, (address, port))
+                answer = partial(_quietly, self._answer, listener, query, vpc, (address, port))
                 # One that is dropped is sent again.
                 admission.admit(self._queries, (vpc, address), answer, lambda: None)
             else:
@@ -99,8 +100,8 @@ class Gateway:
                 relay = partial(_quietly, self._relay, connection)
                 admission.admit(self._connections, (vpc, address), relay, partial(_reset, connection))
 
-    def _answer(self, listener: socket.socket, query: bytes, sender: tuple[str, int]) -> None:
-        answer = self._names.answer(query)
+    def _answer(self, listener: socket.socket, query: bytes, vpc: str, sender: tuple[str, int]) -> None:
+        answer = self._names.answer(query, (vpc, sender[0]))
         if answer:
             listener.sendto(answer, sender)
 

@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 
+from localcloud.api.admission import Peer
 from localcloud.network.nat import routes
 
 _A, _INTERNET = 1, 1
@@ -22,6 +23,8 @@ _LABEL = re.compile(rb"[A-Za-z0-9_-]+")
 _INSTANCE = re.compile(r"ip-(\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3})\.(?:ec2|[a-z0-9-]+\.compute)\.internal")
 # RFC 2544's addresses for network tests, which no host has, stand for names that only this machine's proxy resolves.
 _STAND_INS = ipaddress.ip_network("198.18.0.0/15")
+# Of one node. Beyond that, its own oldest name loses its address: no address of another node's is given away.
+_MOST_NAMES = 1000
 
 
 class Names:
@@ -29,15 +32,27 @@ class Names:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._stand_ins: dict[str, str] = {}  # name → address
+        self._stand_ins: dict[Peer, dict[str, str]] = {}  # node → name → address
         self._names: dict[str, str] = {}  # address → name
+        self._last = 0
 
     def target_of(self, address: str) -> str:
         """Return the name that an address stands for, or the address itself."""
         return self._names.get(address, address)
 
-    def answer(self, query: bytes) -> bytes:
-        """Return the response to one DNS query, or b"" to anything else."""
+    def __len__(self) -> int:
+        """Return how many addresses stand for names."""
+        return len(self._names)
+
+    def forget(self, vpc: str) -> None:
+        """Forget the names of a VPC's nodes, which are gone."""
+        with self._lock:
+            for peer in [peer for peer in self._stand_ins if peer[0] == vpc]:
+                for address in self._stand_ins.pop(peer).values():
+                    del self._names[address]
+
+    def answer(self, query: bytes, peer: Peer = ("", "")) -> bytes:
+        """Return the response to a node's DNS query, or b"" to anything else."""
         if len(query) < _HEADER.size:
             return b""
         number, flags, questions, *_ = _HEADER.unpack_from(query)
@@ -51,17 +66,18 @@ class Names:
         question = query[_HEADER.size : end + 4]
         if network != _INTERNET or name.endswith(".arpa"):
             return _reply(number, flags, _NO_SUCH_NAME, question, [])
-        code, addresses = self._resolve(name)
+        code, addresses = self._resolve(name, peer)
         # Nodes have no IPv6: a name that exists has no address of another kind.
         return _reply(number, flags, code, question, addresses if kind == _A else [])
 
-    def _resolve(self, name: str) -> tuple[int, list[str]]:
+    def _resolve(self, name: str, peer: Peer) -> tuple[int, list[str]]:
         if found := _INSTANCE.fullmatch(name.lower()):
             return _of_instance(found[1].replace("-", "."))
         if not routes.is_open():
             return _FAILED, []
         if routes.proxy_for(name):
-            return _NO_ERROR, [self._stand_in(name)]
+            address = self._stand_in(name, peer)
+            return (_NO_ERROR, [address]) if address else (_FAILED, [])
         try:
             found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
         except socket.gaierror as error:
@@ -70,12 +86,27 @@ class Names:
             return _FAILED, []
         return _NO_ERROR, [str(address[0]) for *_, address in found[:_MAX_ADDRESSES]]
 
-    def _stand_in(self, name: str) -> str:
+    def _stand_in(self, name: str, peer: Peer) -> str:
+        """Return a node's address for a name; "" when all are taken."""
         with self._lock:
-            if name not in self._stand_ins:
-                address = str(_STAND_INS[(len(self._stand_ins) + 1) % _STAND_INS.num_addresses])
-                self._stand_ins[name], self._names[address] = address, name
-            return self._stand_ins[name]
+            own = self._stand_ins.setdefault(peer, {})
+            address = own.pop(name, "") or self._new_address(own, name)
+            if address:
+                own[name] = address
+            return address
+
+    def _new_address(self, own: dict[str, str], name: str) -> str:
+        if len(own) >= _MOST_NAMES:
+            del self._names[own.pop(next(iter(own)))]
+        if len(self._names) >= _STAND_INS.num_addresses - 2:
+            return ""
+        while not self._last or str(_STAND_INS[self._last]) in self._names:
+            self._last = (self._last + 1) % _STAND_INS.num_addresses
+        address = str(_STAND_INS[self._last])
+        # Those that were given back last are given away last.
+        self._last = (self._last + 1) % _STAND_INS.num_addresses
+        self._names[address] = name
+        return address
 
 
 def _of_instance(address: str) -> tuple[int, list[str]]:
