@@ -141,7 +141,7 @@ DEFENCES = (
     defence(
         "a record has a schema",
         "test_damaged_records.py",
-        ("runner/files/job_status.py", "cls(**fields(_CHECKS, value))", "cls(**value)"),
+        ("node/validate.py", 'raise Invalid(f"{name}: {error}") from error', "found[name] = item[name]"),
     ),
     defence(
         "a job's directory may be nested deeper than calls",
@@ -244,7 +244,7 @@ DEFENCES = (
     defence(
         "an answer of the head is parsed with suspicion",
         "test_hostile_head.py::test_an_invalid_answer_ends_no_command_by_accident",
-        ("ssh/head_answers.py", "except Invalid:\n        found", "except KeyError:\n        found"),
+        ("ssh/head_answers.py", "if not isinstance(found, dict):", "if False:"),
     ),
     defence(
         "a file of a stream is in a directory that came before it",
