@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import Field, fields
+from pathlib import Path
 from typing import Any
 
 import click
