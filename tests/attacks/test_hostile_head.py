@@ -149,7 +149,7 @@ def record(terminal: Terminal) -> dict[str, Any]:
 
 def is_refused(shown: str) -> bool:
     """Whether this is a message of phalanx rather than a crash, without an escape sequence."""
-    return shown.startswith("error: ") and "That was not expected" not in shown and "\x1b" not in shown
+    return shown.startswith("error: ") and "This is an unexpected error" not in shown and "\x1b" not in shown
 
 
 def test_a_command_is_never_an_option_of_ssh(terminal, owned):
@@ -176,7 +176,7 @@ def test_an_invalid_answer_ends_no_command_by_accident(head, answer):
     answer_all_with(head, answer)
     for arguments in (("jobs",), ("logs",), ("stop", "x"), ("get", "x"), ("recipes", "--json"), ("status",)):
         done = head.phalanx(*arguments, check=False, timeout_s=600)
-        assert "That was not expected" not in done.stderr, (arguments, done.stderr[-500:])
+        assert "This is an unexpected error" not in done.stderr, (arguments, done.stderr[-500:])
         assert "../../../x" not in done.stdout
 
 
