@@ -39,6 +39,7 @@ def serve(monkeypatch, tmp_path):
         )
         monkeypatch.setattr(daemon, "Agent", lambda *_: agent)
         monkeypatch.setattr(daemon.firewall, "watch", lambda _: None)
+        monkeypatch.setattr(daemon.logins, "watch", lambda: None)
         monkeypatch.setattr(daemon.credentials, "serve", lambda *_: None)
         monkeypatch.setattr(worker, "serve", work)
         monkeypatch.setattr(daemon.time, "sleep", lambda seconds: clock.append(clock[-1] + seconds))
