@@ -181,8 +181,8 @@ def test_a_name_in_use_by_another_s_stack_is_refused(beside):
     try:
         done = other.phalanx("up", "--json", check=False)
         assert_refused(done, "name-taken")
-        assert done.returncode == 3
-        assert other.phalanx("down", "--yes", check=False).returncode == 3
+        assert done.returncode == 6
+        assert other.phalanx("down", "--yes", check=False).returncode == 6
         assert "foreign" in stacks(other)
     finally:
         cloudformation.delete_stack(StackName="foreign")

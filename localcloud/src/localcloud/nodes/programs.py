@@ -186,9 +186,9 @@ _EXPORTFS = (
 [ "$*" = -ra ] || { echo "exportfs: the local cloud has only the options -ra" >&2; exit 1; }
 cd @ROOT@ || exit 1
 @BIND@for dir in $(sed -s 's/ .*//' /etc/exports.d/*.exports); do
-  name=$(awk -v "dir=$dir" '$1 == dir { print $2 }' own-list)
+  name=$(awk -v "dir=$dir" '$1 == dir { print $2 }' "own-list")
   if [ -z "$name" ]; then
-    name=$(awk 'FILENAME == "own-list" { taken[$2]; next } !($1 in taken) { print $1; exit }' own-list own-trees)
+    name=$(awk 'FILENAME == "own-list" { taken[$2]; next } !($1 in taken) { print $1; exit }' "own-list" own-trees)
     [ "$name" ] || { echo "exportfs: $dir: a node of the local cloud exports @MOST@ directories" >&2; exit 1; }
     echo "$dir $name" >>own-list
   fi
