@@ -135,7 +135,7 @@ def aws(private: Terminal, tmp_path: Path) -> Iterator[dict[str, str]]:
     before = config.read_text()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", env["PATH"])
-        (option,) = connect("aws", "us-east-1").site.ssh_route(by_session=True).options
+        (option,) = connect("aws", "us-east-1").site.ssh_route(by_session=True)
     lines = [line for line in before.splitlines() if "ProxyUseFdpass" not in line]
     config.write_text("\n".join(f"    {option}" if "ProxyCommand" in line else line for line in lines) + "\n")
     close_all(config)

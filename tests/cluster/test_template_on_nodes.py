@@ -195,7 +195,7 @@ def test_the_link_of_the_page_launches_a_single_machine(terminal, tmp_path):
     given = {key.removeprefix("param_"): value for key, value in asked.items()}
     given["SshPublicKey"] = a_key(tmp_path / "mine")
     (terminal.directory / "one.yaml").write_text(json.dumps({"name": name, "nodes": 4, "min": 2, "keep": "no"}))
-    document = terminal.phalanx("template", "-f", "one.yaml").stdout
+    document = terminal.phalanx("template", "--file", "one.yaml").stdout
     parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()]
     create_as_the_console(terminal, name, document, Parameters=parameters)
     assert settled(api(terminal, "cloudformation"), name)["StackStatus"] == "CREATE_COMPLETE"

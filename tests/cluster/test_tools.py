@@ -277,7 +277,7 @@ def test_tensorboard_shows_a_job_s_curves_as_long_as_the_command_lives(cluster, 
 
 
 def test_jupyter_runs_in_a_job_s_environment_with_a_token(cluster, job_with_tools):
-    process = cluster.start("notebook", "tools", "--directory", ".phalanx", "--port", str(free_port()))
+    process = cluster.start("notebook", "tools", "--root", ".phalanx", "--port", str(free_port()))
     address, _, token = url(process).partition("?")
     assert b'"jobs"' in read(f"{address}api/contents?{token}")
     with pytest.raises(urllib.error.HTTPError, match="403"):
