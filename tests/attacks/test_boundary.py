@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Iterator
@@ -26,16 +27,22 @@ def trust(statement: dict[str, Any]) -> str:
     return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
 
 
+def made(create: Any, **arguments: Any) -> None:
+    """Make something, unless it is there: moto keeps what it has for as long as the process lives."""
+    with contextlib.suppress(ClientError):
+        create(**arguments)
+
+
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
     """An account with a boundary, a role of the cluster `demo` that has it, and one of an administrator's."""
     with stacks(tmp_path_factory.mktemp("state")) as running:
         iam = running.client("iam")
         for arn in (BOUNDARY, OTHER):
-            iam.create_policy(PolicyName=arn.rpartition("/")[2], PolicyDocument=json.dumps(EVERYTHING))
-        iam.create_role(RoleName="demo-BoundRole", AssumeRolePolicyDocument=trust(EC2), PermissionsBoundary=BOUNDARY)
-        iam.create_role(RoleName="boundary-admin", AssumeRolePolicyDocument=trust(EC2))
-        iam.create_instance_profile(InstanceProfileName="demo-profile")
+            made(iam.create_policy, PolicyName=arn.rpartition("/")[2], PolicyDocument=json.dumps(EVERYTHING))
+        for name, bound in (("demo-BoundRole", {"PermissionsBoundary": BOUNDARY}), ("boundary-admin", {})):
+            made(iam.create_role, RoleName=name, AssumeRolePolicyDocument=trust(EC2), **bound)
+        made(iam.create_instance_profile, InstanceProfileName="demo-profile")
         yield running
 
 
@@ -80,7 +87,7 @@ def test_no_call_to_iam_undoes_the_boundary(cloud, holder, operation, arguments)
 
 
 def test_a_role_of_the_cluster_that_somebody_made_without_the_boundary_gets_no_rights(cloud, holder):
-    cloud.client("iam").create_role(RoleName="demo-unbound", AssumeRolePolicyDocument=trust(EC2))
+    made(cloud.client("iam").create_role, RoleName="demo-unbound", AssumeRolePolicyDocument=trust(EC2))
     given = {"RoleName": "demo-unbound", "PolicyName": "all", "PolicyDocument": json.dumps(EVERYTHING)}
     assert refused(holder("iam").put_role_policy, **given) == "AccessDenied"
     holder("iam").put_role_policy(**{**given, "RoleName": "demo-BoundRole"})
@@ -99,7 +106,7 @@ def test_a_stack_makes_no_role_without_the_boundary(cloud, holder, boundary):
 
 
 def test_a_policy_of_a_stack_is_judged_on_each_of_its_roles(cloud, holder):
-    cloud.client("iam").create_role(RoleName="demo-second", AssumeRolePolicyDocument=trust(EC2))
+    made(cloud.client("iam").create_role, RoleName="demo-second", AssumeRolePolicyDocument=trust(EC2))
     policy = {"PolicyName": "all", "PolicyDocument": EVERYTHING, "Roles": ["demo-BoundRole", "demo-second"]}
     body = json.dumps({"Resources": {"All": {"Type": "AWS::IAM::Policy", "Properties": policy}}})
     stack = holder("cloudformation").create_stack(StackName="demo", TemplateBody=body, Capabilities=["CAPABILITY_IAM"])[

@@ -76,7 +76,7 @@ def test_a_plan_shows_the_cost_until_the_lease_ends_and_where_the_prices_are_fro
 
 def test_a_plan_says_which_limits_are_defaults():
     lines = explain(plan(GPU_FACTS, cloud="aws", ssh_from="203.0.113.7/32", type="p5.48xlarge"))
-    assert any("after 24 h (the default for types with GPUs)" in line for line in lines)
+    assert any("after 24 h (the default for expensive nodes)" in line for line in lines)
     assert any("after 1 h without programs of users (the default" in line for line in lines)
 
 

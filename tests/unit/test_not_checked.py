@@ -33,7 +33,7 @@ NAMED = {
     "ssh from here": (AWS.replace("203.0.113.7/32", "[auto, 203.0.113.7/32]"), "checkip.amazonaws.com"),
     "lustre": (AWS + "storage: lustre\nfile_system: fs-0123456789abcdef0\n", "fsx describe-file-systems"),
     "efs": (AWS + "file_system: fs-0123456789abcdef0\n", "efs describe-mount-targets"),
-    "recipe": (AWS + "image: recipe:torch\n", "phalanx image list"),
+    "recipe": (AWS + "image: recipe:torch\n", "phalanx image ls"),
     "ami": (AWS + "image: ami-0123456789abcdef0\n", "describe-images --image-ids ami-0123456789abcdef0"),
     "key pair": (AWS + "key_pair: mine\n", "describe-key-pairs --key-names mine"),
     "placement": (AWS + "placement: mine\n", "describe-placement-groups --group-names mine"),

@@ -408,3 +408,17 @@ def test_init_text_has_ten_keys_in_short_lines_and_names_the_page_of_all(cloud):
     assert len(re.findall(r"^(?:# )?[a-z_]+: ", text, re.MULTILINE)) == 10
     assert max(map(len, text.splitlines())) <= 100
     assert "docs/phalanx-yaml.md" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "timeout_s"),
+    [
+        ("type: c5.large", 600),
+        ("type: c5.metal", 1800),
+        ("type: [c5.large, m7i.metal-24xl]", 1800),
+        ("head: {type: c5.metal}", 1800),
+        ("type: c5.metal\nnode_timeout: 10m", 600),
+    ],
+)
+def test_bare_metal_has_longer_to_answer(write, line, timeout_s):
+    assert load(write(f"name: demo\nnodes: 2\n{line}\n")).node_timeout_s == timeout_s

@@ -31,7 +31,7 @@ _NAME = "account"
 def read(state: Path) -> str:
     """Return the profile that is kept here; `own` without one. Raises ValueError for a damaged file."""
     try:
-        return _known((state / _NAME).read_text())
+        return _known((state / _NAME).read_text().strip())
     except FileNotFoundError:
         return OWN
 

@@ -14,7 +14,7 @@ from phalanx.cli.interrupt import interrupt
 from phalanx.cli.link import link
 from phalanx.cli.options import debug_option, json_option
 from phalanx.cli.weather import weather
-from phalanx.errors import LocalCloudError
+from phalanx.errors import LocalCloudError, PhalanxError
 from phalanx.local import endpoint
 
 
@@ -103,7 +103,11 @@ def gpus(number: int | None) -> None:
 
 
 def _accounts(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in endpoint.account()["known"] if name.startswith(incomplete)]
+    try:
+        known = endpoint.account()["known"]
+    except PhalanxError:
+        return []
+    return [name for name in known if name.startswith(incomplete)]
 
 
 @command.command("account")

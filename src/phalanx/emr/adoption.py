@@ -51,6 +51,7 @@ chmod o+rwx,+t "$1"' sh {1}
 _BOOT_S = 1200.0
 _LOOK = """\
 mountpoint -q {0} && echo shared &&
+  if [ -s {3} ]; then printf 'closed %s\\n' "$(cut -d ' ' -f 1 {3})"; fi &&
   find {0} -maxdepth 0 ! -perm -2 ! -uid {2} ! '(' -uid 0 -empty ')' -printf 'closed %m\\n'
 sudo -n true 2>/dev/null && echo sudo
 /usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' && echo python
@@ -254,7 +255,7 @@ class Nodes:
         Raises ClusterError if one can't be reached.
         """
         master = self.cluster.master
-        command = _LOOK.format(shlex.quote(shared), JOB_USER, JOB_UID)
+        command = _LOOK.format(shlex.quote(shared), JOB_USER, JOB_UID, OPENED)
         try:
             self.remote(master).connect()
         except ClusterError as error:

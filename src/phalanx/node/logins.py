@@ -28,8 +28,12 @@ _HERE = "this machine"
 
 
 def share(sources: int) -> int:
-    """Return how many logins each of so many addresses may leave unfinished at a node."""
-    return max(_FROM_ONE_OF_MANY, min(_FROM_ONE, _TOGETHER // max(1, sources)))
+    """Return how many logins each of so many addresses may leave unfinished at a node.
+
+    It changes with each doubling only, because sshd has to read a new number anew, and is away meanwhile.
+    """
+    doubled = 1 << max(0, sources - 1).bit_length()
+    return max(_FROM_ONE_OF_MANY, min(_FROM_ONE, _TOGETHER // doubled))
 
 
 def watch() -> None:

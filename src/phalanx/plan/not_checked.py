@@ -35,7 +35,7 @@ def _of_every_plan(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _of_image(image: str) -> str:
     if is_of_recipe(image):
-        return "phalanx image list"
+        return "phalanx image ls"
     return f"aws ec2 describe-images --image-ids {image}" if is_ami(image) else f"aws ssm get-parameter --name {image}"
 
 

@@ -291,7 +291,7 @@ def _lease(plan: Plan) -> str:
     if not limits.lease_s:
         return ""
     why = f", which a budget of {spec.budget} pays for" if limits.by_budget else ""
-    default = "" if limits.by_budget or spec.lease_s is not None else " (the default for types with GPUs)"
+    default = "" if limits.by_budget or spec.lease_s is not None else " (the default for expensive nodes)"
     return (
         f"AWS stops all nodes after {_time(limits.lease_s)}{why}{default}; {spec.shared} stays, "
         "and `phalanx extend` moves the end"
@@ -300,7 +300,7 @@ def _lease(plan: Plan) -> str:
 
 def _idle(plan: Plan) -> str:
     idle_s = plan.limits.idle_s
-    default = "" if plan.spec.idle_s is not None else " (the default for types with GPUs)"
+    default = "" if plan.spec.idle_s is not None else " (the default for expensive nodes)"
     return f"the nodes stop after {_time(idle_s)} without programs of users{default}" if idle_s else ""
 
 

@@ -375,7 +375,8 @@ class ClusterSpec:
             accepted["type"], *accepted["other_types"] = accepted["type"]
         accepted["other_types"] = tuple(accepted.get("other_types", self.other_types))
         if accepted["node_timeout_s"] is None:
-            metal = any(map(limits.is_metal, (accepted["type"], *accepted["other_types"])))
+            head = (accepted["head"] or {}).get("type", "")
+            metal = any(map(limits.is_metal, (head, accepted["type"], *accepted["other_types"])))
             accepted["node_timeout_s"] = limits.METAL_TIMEOUT_S if metal else limits.NODE_TIMEOUT_S
         for name, value in accepted.items():
             object.__setattr__(self, name, value)
