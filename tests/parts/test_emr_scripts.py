@@ -42,7 +42,7 @@ def test_the_command_writes_both_and_names_them(tmp_path, capsys):
 
 def test_a_directory_that_can_not_be_written_is_named(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    assert cli.execute(["emr-scripts", "-o", str(tmp_path / "file/below")]) == 2
+    assert cli.execute(["emr-scripts", "-o", str(tmp_path / "file/below")]) == 1
     assert f"{tmp_path}/file/below: Not a directory" in capsys.readouterr().err
 
 

@@ -66,7 +66,9 @@ def test_what_talks_to_a_cluster_over_ssh_loads_nothing_heavy(arguments, tmp_pat
     (tmp_path / "ssh").write_text("#!/bin/sh\necho 'Permission denied' >&2; exit 255\n")
     (tmp_path / "ssh").chmod(0o755)
     status, modules, stderr = loaded(arguments, tmp_path, PATH=f"{tmp_path}:/usr/bin:/bin")
-    assert (status, heavy(modules)) == (6, []), stderr
+    # The file that ssh-config prints is missing; all others meet an ssh that may not log in.
+    expected = 2 if arguments[0] == "ssh-config" else 6
+    assert (status, heavy(modules)) == (expected, []), stderr
 
 
 def test_importing_phalanx_costs_nothing():

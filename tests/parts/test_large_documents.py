@@ -245,7 +245,7 @@ def test_without_the_right_to_ask_for_the_account_s_settings_it_is_named(phalanx
 
     monkeypatch.setattr(aws.of_account, "get_public_access_block", refuse)
     write(opened(s3))
-    assert phalanx("plan") == 2
+    assert phalanx("plan") == 3
     phalanx.refused("bucket-denied", "this account", "s3:GetAccountPublicAccessBlock")
 
 
@@ -275,7 +275,7 @@ def test_a_bucket_of_another_account_is_refused(phalanx, local, aws, write, buck
 
     monkeypatch.setattr(aws, "call", call)
     write(bucket)
-    assert phalanx("plan") == 2
+    assert phalanx("plan") == 3
     phalanx.refused("bucket-denied", bucket, "another account")
 
 
@@ -319,7 +319,7 @@ def test_a_check_that_is_not_allowed_names_the_right(phalanx, local, use, write,
     write(bucket)
     assert phalanx("policy", "--offline") == 0
     use(person(local, without(statements_of(json.loads(phalanx.out)), missing))[1])
-    assert phalanx("plan") == 2
+    assert phalanx("plan") == 3
     phalanx.refused("bucket-denied", "phalanx.yaml:5: bucket: ", missing, "on this bucket")
 
 
