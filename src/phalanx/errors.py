@@ -65,6 +65,10 @@ class PhalanxError(Exception):
             self.code = code
         self.exit_code = STATUSES.get(self.code, type(self).exit_code)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Subclasses have constructors of their own.
+        return type(self).__new__, (type(self), *self.args), vars(self)
+
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message
 

@@ -7,6 +7,8 @@ sent from there, or from anywhere else, is read with the same deadline.
 from __future__ import annotations
 
 import errno
+import gc
+import io
 import os
 import pickle
 import re
@@ -94,56 +96,87 @@ def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 def _is_served_by_a_process(path: str) -> bool:
     """Whether a FUSE file system is mounted at this path, above or below it."""
-    here = f"{os.path.abspath(path)}/"  # noqa: PTH100 - resolve() would look up links
+    here = _as_prefix(os.path.abspath(path))  # noqa: PTH100 - resolve() would look up links
     return any(here.startswith(mount) or mount.startswith(here) for mount in _fuse_mounts())
 
 
+def _as_prefix(directory: str) -> str:
+    return directory.rstrip("/") + "/"
+
+
 def _fuse_mounts() -> list[str]:
-    global _read_s
-    if time.monotonic() - _read_s > 1:
-        _read_s, _mounts[:] = time.monotonic(), []
+    """Return where FUSE is mounted, each with a slash at the end; read again after a second."""
+    global _known_mounts
+    read_s, mounts = _known_mounts
+    if time.monotonic() - read_s > 1:
+        read_s, mounts = time.monotonic(), []
         with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
             found = [fields[4] for fields in map(str.split, lines) if fields[fields.index("-") + 1][:4] == "fuse"]
-            _mounts[:] = [re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), name) + "/" for name in found]
-    return _mounts
+            mounts = [_as_prefix(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), name)) for name in found]
+        # At once: other threads read it meanwhile.
+        _known_mounts = read_s, mounts
+    return mounts
 
 
-_mounts: list[str] = []
-_read_s = float("-inf")
+_known_mounts: tuple[float, list[str]] = (float("-inf"), [])
+_children: list[int] = []
+
+
+def _reap() -> None:
+    """Wait for those of the processes that have ended. One that hangs can't be waited for."""
+    for pid in list(_children):
+        # Another thread may have been faster.
+        with suppress(ChildProcessError, ValueError):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                _children.remove(pid)
 
 
 def _in_a_process(at: list[str], call: Callable[[Callable[[str], object]], Result]) -> Result:
+    _reap()
     ours, theirs = os.pipe()
     pid = os.fork()
     if not pid:
         _serve(theirs, call)
     os.close(theirs)
-    is_silent = False
+    is_done = False
     try:
         with open(ours, "rb", buffering=0) as pipe:
             poll = select.poll()
             poll.register(pipe, select.POLLIN)
             while True:
-                is_silent = not poll.poll(_SILENT_S * 1000)
-                if is_silent:
-                    os.kill(pid, signal.SIGKILL)
+                if not poll.poll(_SILENT_S * 1000):
                     raise _silent(at[-1])
                 size = int.from_bytes(_exactly(pipe, 8), "big")
                 name, result, error = pickle.loads(_exactly(pipe, size))
-                if name is None:
+                is_done = name is None
+                if is_done:
                     break
                 at.append(name)
     finally:
-        # One that hangs can't be waited for.
-        os.waitpid(pid, os.WNOHANG if is_silent else 0)
+        # Ctrl-C comes here, too.
+        if not is_done:
+            os.kill(pid, signal.SIGKILL)
+        _children.append(pid)
+        _reap()
     if error is not None:
         raise error
     return result
 
 
+class _Pickler(pickle.Pickler):
+    """Pickles errors whose constructors take other arguments than those that they keep, too."""
+
+    def reducer_override(self, value: object) -> Any:
+        if not isinstance(value, BaseException) or isinstance(value, OSError):
+            return NotImplemented
+        return type(value).__new__, (type(value), *value.args), vars(value)
+
+
 def _packed(told: tuple[object, ...]) -> bytes:
     try:
-        return pickle.dumps(told)
+        packed = io.BytesIO()
+        _Pickler(packed).dump(told)
+        return packed.getvalue()
     except Exception as error:
         return pickle.dumps((None, None, TypeError(f"it can't leave the process that read it: {error}")))
 
@@ -167,6 +200,8 @@ def _serve(out: int, call: Callable[[Callable[[str], object]], object]) -> NoRet
             os.dup2(null, descriptor)
         os.closerange(3, out)
         os.closerange(out + 1, os.sysconf("SC_OPEN_MAX"))
+        # Objects whose descriptors were just closed must not close those that take their numbers.
+        gc.freeze()
 
         def say(*told: object) -> None:
             packed = _packed(told)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
+import signal
+import threading
+
 import pytest
 from click.testing import CliRunner
 from fake_nodes import FakeCluster
@@ -17,7 +22,7 @@ from phalanx.node.sigv4 import Credentials
 from phalanx.objects import multipart, s3_client
 from phalanx.objects.s3_client import Answer, Bucket
 from phalanx.packing.pack import pack, plan
-from phalanx.packing.samples import find
+from phalanx.packing.samples import PackError, find
 from phalanx.spec import spec_yaml
 
 _SILENT = "its file system does not answer"
@@ -90,3 +95,69 @@ def test_an_argument_that_does_not_answer_is_named(tmp_path):
     with a_hanging_file_system(tmp_path / "away", LOOKUP):
         done = CliRunner().invoke(data_shards.shard, [str(tmp_path / "away/file"), str(tmp_path / "out")])
     assert done.exit_code == 2 and f"'{tmp_path}/away/file': {_SILENT}" in done.output
+
+
+@pytest.fixture
+def as_on_fuse(monkeypatch):
+    """Read everything as on FUSE, in a process of its own."""
+    monkeypatch.setattr(guest_file, "_is_served_by_a_process", lambda _: True)
+    monkeypatch.setattr(guest_file, "_SILENT_S", 30)
+
+
+def test_ctrl_c_ends_what_waits_for_fuse(tmp_path, as_on_fuse):
+    def interrupt():
+        hangs.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with a_hanging_file_system(tmp_path / "away", LOOKUP) as hangs:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            guest_file.answer(tmp_path / "away", os.stat, tmp_path / "away/file")
+        thread.join(60)
+
+
+def test_ctrl_c_leaves_no_process_behind(as_on_fuse):
+    """What ignores SIGINT and never ends, as a reader of FUSE does."""
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        guest_file.answer("/", signal.pause)
+    while guest_file._children:
+        guest_file._reap()
+
+
+def test_a_mistake_on_fuse_is_no_unexpected_error(tmp_path, as_on_fuse):
+    done = CliRunner().invoke(data_shards.shard, [str(tmp_path / "absent"), str(tmp_path / "out")])
+    assert done.exit_code == 2 and "does not exist" in done.output
+    with pytest.raises(PackError) as error:
+        find(str(tmp_path))
+    assert error.value.code == "bad-samples" and "has no sub-folders" in error.value.args[0]
+
+
+def mounted(monkeypatch, *places):
+    lines = [f"1 2 0:3 / {place} rw - fuse.sshfs host rw\n" for place in places]
+    monkeypatch.setattr(guest_file, "_known_mounts", (float("-inf"), []))
+    monkeypatch.setattr(guest_file, "open", lambda *_, **__: io.StringIO("".join(lines)), raising=False)
+
+
+@pytest.mark.parametrize("place", ["/", "/mnt", "/mnt/a\\040b/c", "/mnt/a\\040b/c/d"])
+def test_fuse_is_known_at_a_path_above_it_and_below_it(monkeypatch, place):
+    mounted(monkeypatch, place)
+    assert guest_file._is_served_by_a_process("/mnt/a b/c")
+    assert guest_file._is_served_by_a_process("/mnt/other") == (place in ("/", "/mnt"))
+    assert guest_file._is_served_by_a_process("/")
+
+
+def test_fuse_is_known_while_another_thread_reads_the_mounts(monkeypatch):
+    mounted(monkeypatch, "/mnt")
+    again = guest_file.open
+    seen = []
+
+    def meanwhile(*_, **__):
+        monkeypatch.setattr(guest_file, "open", again, raising=False)
+        seen.append(guest_file._is_served_by_a_process("/mnt"))
+        return again()
+
+    monkeypatch.setattr(guest_file, "open", meanwhile, raising=False)
+    assert guest_file._is_served_by_a_process("/mnt") and seen == [True]

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
+import pickle
+import pkgutil
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from phalanx.errors import STATUSES
+import phalanx
+from phalanx import guest_file
+from phalanx.errors import STATUSES, PhalanxError, SpecError
+from phalanx.jobs.future import JobFailed
+from phalanx.packing.samples import PackError
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "phalanx"
@@ -138,3 +145,26 @@ def test_a_code_is_a_few_words_with_dashes():
 
 def test_what_raises_a_broad_error_names_a_code():
     assert [where for where, name, code in calls() if name in BROAD and code is None] == []
+
+
+def test_every_error_can_be_pickled():
+    """Of phalanx's own, by anybody; of any, where a process reads files for another."""
+    for module in pkgutil.walk_packages(phalanx.__path__, "phalanx."):
+        importlib.import_module(module.name)
+    waiting, classes = [Exception], []
+    while waiting:
+        found = waiting.pop().__subclasses__()
+        waiting += found
+        classes += [one for one in found if one.__module__.startswith("phalanx.") and not issubclass(one, OSError)]
+    assert PackError in classes and JobFailed in classes
+    for one in classes:
+        error = one.__new__(one, "what", "hint")
+        vars(error).update(message="what", hint="hint", code="its-code")
+        copies = [pickle.loads(guest_file._packed((None, None, error)))[2]]
+        if issubclass(one, PhalanxError):
+            copies.append(pickle.loads(pickle.dumps(error)))
+        for copied in copies:
+            assert (type(copied), copied.args, vars(copied)) == (one, error.args, vars(error))
+    for error in (PackError("what", code="bad-samples"), SpecError.alike(["a", "b"], "hint", code="bad-name")):
+        copied = pickle.loads(guest_file._packed((None, None, error)))[2]
+        assert (str(copied), copied.code) == (str(error), error.code)

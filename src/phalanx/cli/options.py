@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 from collections.abc import Callable
@@ -28,9 +29,11 @@ class ExistingPath(click.Path):
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
         try:
-            return guest_file.answer(os.fspath(value), lambda: super(ExistingPath, self).convert(value, param, ctx))
+            guest_file.answer(os.fspath(value), os.stat, value)
         except OSError as error:
-            self.fail(f"'{os.fspath(value)}': {error.strerror}", param, ctx)
+            if error.errno == errno.ETIMEDOUT:
+                self.fail(f"'{os.fspath(value)}': {error.strerror}", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
