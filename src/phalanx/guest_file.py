@@ -215,16 +215,26 @@ def _serve(out: int, call: Callable[[Callable[[str], object]], object]) -> NoRet
 
 
 class Content:
-    """A file's content, each MiB of which is read within 30 s. Methods raise OSError with its path."""
+    """A file's content, each MiB of which is read within 30 s. Methods raise OSError with its path.
+
+    The file is kept open, so that the content is that of one file, whatever takes its place. On FUSE, where another
+    process reads it, each MiB opens it again; ESTALE if another file has taken its place.
+    """
 
     def __init__(self, path: str, flags: int = 0, offset: int = 0) -> None:
         """Read the first block, which is often all; `flags` are more of open(2)."""
         self.path, self._offset = path, offset
         # O_NONBLOCK: opening a FIFO would wait for a writer.
         self._flags = flags | os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        self._descriptor = -1
         self._identity: tuple[int, int] | None = None
         self._ahead = b""
         self._ahead = self._block(_BLOCK_BYTES)
+
+    def __del__(self) -> None:
+        # A thread that was left behind refers to this until its call returns.
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
 
     def read(self, size: int = -1) -> bytes:
         """Return as many bytes, or all; fewer only at the end of the file."""
@@ -239,26 +249,53 @@ class Content:
         return b"".join(found)
 
     def _block(self, size: int) -> bytes:
-        """Open the file anew, because a thread that was left behind would keep it open."""
         try:
-            status, block = answer(self.path, _read_at, self.path, self._flags, self._offset, size)
+            status, block = answer(self.path, self._read_at, self._offset, size)
         except OSError as error:
             error.filename = error.filename or self.path
             raise
         if self._identity is None:
-            self._identity, self.size = (status.st_dev, status.st_ino), status.st_size
+            self._identity, self.status, self.size = (status.st_dev, status.st_ino), status, status.st_size
         elif self._identity != (status.st_dev, status.st_ino):
             raise OSError(errno.ESTALE, "another file took its place while it was read", self.path)
         self._offset += len(block)
         return block
 
+    def _read_at(self, offset: int, size: int) -> tuple[os.stat_result, bytes]:
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.path, self._flags)
+        return os.fstat(self._descriptor), os.pread(self._descriptor, size, offset)
 
-def _read_at(path: str, flags: int, offset: int, size: int) -> tuple[os.stat_result, bytes]:
-    descriptor = os.open(path, flags)
-    try:
-        return os.fstat(descriptor), os.pread(descriptor, size, offset)
-    finally:
-        os.close(descriptor)
+
+class Padded(io.RawIOBase):
+    """A file that is sent after its length: as many bytes, zeros for those that it no longer has.
+
+    `lost` is the reason then, or None. OSError is raised only if its file system does not answer.
+    """
+
+    def __init__(self, content: Content) -> None:
+        self._content = content
+        self.lost: OSError | None = None
+
+    def read(self, size: int = -1) -> bytes:
+        """Return exactly as many bytes."""
+        data = b""
+        if self.lost is None:
+            try:
+                data = self._content.read(size)
+            except OSError as error:
+                self.lost = error
+                if error.errno == errno.ETIMEDOUT:
+                    raise
+            else:
+                if len(data) < size:
+                    self.lost = OSError(errno.ESTALE, "it became shorter while it was read", self._content.path)
+        return data.ljust(size, b"\0")
+
+    @property
+    def failure(self) -> OSError | None:
+        """What `lost` is unless the file was merely removed, replaced or cut."""
+        return None if self.lost is None or self.lost.errno in (errno.ENOENT, errno.ESTALE) else self.lost
 
 
 def read(path: Path, limit_bytes: int, within: Path | None = None) -> bytes:

@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from phalanx import guest_file
 from phalanx.code import bundle, code_tree
 
 
@@ -100,3 +103,31 @@ def test_the_runner_needs_nothing_but_a_python(tmp_path, monkeypatch):
     )
     report = json.loads(done.stdout)
     assert (report["ended"], report["killed"], report["left"]) == ([], [], [])
+
+
+@pytest.mark.parametrize("is_on_fuse", [False, True])
+@pytest.mark.parametrize("block", [1, 2])
+def test_a_log_that_vanishes_while_it_is_read_leaves_a_whole_archive(tmp_path, monkeypatch, is_on_fuse, block):
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "a.log").write_bytes(b"a" * (3 << 20))
+    (code / "b").write_bytes(b"b")
+    blocks = []
+
+    def meanwhile(content, size):
+        blocks.append(size)
+        if len(blocks) == block:
+            (code / "a.log").unlink()
+        return read(content, size)
+
+    tree = code_tree.scan(code)
+    monkeypatch.setattr(guest_file, "_is_served_by_a_process", lambda _: is_on_fuse)
+    read = guest_file.Content._block
+    monkeypatch.setattr(guest_file.Content, "_block", meanwhile)
+    work = unpack(tree, tmp_path / "out")
+    assert (work / "b").read_bytes() == b"b"
+    if block == 1:
+        assert not (work / "a.log").exists()
+    else:
+        rest = b"\0" if is_on_fuse else b"a"
+        assert (work / "a.log").read_bytes() == b"a" * (1 << 20) + rest * (2 << 20)

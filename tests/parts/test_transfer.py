@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from error_codes import raises_code
 from fake_nodes import FakeCluster
 
+from phalanx import guest_file
 from phalanx.cli import put as cli_put
 from phalanx.cluster.stage_data import within
 from phalanx.jobs import toolbox
@@ -291,3 +292,66 @@ def test_a_login_script_s_words_are_skipped():
     assert carry.read_header(io.BytesIO(b"Welcome\n" + carry.MAGIC + b'{"items": 1}\n')) == {"items": 1}
     with pytest.raises(carry.CarryError, match="something else came: b'Welcome"):
         carry.read_header(io.BytesIO(b"Welcome\n"))
+
+
+def sent_meanwhile(directory, change):
+    """Return the stream of a directory, and what it could not read; `change` is called within the first file."""
+    load = carry.survey(str(directory))
+    stream = io.BytesIO()
+
+    class Out(io.RawIOBase):
+        def write(self, data):
+            if stream.tell() <= 2 << 20 < stream.tell() + len(data):
+                change()
+            return stream.write(data)
+
+    unread = carry.send(Out(), load)
+    return io.BytesIO(stream.getvalue()), unread
+
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a").write_bytes(b"a" * (8 << 20))
+    (tmp_path / "data/b").write_bytes(b"b")
+    (tmp_path / "new").write_bytes(b"new")
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("change", [lambda file: (file.parents[1] / "new").replace(file), Path.unlink])
+def test_a_file_that_is_replaced_or_removed_while_it_is_copied_is_whole(data, tmp_path, change):
+    stream, unread = sent_meanwhile(data, lambda: change(data / "a"))
+    assert unread == carry.receive(stream, carry.read_header(stream), str(tmp_path / "to")) == []
+    assert (tmp_path / "to/a").read_bytes() == b"a" * (8 << 20)
+    assert (tmp_path / "to/b").read_bytes() == b"b"
+
+
+@pytest.mark.parametrize(
+    ("is_on_fuse", "change"),
+    [
+        (True, lambda file: (file.parents[1] / "new").replace(file)),
+        (True, Path.unlink),
+        (False, lambda file: os.truncate(file, 3 << 20)),
+    ],
+)
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_file_that_breaks_off_is_named_and_the_rest_comes(data, tmp_path, monkeypatch, is_on_fuse, change, is_last):
+    """FUSE opens it again for each block; no half file replaces what was there."""
+    monkeypatch.setattr(guest_file, "_is_served_by_a_process", lambda _: is_on_fuse)
+    if is_last:
+        (data / "b").unlink()
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to/a").write_text("older")
+    stream, unread = sent_meanwhile(data, lambda: change(data / "a"))
+    assert [text.partition(":")[0] for text in unread] == ["a"]
+    assert carry.receive(stream, carry.read_header(stream), str(tmp_path / "to")) == unread
+    assert (tmp_path / "to/a").read_text() == "older"
+    assert names(tmp_path / "to") == (["a"] if is_last else ["a", "b"])
+
+
+def test_only_a_file_that_came_can_have_broken_off(tmp_path):
+    file, torn = ("top", tarfile.REGTYPE, ""), ("torn", tarfile.REGTYPE, "")
+    for members in ([torn], [file, torn, torn]):
+        with pytest.raises(carry.CarryError):
+            carry.receive(stream(*members), {"items": len(members), "bytes": 0}, str(tmp_path / "here"))
+        assert names(tmp_path) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from error_codes import raises_code
 from fake_nodes import FakeCluster
 
+from phalanx import guest_file
 from phalanx.code import upload
 from phalanx.code.bundle import Opening
 from phalanx.errors import JobError
@@ -134,6 +136,16 @@ def test_a_file_that_changes_or_vanishes_while_it_is_sent_does_no_harm(cluster, 
     monkeypatch.undo()
     objects = cluster.root / "shared" / ".phalanx" / "code" / "objects"
     assert {int(path.name.partition("-")[2]) for path in objects.iterdir()} == {0}
+
+
+def test_a_file_that_vanishes_within_its_content_leaves_the_stream_whole(tmp_path, monkeypatch):
+    """On FUSE, where each block opens it again."""
+    monkeypatch.setattr(guest_file, "_is_served_by_a_process", lambda _: True)
+    (tmp_path / "log").write_bytes(b"a" * (3 << 20))
+    content, out = guest_file.Content(str(tmp_path / "log")), io.BytesIO()
+    (tmp_path / "log").unlink()
+    upload._write(out, content)
+    assert out.getvalue() == (3 << 20).to_bytes(8, "big") + b"a" * (1 << 20) + bytes(2 << 20)
 
 
 def test_a_connection_that_breaks_leaves_no_job_and_what_came_whole(cluster, code, monkeypatch):

@@ -142,29 +142,22 @@ def _version(sources: Mapping[str, bytes]) -> str:
 def _add_entry(archive: tarfile.TarFile, entry: Entry, name: str) -> None:
     """Add an entry, unless it has vanished since the scan."""
     try:
-        info = carry.member(entry.path, name)
-        if not info.isreg():
+        try:
+            info = carry.member(entry.path, name)
+            content = guest_file.Content(entry.path, os.O_NOFOLLOW) if info.isreg() else None
+        except FileNotFoundError:
+            return
+        if content is None:
             archive.addfile(info)
             return
-        content = guest_file.Content(entry.path, os.O_NOFOLLOW)
         # Use the current length: a log may have grown since the scan.
         info.size = content.size
-        archive.addfile(info, _Padded(content))
-    except FileNotFoundError:
-        return
+        padded = guest_file.Padded(content)
+        archive.addfile(info, padded)
     except OSError as error:
         raise unreadable(error) from error
-
-
-class _Padded(io.RawIOBase):
-    """A file padded with zeros if it is shorter than announced, because it was truncated while it was sent."""
-
-    def __init__(self, content: guest_file.Content) -> None:
-        self._content = content
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._content.read(size)
-        return data + b"\0" * (size - len(data))
+    if padded.failure:
+        raise unreadable(padded.failure) from padded.failure
 
 
 def _add_document(archive: tarfile.TarFile, name: str, content: bytes) -> None:

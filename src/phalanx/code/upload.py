@@ -98,13 +98,15 @@ def _record(entry: Entry, known: Fingerprints) -> list[object] | None:
 
 def _write(out: IO[bytes], content: guest_file.Content) -> None:
     """Write a file's current length and as many bytes, padded with zeros if it is truncated meanwhile."""
-    left = content.size
+    left, padded = content.size, guest_file.Padded(content)
     out.write(left.to_bytes(8, "big", signed=True))
     while left:
         try:
-            data = content.read(min(left, _READ_BYTES)) or b"\0" * min(left, _READ_BYTES)
+            data = padded.read(min(left, _READ_BYTES))
         except OSError as error:
             raise unreadable(error) from error
+        if padded.failure:
+            raise unreadable(padded.failure) from padded.failure
         out.write(data)
         left -= len(data)
 

@@ -17,8 +17,10 @@ from phalanx.node.validate import Invalid, parse
 # The first bytes of the stream: what a login script prints before them is skipped.
 MAGIC = b"\0phalanx-carry-1\n"
 TOP = "top"
-# The last file of the stream, if something could no longer be read.
+# The last file of the stream: what could no longer be read.
 _UNREAD = "unread"
+# Follows a file that broke off, and was padded: it is not to be kept.
+_TORN = "torn"
 _COPY_BYTES = 1 << 20
 _MOST_LISTED = 20
 _LONGEST_SHOWN = 300
@@ -103,23 +105,22 @@ def survey(path: str) -> Load:
 def send(out: IO[bytes], load: Load, progress: Progress = lambda _: None) -> List[str]:
     """Write the stream; return what could no longer be read, with the reasons.
 
-    Raises OSError when `out` breaks, CarryError for a file that breaks off or whose file system does not answer.
+    Raises OSError when `out` breaks, CarryError for a file whose file system does not answer.
     """
     out.write(MAGIC + json.dumps(load.header()).encode() + b"\n")
-    sent, unread = 0, []
+    sent, unread, torn = 0, [], []
     with tarfile.open(fileobj=out, mode="w|", bufsize=_COPY_BYTES, **_FORMAT) as tar:
         for item in load.items:
-            reason = _add(tar, item)
-            if reason:
+            reason, is_torn = _add(tar, item)
+            if is_torn:
+                _tell(tar, _TORN, [reason])
+                torn.append(reason)
+            elif reason:
                 unread.append(reason)
             sent += item.bytes
             progress(sent)
-        if unread:
-            told = json.dumps(unread).encode()
-            last = tarfile.TarInfo(_UNREAD)
-            last.size = len(told)
-            tar.addfile(last, io.BytesIO(told))
-    return unread
+        _tell(tar, _UNREAD, unread)
+    return torn + unread
 
 
 def read_header(source: IO[bytes]) -> Dict[str, Any]:
@@ -148,24 +149,33 @@ def receive(source: IO[bytes], header: Dict[str, Any], target: str, progress: Pr
     items, count = _announced(header, "items"), _announced(header, "bytes")
     arrived = _Arrived(items, count, progress)
     places = _Places(target)
+    part = _Part()
     try:
         _require_room(count, os.path.dirname(target))
         with tarfile.open(fileobj=source, mode="r|", bufsize=_COPY_BYTES, tarinfo=_Member, **_FORMAT) as tar:
             for member in tar:
                 if member.name == _UNREAD and member.isreg():
+                    part.keep()
                     arrived.leave_out(_told(tar, member))
                     continue
+                if member.name == _TORN and part.place:
+                    part.remove()
+                    arrived.torn += _told(tar, member)[:1]
+                    continue
+                part.keep()
                 arrived.begin(member)
                 if member.isdir():
                     places.make_directory(member)
                 else:
-                    _place(tar, member, places.of(member), target, arrived)
+                    _write(tar, member, part.begin(places.of(member)), target, arrived)
     except (tarfile.TarError, RecursionError) as error:
         raise CarryError(f"the stream ended after {arrived.progress}: {error}") from error
     except OSError as error:
         raise CarryError(f"can't write {_shown(error.filename or target)}: {error.strerror or error}") from error
+    finally:
+        part.remove()
     arrived.end()
-    return arrived.unread
+    return arrived.torn + arrived.unread
 
 
 def names_in(directory: str) -> List[str]:
@@ -243,28 +253,48 @@ def _stays_inside(name: str, link: str) -> bool:
     return not link.startswith("/") and up <= directories_above and ".." not in parts[up:]
 
 
-def _add(tar: tarfile.TarFile, item: Item) -> str:
-    """Add a file, directory or link; return the reason why it can no longer be read, with its name, or ""."""
+def _add(tar: tarfile.TarFile, item: Item) -> Tuple[str, bool]:
+    """Add a file, directory or link.
+
+    Return the reason why it can no longer be read, with its name, or ""; and whether it was added, but is not whole.
+    """
     try:
-        info = member(item.path, item.name)
         # Something else may have replaced the file: follow no link.
         content = guest_file.Content(item.path, os.O_NOFOLLOW) if stat.S_ISREG(item.mode) else None
+        info = member(item.path, item.name) if content is None else _header(item.path, item.name, content.status)
     except OSError as error:
         if error.errno == errno.ETIMEDOUT:
             raise _unanswered(error) from error
-        return _unread(item.name, error)
+        return _unread(item.name, error), False
     if content is None:
         tar.addfile(info)
-        return ""
+        return "", False
     # It may be longer or shorter by now: what the header announced is sent at most.
-    info.type, info.linkname, info.size = tarfile.REGTYPE, "", min(item.bytes, content.size)
-    tar.addfile(info, _Readable(content))
-    return ""
+    info.size = min(item.bytes, content.size)
+    padded = guest_file.Padded(content)
+    try:
+        tar.addfile(info, padded)
+    except OSError as error:
+        # Not that of the stream that it is written to.
+        if error is padded.lost:
+            raise _unanswered(error) from error
+        raise
+    return (_unread(item.name, padded.lost), True) if padded.lost else ("", False)
+
+
+def _tell(tar: tarfile.TarFile, name: str, texts: List[str]) -> None:
+    told = json.dumps(texts).encode()
+    info = tarfile.TarInfo(name)
+    info.size = len(told)
+    tar.addfile(info, io.BytesIO(told))
 
 
 def member(path: str, name: str) -> tarfile.TarInfo:
     """Return the header of a file, directory or link, whose owner nobody learns. Raises OSError."""
-    status, link = guest_file.answer(path, _status_and_link, path)
+    return _header(path, name, *guest_file.answer(path, _status_and_link, path))
+
+
+def _header(path: str, name: str, status: os.stat_result, link: str = "") -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.mode, info.mtime, info.linkname = status.st_mode, status.st_mtime, link
     # A hard link to a file that was sent already is sent as a file of its own.
@@ -277,19 +307,6 @@ def member(path: str, name: str) -> tarfile.TarInfo:
 def _status_and_link(path: str) -> Tuple[os.stat_result, str]:
     status = os.lstat(path)
     return status, os.readlink(path) if stat.S_ISLNK(status.st_mode) else ""
-
-
-class _Readable(io.RawIOBase):
-    """A file's content, whose errors are not taken for those of the stream that it is written to."""
-
-    def __init__(self, content: guest_file.Content) -> None:
-        self._content = content
-
-    def read(self, size: int = -1) -> bytes:
-        try:
-            return self._content.read(size)
-        except OSError as error:
-            raise _unanswered(error) from error
 
 
 def _unanswered(error: OSError) -> CarryError:
@@ -342,6 +359,8 @@ class _Arrived:
         self._written = 0
         self._progress = progress
         self.unread: List[str] = []
+        self.torn: List[str] = []
+        self._has_ended = False
 
     @property
     def progress(self) -> str:
@@ -356,8 +375,9 @@ class _Arrived:
 
     def leave_out(self, names: List[str]) -> None:
         """Note what does not come. Raises CarryError for more than is missing, or a second list."""
-        if self.unread or len(names) > self._items_left:
+        if self._has_ended or len(names) > self._items_left:
             raise CarryError("more is said to be missing than was announced")
+        self._has_ended = True
         self._items_left -= len(names)
         self.unread = names
 
@@ -367,25 +387,42 @@ class _Arrived:
 
     def end(self) -> None:
         """Raise CarryError when something is missing."""
-        if self._items_left:
+        if self._items_left or not self._has_ended:
             raise CarryError(f"the stream ended after {self.progress}")
 
 
-def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, place: str, target: str, arrived: _Arrived) -> None:
-    if os.path.isdir(place) and not os.path.islink(place):
-        raise CarryError(f"{_shown(place)} is a directory; the file of that name can't replace it")
-    beside = os.path.join(os.path.dirname(place), f".phalanx-{os.getpid()}.part")
-    try:
-        if member.isreg():
-            _write(tar.extractfile(member), member, beside, arrived)
-        elif _stays_inside(member.name, member.linkname) and _leads_below(target, place, member.linkname):
-            os.symlink(member.linkname, beside)
-        else:
-            raise CarryError(f"refused {_shown(member.name)}: a link that leads elsewhere")
-        os.replace(beside, place)
-    finally:
-        if os.path.lexists(beside):
-            os.unlink(beside)
+class _Part:
+    """The last file or link, which gets its name once the next member does not say that it is torn."""
+
+    def __init__(self) -> None:
+        self.place = self._path = ""
+
+    def begin(self, place: str) -> str:
+        """Return the name that it has at first. Raises CarryError if it can't replace what is at its place."""
+        if os.path.isdir(place) and not os.path.islink(place):
+            raise CarryError(f"{_shown(place)} is a directory; the file of that name can't replace it")
+        self.place = place
+        self._path = os.path.join(os.path.dirname(place), f".phalanx-{os.getpid()}.part")
+        return self._path
+
+    def keep(self) -> None:
+        if self.place:
+            os.replace(self._path, self.place)
+            self.place = ""
+
+    def remove(self) -> None:
+        if self.place and os.path.lexists(self._path):
+            os.unlink(self._path)
+        self.place = ""
+
+
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str, target: str, arrived: _Arrived) -> None:
+    if member.isreg():
+        _write_file(tar.extractfile(member), member, path, arrived)
+    elif _stays_inside(member.name, member.linkname) and _leads_below(target, path, member.linkname):
+        os.symlink(member.linkname, path)
+    else:
+        raise CarryError(f"refused {_shown(member.name)}: a link that leads elsewhere")
 
 
 def _leads_below(target: str, place: str, link: str) -> bool:
@@ -394,7 +431,7 @@ def _leads_below(target: str, place: str, link: str) -> bool:
     return (end + "/").startswith(os.path.realpath(target) + "/")
 
 
-def _write(content: Any, member: tarfile.TarInfo, path: str, arrived: _Arrived) -> None:
+def _write_file(content: Any, member: tarfile.TarInfo, path: str, arrived: _Arrived) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "wb") as file:
         while data := content.read(_COPY_BYTES):
