@@ -119,10 +119,13 @@ def test_ctrl_c_ends_what_waits_for_fuse(tmp_path, as_on_fuse):
 
 def test_ctrl_c_leaves_no_process_behind(as_on_fuse):
     """What ignores SIGINT and never ends, as a reader of FUSE does."""
-    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     signal.setitimer(signal.ITIMER_REAL, 0.1)
-    with pytest.raises(KeyboardInterrupt):
-        guest_file.answer("/", signal.pause)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            guest_file.answer("/", signal.pause)
+    finally:
+        signal.signal(signal.SIGALRM, before)
     while guest_file._children:
         guest_file._reap()
 
