@@ -416,11 +416,11 @@ class _Part:
         self.place = ""
 
 
-def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str, target: str, arrived: _Arrived) -> None:
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: str, target: str, arrived: _Arrived) -> None:
     if member.isreg():
-        _write_file(tar.extractfile(member), member, path, arrived)
-    elif _stays_inside(member.name, member.linkname) and _leads_below(target, path, member.linkname):
-        os.symlink(member.linkname, path)
+        _write_file(tar.extractfile(member), member, place, arrived)
+    elif _stays_inside(member.name, member.linkname) and _leads_below(target, place, member.linkname):
+        os.symlink(member.linkname, place)
     else:
         raise CarryError(f"refused {_shown(member.name)}: a link that leads elsewhere")
 
