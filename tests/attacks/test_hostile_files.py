@@ -61,9 +61,10 @@ def test_links_that_are_copied_home_lead_nowhere_else(terminal, tmp_path):
 
 
 def tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    """Make a stream that ends as a whole one does: what came before that is kept."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for info, content in members:
+        for info, content in (*members, member("unread", content=b"[]")):
             archive.addfile(info, io.BytesIO(content))
     return out.getvalue()
 
@@ -108,6 +109,8 @@ STREAMS = {
     "more is missing than was announced": tar(TOP, member("unread", content=json.dumps(["a"] * 50).encode())),
     "what is missing is a number": tar(TOP, member("unread", content=b"7")),
     "what is missing is deep": tar(TOP, member("unread", content=b"[" * 100_000)),
+    "half a file that never came": tar(TOP, member("torn", content=b'["a"]')),
+    "two lists of half a file": tar(TOP, member("top/a"), *(member("torn", content=b'["a"]') for _ in range(2))),
     "noise": os.urandom(4096),
 }
 HEADERS = {
