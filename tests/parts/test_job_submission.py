@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import resource
+import shutil
 import subprocess
 import tarfile
 import time
@@ -13,6 +15,7 @@ from fake_jobs import outcome, run
 from fake_nodes import kill_chosen
 
 import phalanx.jobs.job
+from phalanx.code import commit
 from phalanx.code.commit import Commit
 from phalanx.errors import JobError
 from phalanx.jobs.head_command import HeadCommand
@@ -213,6 +216,7 @@ def test_a_job_knows_its_commit_and_whether_the_code_has_changes(two_nodes, code
         "[core]\nhooksPath = {directory}\n",
         '[filter "x"]\nclean = {}\n',
         '[filter "x"]\nprocess = {}\n',
+        '[filter "x\x0bx"]\nclean = {}\n',
         "[include]\npath = {directory}/included\n",
     ],
 )
@@ -222,7 +226,7 @@ def test_a_repository_of_a_stranger_starts_no_program_here(code, repository, tmp
     program.chmod(0o755)
     (tmp_path / "post-index-change").symlink_to(program)
     (tmp_path / "included").write_text(f'[filter "x"]\nclean = {program}\n')
-    (code / ".gitattributes").write_text("* filter=x\n")
+    (code / ".gitattributes").write_text("* filter=x\x0bx\n" if "\x0b" in settings else "* filter=x\n")
     with (code / ".git/config").open("a") as file:
         file.write(settings.format(program, directory=tmp_path))
     (code / "train.py").write_text("changed")
@@ -231,3 +235,18 @@ def test_a_repository_of_a_stranger_starts_no_program_here(code, repository, tmp
     git(code, "status")
     git(code, "add", ".")
     assert ran.exists(), "git itself starts it"
+
+
+@pytest.mark.parametrize("answer", ["exit 129", "exec sleep 600"], ids=["older than 2.26", "silent"])
+def test_where_git_does_not_list_its_settings_it_starts_nothing(code, repository, tmp_path, monkeypatch, answer):
+    ran, fake = tmp_path / "ran", tmp_path / "bin/git"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\ncase "$*" in *--show-scope*) {answer};; esac\nexec {shutil.which("git")} "$@"\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(fake.parent), prepend=os.pathsep)
+    monkeypatch.setattr(commit, "_WITHIN_S", 0.5)
+    (code / ".gitattributes").write_text("* filter=x\n")
+    git(code, "config", "filter.x.clean", f"touch {ran}; cat")
+    (code / "train.py").write_text("changed")
+    assert Commit(code).text() == ""
+    assert not ran.exists()

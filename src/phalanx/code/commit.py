@@ -1,7 +1,7 @@
 """Which commit the code of a job is, as git says, and whether it has changes.
 
 The repository may be a stranger's, so git runs without its hooks, monitors and transports, and not at all if the
-repository's own settings name a program that git would start to compare files.
+repository's own settings name a program that git would start to compare files, or git does not list them (before 2.26).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 _WITHIN_S = 3.0
 # Programs that `git status` starts for a file with such an attribute.
-_STARTS = re.compile(r"(?i)filter\..*\.(clean|process)$|core\.fsmonitor$|include(if\..*)?\.path$")
+_STARTS = re.compile(r"(?is)filter\..*\.(clean|process)$|core\.fsmonitor$|include(if\..*)?\.path$")
 _STATUS = (
     *("--no-pager", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"),
     *("status", "--porcelain=v2", "--branch", "--no-renames", "--ignore-submodules=dirty", "--", "."),
@@ -34,7 +34,7 @@ class Commit:
         """Return the commit's id, with "-dirty" if a file below the directory is not as in it; "" if git can't tell."""
         if self._process is None:
             return ""
-        out = _answer(self._process)
+        out = _answer(self._process) or ""
         found = _OID.match(out)
         changed = [line for line in out.splitlines() if not line.startswith("#")]
         return found[1] + "-dirty" * bool(changed) if found else ""
@@ -46,13 +46,18 @@ def _is_in_repository(directory: Path) -> bool:
 
 
 def _starts_programs(directory: Path) -> bool:
-    """Whether git would start a program that the repository's own settings name."""
-    process = _git(directory, "config", "--list", "--show-scope", "--name-only")
-    lines = (line.split("\t", 1) for line in _answer(process).splitlines()) if process else ()
-    return any(scope not in ("system", "global") and _STARTS.match("".join(name)) for scope, *name in lines)
+    """Whether git would start a program that the repository's own settings name; True if git does not tell."""
+    process = _git(directory, "config", "--list", "--show-scope", "--name-only", "-z")
+    answer = _answer(process) if process else None
+    if answer is None:
+        return True
+    # Only NUL is in no name: a repository may name a filter with any other character.
+    words = answer.split("\0")
+    own = (name for scope, name in zip(words[::2], words[1::2], strict=False) if scope not in ("system", "global"))
+    return any(map(_STARTS.match, own))
 
 
-def _git(directory: Path, *words: str) -> subprocess.Popen[str] | None:
+def _git(directory: Path, *words: str) -> subprocess.Popen[bytes] | None:
     # No object is fetched for an answer, whatever the repository's settings say of its origin.
     own = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none", "LC_ALL": "C"}
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | own
@@ -63,19 +68,17 @@ def _git(directory: Path, *words: str) -> subprocess.Popen[str] | None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
         )
     except OSError:  # git is not installed
         return None
 
 
-def _answer(process: subprocess.Popen[str]) -> str:
-    """Return what git wrote; "" if it failed, or took too long."""
+def _answer(process: subprocess.Popen[bytes]) -> str | None:
+    """Return what git wrote; None if it failed, or took too long."""
     try:
         out, _ = process.communicate(timeout=_WITHIN_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        return ""
-    return out if process.returncode == 0 else ""
+        return None
+    return out.decode(errors="replace") if process.returncode == 0 else None
