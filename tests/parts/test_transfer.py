@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import shlex
 import stat
 import tarfile
 import tempfile
@@ -21,7 +23,7 @@ from phalanx.cli import put as cli_put
 from phalanx.cluster.stage_data import within
 from phalanx.jobs import toolbox
 from phalanx.jobs.job import Job
-from phalanx.jobs.transfer import TransferError, get, put, shared_path, source_path
+from phalanx.jobs.transfer import TransferError, get, get_each, put, shared_path, source_path
 from phalanx.runner.files import carry
 from phalanx.spec.spec_data import places
 
@@ -252,6 +254,70 @@ def test_an_url_alone_or_as_the_destination_is_refused(monkeypatch, arguments, s
     monkeypatch.setattr(cli_put, "load_cluster", lambda *_: None)
     shown = CliRunner().invoke(cli_put.command, arguments)
     assert (shown.exit_code, said in " ".join(shown.output.split())) == (2, True)
+
+
+def answered(monkeypatch, *matches):
+    """Have the head answer that there is no such file, and that a pattern matches these."""
+    header = {"missing": "x", "parent": "/", "holds": [], "matches": matches}
+    line = shlex.quote(json.dumps(header))
+    give = toolbox.command
+    magic = shlex.quote(carry.MAGIC.decode().replace("\0", "\\0"))
+
+    def command(shared, verb, path, *others):
+        is_pattern = not set("*?[").isdisjoint(path)
+        return f"printf '%b' {magic}; echo {line}" if is_pattern else give(shared, verb, path, *others)
+
+    monkeypatch.setattr(toolbox, "command", command)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "match"),
+    [
+        ("checkpoints/*.pt", "{work}/.envrc"),
+        ("checkpoints/*.pt", "{work}/checkpoints/old/first.pt"),
+        ("checkpoints/*", "{work}/checkpoints/.envrc"),
+        ("checkpoints/*", "{work}/checkpoints/../.envrc"),
+        ("checkpoints/*/*", "{work}/checkpoints//.envrc"),
+        ("checkpoints/.*", "{work}/checkpoints/.."),
+        ("checkpoints/*", "{work}/checkpoints/x\0"),
+        ("**/*.pt", "{work}/.hidden/first.pt"),
+        ("**", "{work}/.envrc"),
+        ("*.pt", "checkpoints.pt"),
+        ("**", ""),
+        ("*.pt", "/etc/x.pt"),
+        ("**/x", "{work}" + "/x" * 20_000),
+    ],
+)
+def test_a_hostile_head_chooses_no_file_that_the_pattern_does_not_match(
+    cluster, job, tmp_path, monkeypatch, pattern, match
+):
+    work = Path(job.directory, "work")
+    (work / ".envrc").write_text("hostile")
+    (work / "checkpoints/.envrc").write_text("hostile")
+    (tmp_path / "home").mkdir()
+    answered(monkeypatch, match.format(work=work))
+    with raises_code("invalid-answer"):
+        list(get_each(cluster, [pattern], str(tmp_path / "home"), job, lambda: lambda _: None))
+    assert names(tmp_path / "home") == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("checkpoints/*.pt", ["best.pt", "last.pt"]),
+        ("**/*.pt", ["best.pt", "first.pt", "last.pt"]),
+        ("checkpoints/**/first.pt", ["first.pt"]),
+        ("**/[!x]ld/**", ["first.pt", "old"]),
+        ("checkpoints/o?d/**/**/first.*", ["first.pt"]),
+        (".[a-z]*", [".envrc"]),
+        ("*odd*", [ODD_NAME]),
+    ],
+)
+def test_what_a_pattern_matches_comes(cluster, job, tmp_path, pattern, found):
+    Path(job.directory, "work/.envrc").write_text("mine")
+    (tmp_path / "home").mkdir()
+    copied = list(get_each(cluster, [pattern], str(tmp_path / "home"), job, lambda: lambda _: None))
+    assert names(tmp_path / "home") == found and len(copied) == len(found)
 
 
 def stream(*members):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import os
 import posixpath
 import shlex
@@ -62,6 +63,8 @@ class Copied:
 Progress = Callable[[Moved], None]
 
 _MAX_ANSWER_BYTES = 1 << 20
+# Linux takes no longer path (PATH_MAX).
+_LONGEST_PATH = 4096
 _LOAD: dict[str, head_answers.Check] = {
     **dict.fromkeys(("items", "files", "bytes"), head_answers.whole),
     **dict.fromkeys(("left_out", "unread"), head_answers.list_of(head_answers.text)),
@@ -91,7 +94,7 @@ def get(
     command = toolbox.command(cluster.shared, "give", there, cluster.shared)
     with _channel(cluster, command, stdin=subprocess.DEVNULL) as (process, said):
         assert process.stdout is not None
-        header = _header(process.stdout, said, job)
+        header = _header(process.stdout, said, job, there)
         gone = _receive(process.stdout, header, target, _counter(header["bytes"], progress), said)
     unread = (*header["unread"], *map(head_answers.text, gone))
     return Copied(str(target), header["files"] - len(gone), header["bytes"], tuple(header["left_out"]), unread)
@@ -212,7 +215,7 @@ def _target(destination: str | Path | None, name: str) -> Path:
     return target
 
 
-def _header(stdout: IO[bytes], said: IO[bytes], job: Job | None) -> dict[str, Any]:
+def _header(stdout: IO[bytes], said: IO[bytes], job: Job | None, path: str) -> dict[str, Any]:
     try:
         with waiting("the head to read the files"):
             header = carry.read_header(stdout)
@@ -224,10 +227,42 @@ def _header(stdout: IO[bytes], said: IO[bytes], job: Job | None) -> dict[str, An
         found = ", ".join(missing["holds"]) or "nothing"
         error = NoFile(f"there is no {missing['missing']}{where}", f"{missing['parent']} contains {found}.")
         error.matches = tuple(missing["matches"])
+        # The names of the files here come from these.
+        for match in error.matches:
+            if not _fits(match, path):
+                raise TransferError(
+                    f"the head sent an invalid answer: {path} does not match {match!r:.300}", code="invalid-answer"
+                )
         raise error
     if "error" in header:
         raise TransferError(head_answers.fields(header, _ANSWER)["error"])
     return head_answers.required(header, _LOAD)
+
+
+def _fits(path: str, pattern: str) -> bool:
+    """Whether a pattern matches a path, as the head's glob has it: `*` and `**` match no hidden name."""
+    if len(path) > _LONGEST_PATH or "\0" in path:
+        return False
+    # One slash at the end is what `**` leaves where it stands for no directory.
+    names = path.removesuffix("/").split("/")
+    ends = {0}  # how many names the pattern's parts so far can take up
+    for part in pattern.split("/"):
+        if part == "**":
+            for count, name in enumerate(names):
+                if count in ends and _is_visible(name):
+                    ends.add(count + 1)
+        else:
+            ends = {count + 1 for count in ends if count < len(names) and _is_name(names[count], part)}
+    return len(names) in ends
+
+
+def _is_name(name: str, part: str) -> bool:
+    can_be = _is_visible(name) or (part.startswith(".") and name not in (".", ".."))
+    return name == part or (can_be and fnmatch.fnmatchcase(name, part))
+
+
+def _is_visible(name: str) -> bool:
+    return not name.startswith(".") and name != ""
 
 
 def _receive(
