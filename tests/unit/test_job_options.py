@@ -41,6 +41,8 @@ def read(path, text: bytes, *options: str):
 def test_a_file_has_variables_as_shells_and_other_tools_write_them(tmp_path):
     assert read(tmp_path / "a", LINES.encode()) == {**READ, "URL": "https://x/?a=b#c"}
     assert read(tmp_path / "a", b"A=1\r\nB=2\r\nA=3") == {"A": "3", "B": "2"}
+    odd = "a\u2028b\u0085c\x0bd\x0ce\x1cf"
+    assert read(tmp_path / "a", f"A={odd}\nB='{odd}'\n".encode()) == {"A": odd, "B": odd}
     (tmp_path / "b").write_text("A=4")
     assert read(tmp_path / "a", b"A=1\nB=2", "--env-file", str(tmp_path / "b")) == {"A": "4", "B": "2"}
 
@@ -50,6 +52,18 @@ def test_a_file_of_another_kind_is_refused_and_not_shown(tmp_path, text):
     with pytest.raises(click.BadParameter, match=str(tmp_path)) as refused:
         read(tmp_path / "a", text)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["x" * (1 << 20), "\u20ac" * (1 << 19)])
+def test_a_large_file_is_named_so_whatever_its_characters(tmp_path, text):
+    with pytest.raises(click.BadParameter, match="larger than 1 MiB"):
+        read(tmp_path / "a", f"A={text}".encode())
+
+
+def test_of_a_file_without_an_end_no_more_than_that_is_read():
+    made = env_file_option(click.command("x")(lambda env_file: env_file))
+    with pytest.raises(click.BadParameter, match="larger than 1 MiB"):
+        made.main(["--env-file", "/dev/zero"], standalone_mode=False)
 
 
 @pytest.mark.parametrize("grace_s", [-1, 601])

@@ -31,19 +31,22 @@ def _of_files(_: click.Context, __: click.Parameter, paths: tuple[Path, ...]) ->
 
 def _of_file(path: Path) -> Iterator[tuple[str, str]]:
     try:
-        text = path.read_bytes()[: _LARGEST_BYTES + 1].decode("utf-8-sig")
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_BYTES + 1)
+        if len(content) > _LARGEST_BYTES:
+            raise click.BadParameter(f"{path} is larger than {_LARGEST_BYTES >> 20} MiB")
+        text = content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"can't read {path}: {getattr(error, 'strerror', '') or 'it is not UTF-8'}") from None
-    if len(text) > _LARGEST_BYTES:
-        raise click.BadParameter(f"{path} is larger than {_LARGEST_BYTES >> 20} MiB")
-    for number, line in enumerate(text.splitlines(), 1):
-        name, equals, value = line.strip().removeprefix("export ").partition("=")
+    # A value keeps other characters that Unicode calls line ends or spaces.
+    for number, line in enumerate(text.split("\n"), 1):
+        name, equals, value = line.strip(_BLANKS).removeprefix("export ").partition("=")
         if not name or name.startswith("#"):
             continue
-        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name.strip()):
+        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name.strip(_BLANKS)):
             raise click.BadParameter(f"{path}:{number} is not of the form NAME=value")
-        quoted = re.fullmatch(r"""(['"])(.*)\1""", value.strip())
-        yield name.strip(), quoted[2] if quoted else value.strip()
+        quoted = re.fullmatch(r"""(['"])(.*)\1""", value.strip(_BLANKS))
+        yield name.strip(_BLANKS), quoted[2] if quoted else value.strip(_BLANKS)
 
 
 env_file_option = click.option(
@@ -72,6 +75,7 @@ class Duration(click.ParamType):
 
 
 _LARGEST_BYTES = 1 << 20
+_BLANKS = " \t\r"
 # By the type of the field, as the class spells it.
 _KINDS: dict[str, dict[str, Any]] = {
     "Optional[int]": {"type": click.IntRange(1)},
