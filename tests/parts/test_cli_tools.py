@@ -205,6 +205,17 @@ def test_a_job_that_was_pruned_is_no_path(phalanx, cluster, job):
     assert status == 2 and f"{job.id} (succeeded) was removed" in err
 
 
+def test_the_name_of_a_pruned_job_hides_no_path(phalanx, cluster, job, tmp_path):
+    assert ended_jobs(cluster, time.time() + 60, remove=True)
+    (tmp_path / "code/first").mkdir()
+    (tmp_path / "code/first/loss").write_text("2")
+    submit(cluster, JobSpec(("true",), "exec", 1, directory=tmp_path / "code")).wait(120)
+    assert phalanx("get", "first", "out/")[0] == 0
+    assert (tmp_path / "here/out/first/loss").read_text() == "2"
+    status, _, err = phalanx("get", job.id, "loss", "out/")
+    assert status == 2 and f"{job.id} (succeeded) was removed" in err and f"work/{job.id}" in err
+
+
 def test_several_results_and_globs_come_into_a_directory(phalanx, cluster, tmp_path):
     (tmp_path / "code/sub").mkdir(parents=True)
     for name in ("a.pt", "b.pt", "c.txt", "[x].pt", "sub/a.pt", "sub/d.pt"):

@@ -75,12 +75,14 @@ def _chosen(cluster: Cluster, arguments: tuple[str, ...]) -> _Chosen:
         try:
             job, words = open_job(cluster, arguments[0]), arguments[1:]
         except JobError as error:
-            if error.code == "job-removed":
-                raise
             not_a_job = f"\n{error.message}."
     paths, destination = (words[:-1], words[-1]) if len(words) > 1 else (words, None)
     if job is None and not all(path.startswith("/") for path in paths):
-        job = open_job(cluster)
+        try:
+            job = open_job(cluster)
+        except JobError as error:
+            error.hint += not_a_job
+            raise
     return _Chosen(job, paths, destination, not_a_job)
 
 
