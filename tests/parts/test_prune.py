@@ -14,6 +14,9 @@ from fake_jobs import run, wait_for_line
 from phalanx.cli import jobs as command
 from phalanx.jobs.ended_jobs import Space, ended_jobs, space
 from phalanx.jobs.job import JOBS, JobSpec, list_jobs, open_job, submit
+from phalanx.objects import trees
+from phalanx.runner.files import state as states
+from phalanx.runner.verbs.prune import prune
 
 
 @pytest.fixture
@@ -135,6 +138,32 @@ def test_what_an_interrupted_call_has_left_goes_with_the_next(two_nodes, code, p
     assert list_jobs(two_nodes) == []
     assert pruned("--prune", "30d", "--yes")[0] == 0
     assert list(root.iterdir()) == []
+
+
+def test_the_notes_are_written_once_also_by_a_call_that_breaks_off(two_nodes, code, monkeypatch, capsys):
+    root, notes = Path(two_nodes.shared, JOBS), Path(two_nodes.shared, ".phalanx/pruned")
+    jobs = sorted(run(two_nodes, code, "true", processes=1)[1].id for _ in range(3))
+    write_file, remove, written = states.write_file, trees.remove, []
+
+    def counted(path, text):
+        written.append(path)
+        write_file(path, text)
+
+    def interrupted(path):
+        if path.endswith(jobs[2]):
+            raise KeyboardInterrupt
+        return remove(path)
+
+    monkeypatch.setattr(states, "write_file", counted)
+    monkeypatch.setattr(trees, "remove", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prune(str(root), time.time() + 60, {}, is_real=True)
+    assert [json.loads(line)["id"] for line in notes.read_text().splitlines()] == jobs[:2]
+    assert written == [str(notes)]
+    assert [json.loads(line)["removed"] for line in capsys.readouterr().out.splitlines()] == [True, True]
+    monkeypatch.setattr(trees, "remove", remove)
+    prune(str(root), time.time() + 60, {}, is_real=True)
+    assert written == [str(notes)], "nothing was removed, but what had been left"
 
 
 def test_yes_alone_is_a_mistake(pruned):

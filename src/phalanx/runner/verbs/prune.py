@@ -39,19 +39,23 @@ def prune(root: str, before: float, tags: Mapping[str, str], is_real: bool) -> i
                 trees.remove(os.path.join(root, name))  # what an earlier call has left
     jobs = sorted(filter(is_job_id, os.listdir(root)))
     kept = [path for name in jobs for path in _needed_by(os.path.join(root, name))]
-    for name in jobs:
-        directory = os.path.join(root, name)
-        status = _ended(directory)
-        if status is None or _end_of(status) >= before or not status.has(tags):
-            continue
-        if any(f"{path}/".startswith(f"{directory}/") for path in kept):
-            continue
-        size_bytes = _size(directory)
-        removed = is_real and _remove(root, name)
-        facts = {"id": name, "name": status.name, "state": status.state.value, "ended_at": _end_of(status)}
-        if removed:
-            _note(root, facts)
-        print(json.dumps({**facts, "bytes": size_bytes, "removed": removed}), flush=True)
+    gone: List[Dict[str, Any]] = []
+    try:
+        for name in jobs:
+            directory = os.path.join(root, name)
+            status = _ended(directory)
+            if status is None or _end_of(status) >= before or not status.has(tags):
+                continue
+            if any(f"{path}/".startswith(f"{directory}/") for path in kept):
+                continue
+            size_bytes = _size(directory)
+            removed = is_real and _remove(root, name)
+            facts = {"id": name, "name": status.name, "state": status.state.value, "ended_at": _end_of(status)}
+            if removed:
+                gone.append({**facts, "removed_at": time.time()})
+            print(json.dumps({**facts, "bytes": size_bytes, "removed": removed}), flush=True)
+    finally:
+        _note(root, gone)
     return 0
 
 
@@ -76,10 +80,12 @@ def measure(root: str, within_s: float) -> int:
     return 0
 
 
-def _note(root: str, facts: Dict[str, Any]) -> None:
-    """Note that a job was removed, for a later command that names it. No failure of that counts."""
+def _note(root: str, gone: List[Dict[str, Any]]) -> None:
+    """Note which jobs were removed, for a later command that names one. No failure of that counts."""
+    if not gone:
+        return
     try:
-        lines = [json.dumps(job) for job in (*_noted(root), {**facts, "removed_at": time.time()})]
+        lines = [json.dumps(job) for job in (*_noted(root), *gone)]
         states.write_file(_notes(root), "\n".join((*lines[-_MOST_NOTES:], "")))
     except OSError:
         pass
