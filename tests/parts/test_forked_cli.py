@@ -15,7 +15,7 @@ WITHIN_S = 120.0
 
 
 @pytest.mark.parametrize(
-    "command", ["--help", "ls --json", "status", "init", "nonsense", "plan -f missing.yaml --json"]
+    "command", ["--help", "ls --json", "status", "init", "nonsense", "plan --file missing.yaml --json"]
 )
 def test_it_says_the_same_with_the_same_status(tmp_path: Path, command: str) -> None:
     env = {**os.environ, "PHALANX_STATE_DIR": str(tmp_path / "state")}
