@@ -12,6 +12,7 @@ from emr_nodes import BUCKET, LOGS, Emr, served, wait_for
 from error_codes import assert_refused
 from local_clouds import api
 from needed_rights import not_needed, rights
+from terminals import Terminal
 from verdicts import is_gone
 
 pytestmark = pytest.mark.cluster
@@ -127,6 +128,11 @@ def test_a_cluster_is_terminated_while_a_step_runs_whose_logs_are_stored(emr):
     assert not (emr.terminal.state / "local/nodes" / instance).exists()
 
 
+def unneeded(terminal: Terminal, role: str) -> list[str]:
+    _, statements, used = rights(terminal, f"ours-{role}-")
+    return not_needed(statements, used, NOT_USED)
+
+
 def test_phalanx_makes_one_runs_jobs_on_it_resizes_it_and_makes_it_again_with_its_data_after_emr_has_ended_it(emr):
     terminal = emr.terminal
     spec = "name: ours\ncloud: local-emr\nnodes: 2\nmin: 2\ntype: m5.xlarge\nslots: 1\nemr: {logs: s3://new-bucket}\n"
@@ -145,9 +151,8 @@ def test_phalanx_makes_one_runs_jobs_on_it_resizes_it_and_makes_it_again_with_it
         == 3
     )
     for role in ("NodeRole", "EmrRole"):
-        _, statements, used = rights(terminal, f"ours-{role}-")
-        left = not_needed(statements, used, NOT_USED)
-        assert left == [], f"{role}: {left}"
+        # A node sends its boot log some seconds after it has answered.
+        wait_for(lambda role=role: not unneeded(terminal, role), f"each right of {role} to be used")
     terminal.on("head", "echo kept > /efs/file")
     (master,) = (node["instance_id"] for node in nodes if node["name"].endswith("worker1"))
     emr.ec2.terminate_instances(InstanceIds=[master])

@@ -81,7 +81,8 @@ def test_this_machine_s_sshd_takes_the_server_configuration(root):
     program = "/usr/sbin/sshd"
     if not os.access(program, os.X_OK):
         pytest.skip("there is no sshd")
-    text = contract._server({"A": "b"}, "phalanx", trust.version_of_sshd())
+    machine = MACHINE._replace(openssh=trust.version_of_sshd())
+    text = contract._server({"A": "b"}, machine, 4)
     for path in ("host-cert.pub", "revoked", "authority.pub"):
         text = "\n".join(line for line in text.splitlines() if not line.endswith(path))
     config = root / "sshd_config"

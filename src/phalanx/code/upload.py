@@ -48,6 +48,8 @@ class Upload:
         if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(len(self._entries))):
             raise InvalidAnswerError("it requests entries that the code does not have")
         wanted = [self._entries[number] for number in numbers]
+        if not all(stat.S_ISREG(entry.status.st_mode) for entry in wanted):
+            raise InvalidAnswerError("it requests the content of what is no file")
         total, sent = sum(entry.bytes for entry in wanted), 0
         if total > WARN_BYTES:
             warning = (

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from phalanx.errors import JobError
 from phalanx.node.validate import Invalid, parse
+from phalanx.runner.files.output import LONGEST_DESCRIPTION
 from phalanx.runner.files.record import MOST_BYTES
 from phalanx.runner.files.schema import output_process
 from phalanx.runner.frames import STDERR
@@ -16,7 +17,6 @@ from phalanx.runner.verbs import follow_frames as wire
 LONGEST_LINE_BYTES = 16 << 20
 # Of all lines together, as there may be 65,536 processes; the longest are shown in pieces when it is more.
 MOST_PENDING_BYTES = 64 << 20
-_LONGEST_DESCRIPTION = 2048
 _LONGEST_PREAMBLE = 1 << 16
 
 
@@ -148,7 +148,7 @@ class FollowDecoder:
         self, kind: int, stream: int, number: int, time_s: float, payload: bytes
     ) -> Iterator[OutputLine | dict[str, Any]]:
         if kind == wire.PROCESS:
-            if len(payload) > _LONGEST_DESCRIPTION:
+            if len(payload) > LONGEST_DESCRIPTION:
                 raise Invalid(f"describes a process in {len(payload)} bytes")
             self._processes[number] = output_process(parse(payload))
         elif kind == wire.STATE:

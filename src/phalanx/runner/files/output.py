@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 RECORD = struct.Struct("<QQIHBx")
 # The stream of a record that marks a process's end; `length` is its exit code, or 128 + the signal's number.
 ENDED = 255
+LONGEST_DESCRIPTION = 2048
+"""The bytes of a process's description, which the laptop takes as well."""
 _INDEX = "index"
 _PROCESSES = "processes"
 _RECORDS_AT_ONCE = 4096
@@ -171,6 +173,8 @@ class OutputReader:
         return self.processes[known:]
 
     def _process(self, line: str) -> Dict[str, Any]:
+        if len(line.encode()) > LONGEST_DESCRIPTION:
+            raise Invalid(f"a process is described in {len(line)} characters")
         process = output_process(parse(line))
         if process["number"] != len(self.processes):
             raise Invalid(f"process {process['number']} is listed in place of {len(self.processes)}")
