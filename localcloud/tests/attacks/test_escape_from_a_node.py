@@ -82,8 +82,10 @@ for top, _, files in os.walk("/run/efs.host"):
             os.makedirs(f"{top}/{address}/data/planted")
         except OSError:
             pass
-    # Not the domain of its own mounts, which later tests on this node need.
-    for name in set(files) - {"domain"}:
+    # Not the domain and addresses of its own mounts, which later tests on this node need.
+    for name in files:
+        if name == "domain" or name.endswith("address"):
+            continue
         try:
             with open(f"{top}/{name}", "a") as file:
                 print("/data fs-1", file=file)
