@@ -168,6 +168,8 @@ def test_a_command_that_one_node_lacks_is_reported_before_any_rank_starts(cluste
 
 
 TRAIN = """\
+import time
+
 if True:
     import torch.distributed
 
@@ -175,6 +177,7 @@ torch.distributed.init_process_group("gloo")
 total = torch.ones(1)
 torch.distributed.all_reduce(total)
 print("sum", int(total))
+time.sleep(1)  # examples/fashion_mnist/train.py tells why
 torch.distributed.destroy_process_group()
 """
 

@@ -196,7 +196,7 @@ def test_a_stream_of_files_stays_in_its_place(tmp_path: Path):
         remove(target)
         source = io.BytesIO(stream)
         with contextlib.suppress(carry.CarryError, PhalanxError):
-            carry.receive(source, transfer._header(source, io.BytesIO(), None), str(target))
+            carry.receive(source, transfer._header(source, io.BytesIO(), None, "data"), str(target))
         assert {path.name for path in target.parent.iterdir()} <= {"target"}
         assert {path.name for path in tmp_path.iterdir()} == {"tree", "deep"}
 
