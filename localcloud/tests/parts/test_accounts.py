@@ -107,3 +107,44 @@ def test_a_new_account_has_few_addresses(fresh):
     for _ in range(5):
         ec2.allocate_address(Domain="vpc")
     assert code(ec2.allocate_address, Domain="vpc") == "AddressLimitExceeded"
+
+
+def test_a_dry_run_makes_nothing_and_is_judged_as_the_call_would_be(company, fresh):
+    assert code(company("ec2").create_vpc, CidrBlock="10.0.0.0/16", DryRun=True) == "UnauthorizedOperation"
+    ec2 = fresh("ec2")
+    before = len(ec2.describe_vpcs()["Vpcs"])
+    assert code(ec2.create_vpc, CidrBlock="10.0.0.0/16", DryRun=True) == "DryRunOperation"
+    assert code(ec2.create_placement_group, GroupName="g", Strategy="cluster", DryRun=True) == "DryRunOperation"
+    assert len(ec2.describe_vpcs()["Vpcs"]) == before
+    assert ec2.describe_placement_groups()["PlacementGroups"] == []
+    assert ec2.create_placement_group(GroupName="g", Strategy="cluster", DryRun=False)
+
+
+def test_settings_of_the_account_are_shown(company, fresh):
+    for ec2, mode, endpoint, owner in (
+        (company("ec2"), "block-bidirectional", "disabled", "declarative-policy"),
+        (fresh("ec2"), "off", None, "account"),
+    ):
+        options = ec2.describe_vpc_block_public_access_options()["VpcBlockPublicAccessOptions"]
+        assert (options["InternetGatewayBlockMode"], options["ManagedBy"]) == (mode, owner)
+        assert ec2.describe_vpc_block_public_access_exclusions()["VpcBlockPublicAccessExclusions"] == []
+        assert ec2.get_instance_metadata_defaults()["AccountLevel"].get("HttpEndpoint") == endpoint
+        assert ec2.get_allowed_images_settings()["State"] == "disabled"
+
+
+def test_the_tag_policy_of_the_organisation_is_shown_and_enforced(company, fresh):
+    asked = {"PolicyType": "TAG_POLICY"}
+    assert code(fresh("organizations").describe_effective_policy, **asked) == "AWSOrganizationsNotInUseException"
+    shown = company("organizations").describe_effective_policy(**asked)["EffectivePolicy"]["PolicyContent"]
+    (rule,) = json.loads(shown)["tags"].values()
+    tags = [{"Key": rule["tag_key"], "Value": "Leisure"}]
+    (image, *_) = company("ec2").describe_images()["Images"]
+    launch = {"ImageId": image["ImageId"], "InstanceType": "m5.large", "MinCount": 1, "MaxCount": 1}
+    specification = [{"ResourceType": "instance", "Tags": tags}]
+    launch |= {"SubnetId": accounts.SUBNETS[0], "TagSpecifications": specification}
+    assert code(company("ec2").run_instances, **launch) == "TagPolicyViolation"
+
+
+def test_the_account_s_user_exists(fresh):
+    who = fresh("sts").get_caller_identity()["Arn"]
+    assert fresh("iam").get_user(UserName=who.rpartition("/")[2])["User"]["Arn"] == who

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend, ec2_backends, subnets
 from moto.ec2.models.nat_gateways import NatGateway
 from moto.ec2.models.subnets import Subnet
 from moto.ec2.models.vpcs import VPC
+from moto.ec2.responses.general import General
 from moto.iam.exceptions import IAMException
 from moto.iam.models import IAMBackend, iam_backends
+from moto.organizations.exceptions import AWSOrganizationsNotInUseException
+from moto.organizations.responses import OrganizationsResponse
 
 from localcloud import accounts
 from localcloud.accounts import BOUNDARY, OWNER, REGION, SUBNETS
 from localcloud.api.refusals.before import Given, before
-from localcloud.context import Context
+from localcloud.context import ADMIN, Context
 from localcloud.ec2 import account_quotas, fleet, placement
 
 _NEW = 5
@@ -35,6 +40,16 @@ _DENIED = {
 _OF_OWNERS = ("create_route_table", "create_subnet", "create_vpc_endpoint", "modify_vpc_attribute")
 # What a launch has that says nothing else.
 _METADATA = {"HttpEndpoint": "disabled", "HttpTokens": "required"}
+# An instance with this tag has one of two values (docs/aws-behaviour.md 11.10).
+_TAG_POLICY: dict[str, dict[str, dict[str, Any]]] = {
+    "tags": {
+        "cost-center": {
+            "tag_key": "CostCenter",
+            "tag_value": ["Research", "Production"],
+            "enforced_for": ["ec2:instance"],
+        }
+    }
+}
 PATCHED = tuple(
     f"moto.ec2.models.EC2Backend.{name}"
     for name in ("describe_addresses", "describe_internet_gateways", "describe_nat_gateways", "describe_subnets")
@@ -73,9 +88,20 @@ def install(context: Context) -> None:
     """Play the context's account, with what its owner and its organisation have made in it."""
     _played.profile, _played.account, _played.hidden = accounts.OWN, context.account, frozenset()
     placement.METADATA_DEFAULTS.clear()
+    users = iam_backends[context.account]["aws"]
+    if ADMIN not in users.users:
+        users.create_user(REGION, ADMIN)
     for name in (one.rpartition(".")[2] for one in PATCHED):
         if not hasattr(getattr(EC2Backend, name), "is_filtered"):
             setattr(EC2Backend, name, _filtered(getattr(EC2Backend, name)))
+    for answer in (
+        describe_vpc_block_public_access_options,
+        describe_vpc_block_public_access_exclusions,
+        get_instance_metadata_defaults,
+        get_allowed_images_settings,
+    ):
+        setattr(General, answer.__name__, answer)
+    setattr(OrganizationsResponse, "describe_effective_policy", describe_effective_policy)  # noqa: B010 - moto has none
     if context.profile == accounts.COMPANY:
         _played.hidden = frozenset(_share_network(ec2_backends[context.account][REGION]))
         _make_boundary(iam_backends[context.account]["aws"])
@@ -85,6 +111,47 @@ def install(context: Context) -> None:
         for code in (account_quotas.ADDRESSES, account_quotas.VPCS):
             account_quotas.limit(code, _NEW)
     _played.profile = context.profile
+
+
+def describe_vpc_block_public_access_options(response: General) -> ActionResult:
+    """Answer with the account's mode. In a company's, internet gateways of its own VPCs would let nothing through."""
+    mode, state = ("block-bidirectional", "update-complete") if _played.is_company else ("off", "default-state")
+    options = {
+        "AwsAccountId": _played.account,
+        "AwsRegion": response.region,
+        "State": state,
+        "InternetGatewayBlockMode": mode,
+        **_managed(),
+        "ExclusionsAllowed": "not-allowed" if _played.is_company else "allowed",
+    }
+    return ActionResult({"VpcBlockPublicAccessOptions": options})
+
+
+def describe_vpc_block_public_access_exclusions(_response: General) -> ActionResult:
+    return ActionResult({"VpcBlockPublicAccessExclusions": []})
+
+
+def get_instance_metadata_defaults(_response: General) -> ActionResult:
+    return ActionResult({"AccountLevel": {**placement.METADATA_DEFAULTS, **_managed()}})
+
+
+def get_allowed_images_settings(_response: General) -> ActionResult:
+    return ActionResult({"State": "disabled", **_managed()})
+
+
+def describe_effective_policy(response: OrganizationsResponse) -> str:
+    """Answer with the tag policy of a company's organisation, the only kind that is played."""
+    if not _played.is_company:
+        raise AWSOrganizationsNotInUseException
+    kind, content = response._get_param("PolicyType"), {}
+    if kind == "TAG_POLICY":
+        content = _TAG_POLICY
+    effective = {"PolicyType": kind, "TargetId": _played.account, "PolicyContent": json.dumps(content)}
+    return json.dumps({"EffectivePolicy": effective})
+
+
+def _managed() -> dict[str, str]:
+    return {"ManagedBy": "declarative-policy" if _played.is_company else "account"}
 
 
 def _share_network(backend: EC2Backend) -> list[str]:
@@ -155,20 +222,25 @@ def _allocation(one: Any) -> str:
 
 
 def _denied(action: str, resource: str) -> str:
-    who = f"arn:aws:iam::{_played.account}:user/admin"
+    who = f"arn:aws:iam::{_played.account}:user/{ADMIN}"
     return (
         f"User: {who} is not authorized to perform: {action} on resource: {resource} with an explicit deny in a "
         "service control policy"
     )
 
 
+def denial(action: str, region: str) -> str:
+    """Return EC2's message if the organisation denies the action to everybody in the account; "" otherwise."""
+    if not _played.is_company or action not in _DENIED.values():
+        return ""
+    where = f"arn:aws:ec2:{region}:{_played.account}:*/*"
+    return f"You are not authorized to perform this operation. {_denied(action, where)}"
+
+
 def _deny(action: str, backend: Any, _given: Given) -> None:
     """Let nobody make networks but the owner of the organisation's."""
-    if _played.is_company:
-        where = f"arn:aws:ec2:{backend.region_name}:{_played.account}:*/*"
-        raise EC2ClientError(
-            "UnauthorizedOperation", f"You are not authorized to perform this operation. {_denied(action, where)}"
-        )
+    if refused := denial(action, backend.region_name):
+        raise EC2ClientError("UnauthorizedOperation", refused)
 
 
 @before(EC2Backend, "describe_nat_gateways")
@@ -187,6 +259,16 @@ def _a_shared_vpc_is_its_owner_s(backend: Any, given: Given) -> None:
             "UnauthorizedOperation",
             f"You do not have permission to access the specified resource: {vpc.id} is shared by account {OWNER}.",
         )
+
+
+@before(EC2Backend, "run_instances")
+def _a_tag_has_a_value_of_the_policy(_backend: Any, given: Given) -> None:
+    (rule,) = _TAG_POLICY["tags"].values()
+    key = rule["tag_key"]
+    value = (given.kwargs.get("tags") or {}).get("instance", {}).get(key)
+    if _played.is_company and value is not None and value not in rule["tag_value"]:
+        message = f"The tag policy does not allow the specified value for the following tag key: '{key}'."
+        raise EC2ClientError("TagPolicyViolation", message)
 
 
 @before(IAMBackend, "create_role")

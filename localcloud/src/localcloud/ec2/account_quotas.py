@@ -24,8 +24,15 @@ ENOUGH = 1_000_000
 # docs/aws-behaviour.md 2.19, 2.31
 ADDRESSES, VPCS = "L-0263D0A3", "L-F678F1CE"
 ENDPOINTS = frozenset({"L-1B52E74A", "L-29B6F2EB"})
-VCPUS = frozenset({"L-1216C47A", "L-417A185B", "L-DB2E81BA", "L-2C3B7624"})
+VCPUS = frozenset(
+    {
+        *("L-1216C47A", "L-417A185B", "L-DB2E81BA", "L-2C3B7624"),
+        *("L-34B43A08", "L-7212CCBC", "L-3819A6DF"),  # of spot instances
+    }
+)
+FILE_SYSTEMS = "L-848C634D"
 _SERVICES = {**dict.fromkeys((ADDRESSES, *VCPUS), "ec2"), **dict.fromkeys((VPCS, *ENDPOINTS), "vpc")}
+_SERVICES[FILE_SYSTEMS] = "elasticfilesystem"
 
 _limits: dict[str, int] = {}
 _allocate_address: Any = EC2Backend.allocate_address

@@ -40,7 +40,6 @@ def operations(context: Context, describe: Describe) -> dict[str, Callable[[Any]
         return ActionResult({"CapacityBlockOfferings": [_shown(key, one) for key, one in found.items()]})
 
     def purchase(self: Any) -> ActionResult:
-        self.error_on_dryrun()
         tags = self._parse_tag_specification("capacity-reservation").get("capacity-reservation", {})
         bought = _buy(context, self._get_param("CapacityBlockOfferingId"), tags)
         return ActionResult({"CapacityReservation": describe(bought, context.clock.now(), context.account)})

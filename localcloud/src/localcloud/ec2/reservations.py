@@ -64,7 +64,6 @@ def describe(one: Reservation, now: datetime, account: str) -> dict[str, Any]:
 
 
 def _create(self: Any) -> ActionResult:
-    self.error_on_dryrun()
     context, now = self.localcloud_context, self.localcloud_context.clock.now()
     made = _wanted(self, now)
     _hold(made, made.count)
@@ -131,7 +130,6 @@ def _release(one: Reservation) -> None:
 
 
 def _cancel(self: Any) -> ActionResult:
-    self.error_on_dryrun()
     one = reserved.find(self.region, self._get_param("CapacityReservationId"))
     if one.is_block:
         raise EC2ClientError("OperationNotPermitted", "A Capacity Block can't be cancelled.")

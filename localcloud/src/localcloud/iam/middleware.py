@@ -54,6 +54,8 @@ def wrap(context: Context, app: App) -> App:
         if issued.principal == ADMIN:
             if call.action == sts.ASSUME:
                 return sts.assume(context, sts.Caller.administrator(context), call, {}, start_response)
+            if call.action == sts.WHO_AM_I:
+                return sts.administrator(context, start_response)
             with credentials.calling(context.account):
                 return app(environ, start_response)
         session = credentials.session_of(call.access_key_id)

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from moto.iam.models import Role, iam_backends
 
-from localcloud.context import Context
+from localcloud.context import ADMIN, Context
 from localcloud.iam import credentials, errors, policy
 from localcloud.iam.calls import Call
 from localcloud.iam.credentials import Session
@@ -32,6 +32,13 @@ _MOST_CHAINED_S = 3600
 def identity(context: Context, session: Session, start_response: Any) -> Iterable[bytes]:
     """Answer GetCallerIdentity, which needs no permission."""
     fields = {"Arn": session.arn(context.account), "UserId": session.user_id, "Account": context.account}
+    return _answer("GetCallerIdentity", fields, start_response)
+
+
+def administrator(context: Context, start_response: Any) -> Iterable[bytes]:
+    """Answer GetCallerIdentity of the account's own user."""
+    user = iam_backends[context.account]["aws"].get_user(ADMIN)
+    fields = {"Arn": user.arn, "UserId": user.id, "Account": context.account}
     return _answer("GetCallerIdentity", fields, start_response)
 
 

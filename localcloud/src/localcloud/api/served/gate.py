@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from localcloud.api import account_played
 from localcloud.api.served import operations, table
 from localcloud.iam import calls, errors
 from localcloud.iam.calls import Call
@@ -27,6 +28,7 @@ _CODES = {
     "lambda": "InvalidParameterValueException",
     "tag": "InvalidParameterException",
 }
+_WOULD_SUCCEED = "Request would have succeeded, but DryRun flag is set."
 # A launch template may name a type that does not exist.
 _CHECKED_AT_LAUNCH = ("InstanceType",)
 
@@ -39,9 +41,18 @@ def wrap(app: App) -> App:
         refusal = _refusal(call)
         if refusal:
             return errors.refused(call, *refusal, start_response, 400)
+        if call.service == "ec2" and str(call.params.get("DryRun", "")).lower() == "true":
+            return _dry_run(call, start_response)
         return _answer(app, call, environ, start_response)
 
     return gate
+
+
+def _dry_run(call: Call, start_response: Any) -> Iterable[bytes]:
+    """Say whether EC2 would make a call that the caller's own policies allow. moto makes some of them all the same."""
+    if refused := account_played.denial(call.action, call.region):
+        return errors.refused(call, "UnauthorizedOperation", refused, start_response, 403)
+    return errors.refused(call, "DryRunOperation", _WOULD_SUCCEED, start_response, 412)
 
 
 def _refusal(call: Call) -> Refusal | None:

@@ -71,6 +71,7 @@ SERVED = {
     "logs": """
         Describe* Get* List* CreateLogGroup CreateLogStream DeleteLogGroup DeleteLogStream DeleteRetentionPolicy
         FilterLogEvents PutLogEvents PutRetentionPolicy TagLogGroup TagResource UntagLogGroup UntagResource""",
+    "organizations": "DescribeEffectivePolicy",
     "pricing": "GetProducts",
     "s3": """
         Get* Head* List* AbortMultipartUpload CompleteMultipartUpload CopyObject CreateBucket CreateMultipartUpload
