@@ -24,6 +24,7 @@ def account() -> Iterator[dict[str, Any]]:
         yield {
             "terminal": terminal,
             "network": network,
+            "private": "network: {access: private}\n",
             "boundary": f"permissions_boundary: {found['permissions_boundary']}\n",
         }
 
@@ -46,8 +47,33 @@ def test_a_cluster_comes_up_in_a_shared_vpc_and_leaves_nothing(account):
     assert_nothing_is_left(terminal, processes)
 
 
-@pytest.mark.parametrize(("lines", "missing"), [(("boundary",), "head_subnet"), (("network",), "permissions_boundary")])
+@pytest.mark.parametrize(
+    ("lines", "missing"), [(("private", "boundary"), "head_subnet"), (("network",), "permissions_boundary")]
+)
 def test_what_the_organisation_forbids_is_named_with_what_to_write(account, lines, missing):
     refused = write(account, *lines).phalanx("up", check=False)
     assert refused.returncode
     assert missing in refused.stderr[refused.stderr.index("The cause:") :]
+
+
+def test_a_public_cluster_is_refused_before_anything_is_made(account):
+    refused = write(account, "boundary").phalanx("plan", "--json", check=False)
+    assert json.loads(refused.stdout)["error"]["code"] == "blocked-public-access"
+
+
+def test_the_doctor_names_what_the_organisation_forbids(account):
+    terminal = account["terminal"]
+    terminal.phalanx("local", "start")
+    asked = terminal.phalanx("doctor", "--cloud", "local", "--json", check=False)
+    findings = json.loads(asked.stdout)["findings"]
+    verdicts = {one["check"]: one["verdict"] for one in findings}
+    assert asked.returncode == 1
+    assert {check for check, verdict in verdicts.items() if verdict == "stops"} == {
+        "vpc-block-public-access",
+        "new-vpc",
+    }
+    assert {verdicts[one] for one in ("tag-policy", "metadata", "shared-subnets")} == {"note"}
+    assert "unknown" not in verdicts.values()
+    assert not any(secret in asked.stdout for secret in ("123456789012", "999999999999", "user/admin"))
+    shown = terminal.phalanx("doctor", "--cloud", "local", check=False).stdout
+    assert all(one["check"] in shown for one in findings)

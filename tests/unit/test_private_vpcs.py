@@ -227,3 +227,28 @@ def private_quotas(plan: Plan) -> list[Quota]:
     from phalanx.plan import quotas
 
     return [one for one in quotas.of(plan.spec, 2, None, plan.facts.vpc) if one.unit != "vCPU"]
+
+
+def test_blocked_public_access_is_refused_where_nodes_need_the_internet_gateway():
+    facts = replace(FACTS, cloud="aws")
+    for mode in ("block-ingress", "block-bidirectional"):
+        with raises_code("blocked-public-access", mode) as refused:
+            make_plan(aws_spec(), replace(facts, blocked_access=mode))
+        assert "access: private" in (refused.value.hint or "")
+        with raises_code("blocked-public-access", mode) as refused:
+            make_plan(EMR.spec, replace(EMR.facts, blocked_access=mode))
+        assert "access: private" not in (refused.value.hint or "")
+        make_plan(
+            aws_spec(network={"access": "private"}, ssh_from="", image="dlami-base"),
+            replace(facts, blocked_access=mode),
+        )
+
+
+def test_private_nodes_behind_a_nat_gateway_are_cut_off_only_by_the_bidirectional_mode():
+    behind_nat = replace(HEAD, way_out=NAT)
+    open_plan = private(head=behind_nat, workers=behind_nat)
+    make_plan(open_plan.spec, replace(open_plan.facts, blocked_access="block-ingress"))
+    with raises_code("blocked-public-access", "block-bidirectional"):
+        make_plan(open_plan.spec, replace(open_plan.facts, blocked_access="block-bidirectional"))
+    closed = private()
+    make_plan(closed.spec, replace(closed.facts, blocked_access="block-bidirectional"))

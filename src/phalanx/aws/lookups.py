@@ -86,6 +86,7 @@ def _of_type(api: Aws, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         prices=_prices(api, spec, zones),
         data=buckets.count(api, spec.data),
         disk_key=disk_key(api),
+        blocked_access=vpcs.blocked_access(api, vpc),
     )
 
 

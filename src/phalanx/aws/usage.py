@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 _RUNNING = {"Name": "instance-state-name", "Values": ["pending", "running"]}
 
-_LISTINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "VPC": ("describe_vpcs", "Vpcs", {}),
-    "Elastic IP": ("describe_addresses", "Addresses", {}),
+_LISTINGS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    "VPC": ("ec2", "describe_vpcs", "Vpcs", {}),
+    "Elastic IP": ("ec2", "describe_addresses", "Addresses", {}),
+    "file system": ("efs", "describe_file_systems", "FileSystems", {}),
     "gateway endpoint": (
-        "describe_vpc_endpoints",
-        "VpcEndpoints",
+        *("ec2", "describe_vpc_endpoints", "VpcEndpoints"),
         {"Filters": [{"Name": "vpc-endpoint-type", "Values": ["Gateway"]}]},
     ),
 }
@@ -58,8 +58,8 @@ def _used(api: Aws, quota: Quota, cluster: str) -> int:
         return lustre_file_systems.used_gib(api, quota.code, cluster)
     if quota.unit not in _LISTINGS:
         return quota.used  # that of one VPC, which was counted there
-    operation, listed, which = _LISTINGS[quota.unit]
-    return sum(not tags.is_of(entry, cluster) for entry in api.pages("ec2", operation, listed, **which))
+    service, operation, listed, which = _LISTINGS[quota.unit]
+    return sum(not tags.is_of(entry, cluster) for entry in api.pages(service, operation, listed, **which))
 
 
 def _vcpus(api: Aws, quota: Quota, cluster: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import tags
-from phalanx.errors import SpecError
+from phalanx.errors import CloudError, SpecError
 from phalanx.plan import vpc_endpoints
 from phalanx.plan.existing_vpc import INTERNET, NAT, OTHER, Endpoint, ExistingVpc, Subnet
 from phalanx.spec.spec import ClusterSpec
@@ -41,6 +41,42 @@ def find(api: Aws, spec: ClusterSpec) -> ExistingVpc | None:
         number,
         vpc["OwnerId"] if vpc["OwnerId"] != account else "",
     )
+
+
+def public_access_mode(api: Aws) -> str:
+    """Return the account's mode of VPC Block Public Access in the region; "" if it blocks nothing.
+
+    block-ingress or block-bidirectional (docs/aws-behaviour.md 2.70).
+    """
+    answer = api.call("ec2", "describe_vpc_block_public_access_options")
+    mode = answer.get("VpcBlockPublicAccessOptions", {}).get("InternetGatewayBlockMode", "off")
+    return "" if mode == "off" else mode
+
+
+def blocked_access(api: Aws, vpc: ExistingVpc | None) -> str:
+    """Return the mode that counts for this VPC, or for a new one; "" if none does, or the user may not ask.
+
+    A participant does not see the settings of a shared VPC's owner.
+    """
+    if vpc and vpc.owner:
+        return ""
+    try:
+        mode = public_access_mode(api)
+        names = {vpc.vpc, *(one.subnet_id for one in vpc.subnets)} if mode and vpc else set[str]()
+        return _least_blocked(api, mode, names) if names else mode
+    except CloudError:
+        return ""
+
+
+def _least_blocked(api: Aws, mode: str, names: set[str]) -> str:
+    """Return what exclusions of the VPC or of its subnets leave of the mode."""
+    key = "VpcBlockPublicAccessExclusions"
+    for one in api.pages("ec2", "describe_vpc_block_public_access_exclusions", key):
+        if one["ResourceArn"].rpartition("/")[2] in names and one["State"] in ("create-complete", "update-complete"):
+            if one["InternetGatewayExclusionMode"] == "allow-bidirectional":
+                return ""
+            mode = "block-ingress"
+    return mode
 
 
 def services(api: Aws, vpc: str, subnets: tuple[str, ...]) -> list[str] | None:

@@ -36,6 +36,7 @@ COMMANDS = {
         "schema": ("phalanx.cli.schema", "Print the JSON Schema of phalanx.yaml, for editors."),
         "plan": ("phalanx.cli.plan", "Show what `up` would create, and what it costs."),
         "template": ("phalanx.cli.template", "Print the CloudFormation document, exactly as `up` sends it."),
+        "doctor": ("phalanx.cli.doctor", "Say what in your account will stop or surprise a cluster."),
         "policy": ("phalanx.cli.policy", "Print the IAM policy that a person needs who runs phalanx."),
         "up": ("phalanx.cli.up", "Create the cluster and wait until its nodes have answered."),
         "ls": ("phalanx.cli.ls", "List all clusters that this machine knows."),

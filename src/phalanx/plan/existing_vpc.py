@@ -10,9 +10,11 @@ from phalanx.data import table
 from phalanx.errors import SpecError
 from phalanx.node.validate import NETWORKS
 from phalanx.node.workers_group import workers_of
+from phalanx.spec.makers import maker_of
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_storage import HEAD
 
+BLOCKS_ALL = "block-bidirectional"
 INTERNET, NAT, OTHER = "an internet gateway", "a NAT gateway", "another gateway"
 
 
@@ -117,6 +119,22 @@ def refuse_unsuited(
         hint = "Correct the VPC or name other subnets; without the key, `up` makes a VPC."
         lines = [f"network: {one}" for one in wrong]
         raise SpecError.alike(lines, hint + _about_proxies(wrong), code="unsuited-network")
+
+
+def refuse_blocked(spec: ClusterSpec, mode: str, found: ExistingVpc | None) -> None:
+    """Raise SpecError if VPC Block Public Access in this mode cuts off the head, or the way out of private nodes."""
+    if not mode or (spec.is_private and (mode != BLOCKS_ALL or not found or found.is_closed)):
+        return
+    hint = "Have an administrator exclude the VPC of your subnets (`aws ec2 create-vpc-block-public-access-exclusion`)."
+    if not spec.is_private and not maker_of(spec.cloud).in_public_subnet:
+        hint = f"Write `network: {{access: private}}`. Or name subnets: {hint[0].lower()}{hint[1:]}"
+    raise SpecError(f"network: {blocked(mode, spec.region)}", hint, code="blocked-public-access")
+
+
+def blocked(mode: str, region: str) -> str:
+    """Say what the account's VPC Block Public Access does (docs/aws-behaviour.md 2.70)."""
+    ways = "in or out" if mode == BLOCKS_ALL else "in, and out only through NAT gateways"
+    return f"VPC Block Public Access is {mode} in {region}: internet gateways let nothing {ways}"
 
 
 def _about_proxies(wrong: Iterable[str]) -> str:

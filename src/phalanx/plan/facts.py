@@ -76,6 +76,8 @@ class Facts:
     """What this machine has not enough of for all nodes of a local cluster."""
     disk_key: str = ""
     """The account's own default key, with which disks are encrypted; "" for AWS's."""
+    blocked_access: str = ""
+    """The mode of VPC Block Public Access that counts for the cluster's VPC: block-ingress, block-bidirectional."""
     data: Mapping[str, Contents] = field(default_factory=dict)
     """What is in the S3 prefixes that are mounted, by name; none if that was not asked."""
     prices: money.Prices = money.TABLE

@@ -283,6 +283,7 @@ def _refuse_impossible(spec: ClusterSpec, facts: Facts, image: ImageChoice) -> N
     if facts.reservation or not facts.not_asked:
         mistakes.check(capacity.refuse_impossible, spec, facts.reservation)
     mistakes.check(_refuse_network, spec, facts)
+    mistakes.check(existing_vpc.refuse_blocked, spec, facts.blocked_access, facts.vpc)
     vpc = facts.vpc.vpc if facts.vpc else ""
     if zone:
         mistakes.check(mount_targets.refuse_unreachable, spec, facts.mount_targets, vpc, zone)

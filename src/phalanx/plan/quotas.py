@@ -77,6 +77,20 @@ def of(spec: ClusterSpec, vcpus: int, head_vcpus: int | None = None, vpc: Existi
     return [replace(one, used=vpc.interface_endpoints) if vpc and one.unit == _INTERFACES else one for one in found]
 
 
+def of_any_cluster() -> list[Quota]:
+    """Return the quotas in vCPUs, each for one, and what a small cluster with a VPC of its own takes of the others."""
+    rows = table("quotas")
+    of_machines = [
+        Quota("nodes", "vCPU", row["service"], row["code"], row["name"], None, needed=1, least=1)
+        for row in (*rows[ON_DEMAND], *rows[SPOT])
+    ]
+    return of_machines + [
+        Quota("", row["unit"], row["service"], row["code"], row["name"], row["default"], row["needed"], row["needed"])
+        for row in (*rows["network"], rows["file_systems"])
+        if "needed" in row
+    ]
+
+
 def _of_network(spec: ClusterSpec, vpc: ExistingVpc | None) -> list[tuple[dict[str, Any], int]]:
     """Return the quotas of networks, and how much of each the cluster's takes."""
     made: dict[str, int] = {}
@@ -110,12 +124,13 @@ def refuse_exceeded(quotas: tuple[Quota, ...], spec: ClusterSpec) -> None:
             raise SpecError(
                 f"{f'{quota.key}: ' if quota.key else ''}at least {amount(quota.least, quota.unit)} needed, and your "
                 f"quota “{quota.name}” leaves {quota.free} of {quota.limit} in {region} ({quota.used} in use)",
-                f"{_nearest(quota, spec)}{_request(quota, region)}",
+                f"{_nearest(quota, spec)}{request(quota, region)}",
                 code="quota",
             )
 
 
-def _request(quota: Quota, region: str) -> str:
+def request(quota: Quota, region: str) -> str:
+    """Return a sentence with the command that requests as much as is needed."""
     return (
         f"Request more: `aws service-quotas request-service-quota-increase --region {region} --service-code "
         f"{quota.service} --quota-code {quota.code} --desired-value {quota.used + quota.needed}`"
@@ -154,7 +169,7 @@ def warning(quota: Quota, region: str) -> str:
 def state(quota: Quota, region: str) -> str:
     """Say what is left of an asked quota for the cluster and, if that is too little, how to request more."""
     text = f"{_left(quota, region)} ({quota.used} in use by others), and {quota.needed} are needed"
-    return text if quota.needed <= quota.free else f"{text}. {_request(quota, region)}"
+    return text if quota.needed <= quota.free else f"{text}. {request(quota, region)}"
 
 
 def _left(quota: Quota, region: str) -> str:

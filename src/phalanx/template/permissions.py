@@ -42,8 +42,15 @@ _OWN = """
 
 OWN = tuple(_OWN.split())
 """The calls that phalanx makes itself."""
-OPTIONAL = (*("ec2:DescribeSpotPriceHistory", "ec2:GetEbsDefaultKmsKeyId", "pricing:GetProducts", "tag:GetResources"),)
-"""Those without which it uses the table's prices, knows no key of disks, and asks each service instead of the index."""
+OPTIONAL = (
+    *("ec2:DescribeRegions", "ec2:DescribeSpotPriceHistory", "ec2:DescribeVpcBlockPublicAccessExclusions"),
+    *("ec2:DescribeVpcBlockPublicAccessOptions", "ec2:GetAllowedImagesSettings", "ec2:GetEbsDefaultKmsKeyId"),
+    *("ec2:GetEbsEncryptionByDefault", "ec2:GetInstanceMetadataDefaults", "pricing:GetProducts", "tag:GetResources"),
+)
+"""Those without which it uses the table's prices, does not know the account's settings, and asks each service instead
+of the index."""
+OF_DOCTOR = ("ec2:CreateVpc", "iam:GetUser")
+"""What `doctor` tries as well, the first as a dry run; where it is refused, the answer is unknown."""
 OWN_OF_EMR = (
     *(
         "elasticmapreduce:DescribeCluster",

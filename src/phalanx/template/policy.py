@@ -38,6 +38,7 @@ _ANYWHERE = frozenset(
     {
         *("elasticmapreduce:DescribeReleaseLabel", "elasticmapreduce:ListClusters"),
         *("elasticmapreduce:ListReleaseLabels", "elasticmapreduce:ListSupportedInstanceTypes", "pricing:GetProducts"),
+        *("ec2:GetAllowedImagesSettings", "ec2:GetEbsEncryptionByDefault", "ec2:GetInstanceMetadataDefaults"),
         *("ec2:GetEbsDefaultKmsKeyId", "servicequotas:GetAWSDefaultServiceQuota", "tag:GetResources"),
     }
 )
