@@ -7,6 +7,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from localcloud.iam.policy import statements_of
 from localcloud.images.imagebuilder import registered
 from localcloud.images.store import Image
 from phalanx.errors import StackFailed
-from phalanx.images import making, manifest, shelf
+from phalanx.images import making, manifest, place, shelf
 from phalanx.images.base import base
 from phalanx.images.image_stack import Order
 from phalanx.jobs.environments import recipe
@@ -52,11 +53,12 @@ def played(cloud, tmp_path, monkeypatch):
     return shell
 
 
-def person(cloud: Stacks, name: str, statements: list[Any]) -> AwsHere:
+def person(cloud: Stacks, name: str, statements: list[Any], boundary: str = "") -> AwsHere:
     """Return AWS as a person sees it whose role has these rights."""
     iam = cloud.client("iam")
     trust = json.dumps({"Version": "2012-10-17", "Statement": [TRUST]})
-    role = iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+    bound = {"PermissionsBoundary": boundary} if boundary else {}
+    role = iam.create_role(RoleName=name, AssumeRolePolicyDocument=trust, **bound)["Role"]["Arn"]
     document = json.dumps({"Version": "2012-10-17", "Statement": statements})
     iam.put_role_policy(RoleName=name, PolicyName="images", PolicyDocument=document)
     keys = cloud.client("sts").assume_role(RoleArn=role, RoleSessionName="me")["Credentials"]
@@ -83,7 +85,8 @@ def an_image_without_its_stack(cloud: Stacks) -> None:
 
 def test_images_are_made_listed_and_removed_with_exactly_these_rights(cloud, printed):
     me = person(cloud, "person", printed)
-    list(making.Making.begin(me, order(VERSION)).steps())
+    wanted = order(VERSION)
+    list(making.Making.begin(me, replace(wanted, place=place.find(me, wanted.instance_type))).steps())
     made = shelf.find(me, "torch")
     assert making.read_manifest(me, made)["python"] == "3.12.3"
     list(making.remove(me, made))

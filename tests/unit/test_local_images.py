@@ -17,7 +17,7 @@ from localcloud.images.store import Image
 from phalanx.cli import image_making
 from phalanx.cli import images as commands
 from phalanx.errors import LocalCloudError
-from phalanx.images import making, shelf
+from phalanx.images import making, place, shelf
 from phalanx.images.base import local_bases
 from phalanx.images.shelf import Shelved
 from phalanx.jobs.environments import recipe
@@ -268,6 +268,7 @@ def test_an_interrupted_build_goes_on_and_the_same_command_follows_it(phalanx, m
     known = Shelved("mpich", "2026.1122.905", "debian-12-full", recipe("mpich").environment.digest, "s")
     going, ready = replace(known, status="CREATE_IN_PROGRESS"), replace(known, image_id="ami-1")
     monkeypatch.setattr(image_making, "connect", lambda *_: Idle())
+    monkeypatch.setattr(place, "find", lambda *_: place.OWN_NETWORK)
     monkeypatch.setattr(making.Making, "begin", lambda _cloud, order: begun.append(order) or Following(True))
     monkeypatch.setattr(making.Making, "join", lambda _cloud, image: joined.append(image) or Following(False))
     monkeypatch.setattr(making, "read_manifest", lambda *_: {"packages": {}, "system": {}, "python": "3.11.2"})

@@ -14,6 +14,7 @@ from typing import Any
 import wsgi_clients
 from fleet_fakes import ADMINISTRATOR, REGION, FakeClock, FakeRunner, name, until
 
+from localcloud.accounts import OWN
 from localcloud.api import app as api
 from localcloud.api.http import HttpServer
 from localcloud.cloudformation.engine import Engine
@@ -145,12 +146,13 @@ class Stacks:
 
 
 @contextmanager
-def stacks(state: Path) -> Iterator[Stacks]:
-    """Serve the whole API of the local cloud on loopback."""
+def stacks(state: Path, profile: str = OWN) -> Iterator[Stacks]:
+    """Serve the whole API of the local cloud on loopback, as that of an account of this profile."""
     runner, clock = FakeRunner(), FakeClock()
     listener = socket.create_server(("127.0.0.1", 0))
     url = "http://{}:{}".format(*listener.getsockname()[:2])
-    context = Context(runner=runner, state=state, url_host=url, url_nodes=url, clock=clock)  # type: ignore[arg-type]
+    served = {"url_host": url, "url_nodes": url, "clock": clock, "profile": profile}
+    context = Context(runner=runner, state=state, **served)  # type: ignore[arg-type]
     context.issued[ADMINISTRATOR.access_key_id] = ADMINISTRATOR
     app, engine = api.build(context)
     http = HttpServer(app, listener)

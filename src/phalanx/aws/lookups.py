@@ -220,13 +220,13 @@ def _describe_type(api: Aws, instance_type: str, key: str = "type") -> dict[str,
 
 def _zones_of_all(api: Aws, spec: ClusterSpec, vpc: ExistingVpc | None) -> tuple[str, ...]:
     """Return the ordinary zones that offer the types of all nodes."""
-    found = _zones(api, spec.type)
+    found = zones(api, spec.type)
     if spec.head:
-        found = tuple(sorted({*found} & {*_zones(api, spec.head["type"])}))
+        found = tuple(sorted({*found} & {*zones(api, spec.head["type"])}))
     return vpcs.with_endpoints(api, spec, found, vpc)
 
 
-def _zones(api: Aws, instance_type: str) -> tuple[str, ...]:
+def zones(api: Aws, instance_type: str) -> tuple[str, ...]:
     """Return the ordinary zones that offer the type. Offered does not mean available (docs/aws-behaviour.md 2.20).
 
     Opted-in Local and Wavelength Zones also offer types, and sort before the others (docs/aws-behaviour.md 2.30).
@@ -234,9 +234,9 @@ def _zones(api: Aws, instance_type: str) -> tuple[str, ...]:
     named = [{"Name": "instance-type", "Values": [instance_type]}]
     ordinary = [{"Name": "zone-type", "Values": ["availability-zone"]}, {"Name": "state", "Values": ["available"]}]
     offers = api.call("ec2", "describe_instance_type_offerings", LocationType="availability-zone", Filters=named)
-    zones = api.call("ec2", "describe_availability_zones", Filters=ordinary)["AvailabilityZones"]
+    there = api.call("ec2", "describe_availability_zones", Filters=ordinary)["AvailabilityZones"]
     offering = {offer["Location"] for offer in offers["InstanceTypeOfferings"]}
-    return tuple(sorted(offering & {zone["ZoneName"] for zone in zones}))
+    return tuple(sorted(offering & {zone["ZoneName"] for zone in there}))
 
 
 def image(api: Aws, parameter: str) -> Image | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from phalanx.cli import image_making
 from phalanx.cli.console import confirm, print_json, print_table, require_terminal, say
@@ -18,6 +20,7 @@ from phalanx.images.base import base
 from phalanx.jobs import environments
 from phalanx.local import images
 from phalanx.spec.cloud_names import CLOUDS
+from phalanx.spec.spec_load import load
 
 if TYPE_CHECKING:
     from phalanx.images.image_stack import Order
@@ -79,6 +82,11 @@ def clean(name: str | None, file: Path | None, yes: bool) -> None:
 @command.command("build")
 @click.argument("recipe", shell_complete=complete_recipes)
 @_place_options
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path),
+    help="The cluster's file.",
+)
 @click.option("--base", "alias", metavar="IMAGE", help="What the image is built on. Without it: as the recipe says.")
 @click.option(
     "--type",
@@ -93,6 +101,7 @@ def build(
     recipe: str,
     cloud: str,
     region: str,
+    file: Path | None,
     alias: str | None,
     instance_type: str | None,
     again: bool,
@@ -104,15 +113,33 @@ def build(
     The image has the recipe's packages, checked by their hashes, and what every node needs. The recipe's own test runs
     on a machine from the finished image. Ctrl-C leaves the build running; the same command follows it again.
 
+    With --file, it is made where a cluster of that file would be: in its cloud, region and `worker_subnet`, with its
+    tags and permissions boundary, on encrypted disks.
+
     \b
     Examples:
       phalanx image build torch
+      phalanx image build torch --file phalanx.yaml
       phalanx image build chainermn --cloud aws --region eu-west-1 --base ubuntu-22.04
     """
+    spec = load(file) if file else None
+    if spec:
+        _refuse_beside_file("cloud", "region")
+        cloud, region = spec.cloud, spec.region
     order = _order(recipe, cloud, alias, instance_type)
     connected = image_making.connect(cloud, region)
-    command = f"phalanx image build {recipe}{_place(cloud, region)}{f' --base {alias}' if alias else ''}"
-    return image_making.make(connected, order, again=again, verbose=verbose, as_json=as_json, command=command)
+    where = f" --file {shlex.quote(str(file))}" if file else _place(cloud, region)
+    command = f"phalanx image build {recipe}{where}{f' --base {alias}' if alias else ''}"
+    return image_making.make(
+        connected, order, again=again, verbose=verbose, as_json=as_json, command=command, spec=spec
+    )
+
+
+def _refuse_beside_file(*options: str) -> None:
+    context = click.get_current_context()
+    for one in options:
+        if context.get_parameter_source(one) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--{one} can't be given with --file, which decides it", context)
 
 
 def _place(cloud: str, region: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from phalanx import connection
 from phalanx.cli.console import confirm, duration, note, print_json, require_terminal, say
 from phalanx.cli.progress import Watch
 from phalanx.errors import LocalCloudError
-from phalanx.images import making, shelf
+from phalanx.images import making, place, shelf
 from phalanx.images.base import local_bases
 from phalanx.images.image_stack import Order
 from phalanx.local import endpoint, images
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from phalanx.images.base import Base
     from phalanx.images.shelf import Shelved
     from phalanx.jobs.environments import Recipe
+    from phalanx.spec.spec import ClusterSpec
 
 TYPE, GPU_TYPE = "m5.large", "g4dn.xlarge"
 """Types of machines that build and test: enough memory for a framework, and a GPU where the recipe needs one."""
@@ -43,12 +45,26 @@ def local_base(chosen: Recipe, alias: str | None) -> Base:
     return next((one for one in able if images.is_built(one.row["local"])), able[0])
 
 
-def make(connected: Aws, order: Order, *, again: bool, verbose: bool, as_json: bool, command: str) -> int:
-    """Make the image and show its progress, unless there is one; return the exit code. `command` is the user's own."""
+def make(
+    connected: Aws,
+    order: Order,
+    *,
+    again: bool,
+    verbose: bool,
+    as_json: bool,
+    command: str,
+    spec: ClusterSpec | None = None,
+) -> int:
+    """Make the image and show its progress, unless there is one; return the exit code.
+
+    `command` is the user's own, and `spec` a cluster of the account, whose network and rules the build shares.
+    """
     started_s = time.monotonic()
     there = _existing(shelf.shelved(connected), order, again)
     if there is None or there.in_progress:
         connected.site.require_full_system(order.base.alias)
+        if there is None:
+            order = replace(order, place=place.find(connected, order.instance_type, spec))
         begun = making.Making.join(connected, there) if there else making.Making.begin(connected, order)
         with Watch(f"making an image of {order.recipe.name}", started_s, verbose) as watch:
             try:

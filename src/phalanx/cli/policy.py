@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from phalanx.cli.console import note, print_json
 from phalanx.cli.image_making import order_of
@@ -16,15 +18,20 @@ from phalanx.errors import SpecError
 from phalanx.images import rights
 from phalanx.images.base import base
 from phalanx.images.image_stack import request
+from phalanx.images.place import Place
 from phalanx.jobs.environments import recipe
+from phalanx.spec.spec_load import load
 from phalanx.template.document import build
 from phalanx.template.policy import MOST, length, parts, policy
+
+if TYPE_CHECKING:
+    from phalanx.spec.spec import ClusterSpec
 
 
 @click.command("policy")
 @file_option
 @click.option("--any-name", is_flag=True, help="For clusters of any name, not only the one of the file.")
-@click.option("--images", is_flag=True, help="For `phalanx image` instead, with every recipe; without a file.")
+@click.option("--images", is_flag=True, help="For `phalanx image` instead, with every recipe.")
 @click.option("--part", type=click.IntRange(1), help="Print a part of a policy that is too long for a managed policy.")
 @offline_option
 @debug_option
@@ -32,7 +39,7 @@ def command(file: Path, any_name: bool, images: bool, part: int | None, offline:
     """Print the least IAM policy for a person who runs `up`, `status`, `scale`, `extend`, `why` and `down`.
 
     It follows from the CloudFormation document of this file: CloudFormation makes everything with the rights of the
-    person who asks for it.
+    person who asks for it. With --images, a file counts if --file names it, as in `phalanx image build --file`.
 
     \b
     Examples:
@@ -41,7 +48,8 @@ def command(file: Path, any_name: bool, images: bool, part: int | None, offline:
       aws iam create-policy --policy-name phalanx --policy-document file://policy.json
     """
     if images:
-        _print(_of_images(), part)
+        given = click.get_current_context().get_parameter_source("file") is not ParameterSource.DEFAULT
+        _print(_of_images(load(file) if given else None), part)
         return
     plan = planned(file, offline)
     note_unchecked(plan)
@@ -62,8 +70,12 @@ def _print(whole: dict[str, Any], part: int | None) -> None:
         )
 
 
-def _of_images() -> dict[str, Any]:
-    """Return the policy for images: their stacks differ in nothing that takes rights."""
+def _of_images(spec: ClusterSpec | None) -> dict[str, Any]:
+    """Return the policy for images: of what takes rights, their stacks differ only in the roles' boundary.
+
+    A file of a cluster says it.
+    """
     chosen = recipe("torch")
-    document, _ = request(order_of(chosen, base(chosen.image["base"])))
-    return rights.policy(json.loads(document))
+    where = Place(boundary=(spec.permissions_boundary if spec else None) or "")
+    document, _ = request(replace(order_of(chosen, base(chosen.image["base"])), place=where))
+    return rights.policy(json.loads(document), of_file=spec is not None)

@@ -15,6 +15,7 @@ from troposphere import AWSObject, GetAtt, If, Output, Parameter, Ref, Sub, Temp
 from phalanx import __version__
 from phalanx.images.base import Base
 from phalanx.images.component import Component, components
+from phalanx.images.place import OWN_NETWORK, Place
 from phalanx.jobs.environments import Recipe
 from phalanx.spec.own_tags import BASE_TAG, RECIPE_TAG, VERSION_TAG
 from phalanx.template.access import EC2, add_partitions, trust
@@ -46,6 +47,7 @@ class Order:
     version: str
     instance_type: str
     architecture: str = "x86_64"
+    place: Place = OWN_NETWORK
 
     @property
     def stack(self) -> str:
@@ -65,6 +67,7 @@ class Order:
     def tags(self) -> dict[str, str]:
         """The tags of the stack and of the AMI."""
         return {
+            **self.place.tags,
             RECIPE_TAG: self.recipe.name,
             VERSION_TAG: self.version,
             BASE_TAG: self.base.alias,
@@ -92,7 +95,9 @@ def request(order: Order) -> tuple[str, dict[str, str]]:
     add_partitions(template)
     for name in values:
         template.add_parameter(Parameter(name, Type="String"))
-    for resource in (*_network(), *_roles(), *_recipe(order, made), *_image(order)):
+    if order.place.boundary:
+        template.add_parameter(Parameter("Boundary", Type="String", Default=order.place.boundary))
+    for resource in (*_network(order.place), *_roles(order.place), *_recipe(order, made), *_image(order)):
         template.add_resource(resource)
     template.add_output(Output("ImageId", Value=GetAtt("Image", "ImageId"), Description="The AMI"))
     template.add_output(Output("LogGroup", Value=Ref("LogGroup"), Description="What its build has printed"))
@@ -117,12 +122,24 @@ def _data(component: Component) -> Any:
     return Sub(component.document.replace(component.packed, parts))
 
 
-def _network() -> Iterator[AWSObject]:
-    """Make a network of its own: an account may have no default VPC. Nothing may connect to the machines."""
+def _network(place: Place) -> Iterator[AWSObject]:
+    """Make a group that lets nobody connect, and a network unless there is one: an account may have no default VPC."""
+    if not place.subnet:
+        yield from _own_network(place.zone)
+    yield ec2.SecurityGroup(
+        "SecurityGroup",
+        GroupDescription="Machines that build an image: they may reach everything, and nothing may reach them",
+        VpcId=place.vpc or Ref("Vpc"),
+        SecurityGroupEgress=[{"IpProtocol": "-1", "CidrIp": _ANYWHERE, "Description": "Packages"}],
+    )
+
+
+def _own_network(zone: str) -> Iterator[AWSObject]:
     yield ec2.VPC("Vpc", CidrBlock=_NETWORK, EnableDnsHostnames=True)
     yield ec2.InternetGateway("InternetGateway")
     yield ec2.VPCGatewayAttachment("GatewayAttachment", VpcId=Ref("Vpc"), InternetGatewayId=Ref("InternetGateway"))
-    yield ec2.Subnet("Subnet", CidrBlock=_NETWORK, VpcId=Ref("Vpc"), MapPublicIpOnLaunch=True)
+    where: dict[str, Any] = {"AvailabilityZone": zone} if zone else {}
+    yield ec2.Subnet("Subnet", CidrBlock=_NETWORK, VpcId=Ref("Vpc"), MapPublicIpOnLaunch=True, **where)
     yield ec2.RouteTable("RouteTable", VpcId=Ref("Vpc"))
     yield ec2.Route(
         "Route",
@@ -132,25 +149,21 @@ def _network() -> Iterator[AWSObject]:
         DependsOn="GatewayAttachment",
     )
     yield ec2.SubnetRouteTableAssociation("Routes", SubnetId=Ref("Subnet"), RouteTableId=Ref("RouteTable"))
-    yield ec2.SecurityGroup(
-        "SecurityGroup",
-        GroupDescription="Machines that build an image: they may reach everything, and nothing may reach them",
-        VpcId=Ref("Vpc"),
-        SecurityGroupEgress=[{"IpProtocol": "-1", "CidrIp": _ANYWHERE, "Description": "Packages"}],
-    )
 
 
-def _roles() -> Iterator[AWSObject]:
-    yield _role("BuildRole", EC2, _BUILD_POLICIES)
+def _roles(place: Place) -> Iterator[AWSObject]:
+    bound = {"PermissionsBoundary": Ref("Boundary")} if place.boundary else {}
+    yield _role("BuildRole", EC2, _BUILD_POLICIES, bound)
     yield iam.InstanceProfile("BuildProfile", Roles=[Ref("BuildRole")])
-    yield _role("DeletionRole", "imagebuilder.amazonaws.com", [_DELETE_POLICY])
+    yield _role("DeletionRole", "imagebuilder.amazonaws.com", [_DELETE_POLICY], bound)
 
 
-def _role(title: str, service: str | If, policies: Any) -> iam.Role:
+def _role(title: str, service: str | If, policies: Any, bound: dict[str, Any]) -> iam.Role:
     return iam.Role(
         title,
         AssumeRolePolicyDocument=trust({"Service": service}),
         ManagedPolicyArns=[Sub(f"arn:${{AWS::Partition}}:iam::aws:policy/{name}") for name in policies],
+        **bound,
     )
 
 
@@ -159,11 +172,15 @@ def _recipe(order: Order, made: list[Component]) -> Iterator[AWSObject]:
         yield imagebuilder.Component(
             _title(one), Name=f"{order.stack}-{one.name}", Platform="Linux", Version="1.0.0", Data=_data(one)
         )
-    disk = {"DeleteOnTermination": True, "VolumeSize": _PLAIN_GIB, "VolumeType": "gp3"}
+    disk: dict[str, Any] = {"DeleteOnTermination": True, "VolumeType": "gp3"}
+    if not order.base.row["mpi"]:
+        disk["VolumeSize"] = _PLAIN_GIB
+    if order.place.encrypted:
+        disk["Encrypted"] = True
     mapping = imagebuilder.InstanceBlockDeviceMapping(
         DeviceName=order.base.row["root_device"], Ebs=imagebuilder.EbsInstanceBlockDeviceSpecification(**disk)
     )
-    disks: dict[str, Any] = {} if order.base.row["mpi"] else {"BlockDeviceMappings": [mapping]}
+    disks: dict[str, Any] = {"BlockDeviceMappings": [mapping]} if disk.keys() & {"VolumeSize", "Encrypted"} else {}
     yield imagebuilder.ImageRecipe(
         "Recipe",
         Name=order.stack,
@@ -175,16 +192,20 @@ def _recipe(order: Order, made: list[Component]) -> Iterator[AWSObject]:
 
 
 def _image(order: Order) -> Iterator[AWSObject]:
+    place = order.place
+    more: dict[str, Any] = {} if place.subnet else {"DependsOn": ["Route", "Routes"]}
+    if place.tags:
+        more["ResourceTags"] = dict(place.tags)
     yield imagebuilder.InfrastructureConfiguration(
         "Infrastructure",
         Name=order.stack,
         InstanceProfileName=Ref("BuildProfile"),
         InstanceTypes=[order.instance_type],
         InstanceMetadataOptions=imagebuilder.InstanceMetadataOptions(HttpTokens="required"),
-        SubnetId=Ref("Subnet"),
+        SubnetId=place.subnet or Ref("Subnet"),
         SecurityGroupIds=[Ref("SecurityGroup")],
         TerminateInstanceOnFailure=True,
-        DependsOn=["Route", "Routes"],
+        **more,
     )
     ami = imagebuilder.AmiDistributionConfiguration(
         # Image Builder demands the date: names of AMIs are unique. The base says who may log in.
