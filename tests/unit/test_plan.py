@@ -95,6 +95,15 @@ def test_cost_on_aws():
     assert any("about $87.89 an hour" in line for line in explain(made))
 
 
+def test_cost_of_a_stopped_cluster():
+    made = make_plan(aws_spec(nodes=4, type="p4d.24xlarge"), GPU_FACTS)
+    assert as_dict(made)["stopped_usd_per_hour"] == pytest.approx(0.045 + 2 * 0.005)
+    assert any(line.startswith("stopped") and "$0.055" in line for line in explain(made))
+    unlimited = make_plan(aws_spec(nodes=4, type="c5.large"), FACTS)
+    assert as_dict(unlimited)["stopped_usd_per_hour"] is None
+    assert not [line for line in explain(unlimited) if line.startswith("stopped")]
+
+
 @pytest.mark.parametrize(("wanted", "chosen"), [(None, "bursting"), ("elastic", "elastic")])
 def test_both_throughput_modes_are_shown_with_limits_and_prices(wanted, chosen):
     first, second = (line for line in explain(make_plan(aws_spec(throughput=wanted), FACTS)) if "throughput" in line)

@@ -49,6 +49,13 @@ class Plan:
     """The plans for the spec's other types."""
 
     @property
+    def stopped_usd_per_hour(self) -> float | None:
+        """What is paid while the nodes are stopped, without data; None if nothing stops them."""
+        if not (self.limits.lease_s or self.limits.idle_s) or is_local(self.spec.cloud):
+            return None
+        return money.usd_per_hour(self.spec, 0, self.facts.prices, len(self.endpoints))
+
+    @property
     def vcpus(self) -> int:
         return self.facts.vcpus
 

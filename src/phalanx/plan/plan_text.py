@@ -47,6 +47,7 @@ def as_dict(plan: Plan) -> dict[str, Any]:
         "spot_usd_per_hour": _spot_usd_per_hour(plan),
         "prices": None if is_local(plan.spec.cloud) else plan.facts.prices.source,
         "cost_usd_of_lease": _cost_of_lease(plan),
+        "stopped_usd_per_hour": plan.stopped_usd_per_hour,
         "types": _types(plan),
         "lease_s": plan.limits.lease_s,
         "idle_s": plan.limits.idle_s,
@@ -88,6 +89,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("cost now", _spot(plan)),
         ("lease", _lease(plan)),
         ("idle", _idle(plan)),
+        ("stopped", _stopped(plan)),
         ("removal", _removal(plan)),
     ]
     return [row for row in rows if row[1]]
@@ -272,6 +274,13 @@ def _spot(plan: Plan) -> str:
         return ""
     worker = plan.facts.prices.spot[plan.spec.type]
     return f"about ${rate:.2f} an hour with spot workers, each at ${worker:.4f} in {plan.zone}; that price changes"
+
+
+def _stopped(plan: Plan) -> str:
+    if not (rate := plan.stopped_usd_per_hour):
+        return ""
+    data = " and the data in EFS" if plan.uses_efs else ""
+    return f"still about ${rate:.3f} an hour ({_paid_network(plan)}){data}, until `phalanx down`"
 
 
 def _paid_network(plan: Plan) -> str:
