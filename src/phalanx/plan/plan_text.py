@@ -277,10 +277,8 @@ def _spot(plan: Plan) -> str:
 
 
 def _stopped(plan: Plan) -> str:
-    if not (rate := plan.stopped_usd_per_hour):
-        return ""
-    data = " and the data in EFS" if plan.uses_efs else ""
-    return f"still about ${rate:.3f} an hour ({_paid_network(plan)}){data}, until `phalanx down`"
+    rate, data = plan.stopped_usd_per_hour, " and the data in EFS" if plan.uses_efs else ""
+    return f"still about ${rate:.3f} an hour ({_paid_network(plan)}){data}, until `phalanx down`" if rate else ""
 
 
 def _paid_network(plan: Plan) -> str:
