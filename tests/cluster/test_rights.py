@@ -25,7 +25,7 @@ from own_vpc import OwnFileSystem, OwnVpc
 from terminals import Terminal, a_terminal, read_until
 
 from localcloud.iam.policy import Ask, Statement, statements_of
-from phalanx.aws import lookups
+from phalanx.aws import doctor, lookups
 from phalanx.jobs.own_code import write_package
 from phalanx.node.roster import Roster
 
@@ -72,6 +72,8 @@ NOT_HERE = {
     "ec2:AssociateAddress": "the same: there is a statement for each",
     "ec2:DescribeSpotPriceHistory": "prices are AWS's; without it, they come from a table",
     "pricing:GetProducts": "the same",
+    "ec2:DescribeVpcBlockPublicAccessExclusions": "asked where the account blocks public access",
+    "ec2:GetEbsEncryptionByDefault": "asked where the account has a key of its own for disks",
     "cloudformation:TagResource": "AWS judges a stack's tags beside CreateStack",
     "lambda:ListTags": "asked about functions that a deletion left",
     "iam:ListRoleTags": "the same of roles",
@@ -172,6 +174,7 @@ class Life:
         aws = AwsHere(lambda service: boto3.client(service, region_name="us-east-1"))
         for chosen in choices:
             lookups.facts(aws, aws_spec(type="c5.large", nodes=2, **chosen), "")
+        doctor.examine(aws, aws)
         # A local cloud with a reservation does not stop after the last cluster.
         ec2.cancel_capacity_reservation(CapacityReservationId=held["CapacityReservationId"])
 

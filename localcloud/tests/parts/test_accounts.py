@@ -145,6 +145,13 @@ def test_the_tag_policy_of_the_organisation_is_shown_and_enforced(company, fresh
     assert code(company("ec2").run_instances, **launch) == "TagPolicyViolation"
 
 
+def test_a_quota_without_a_value_of_the_account_has_aws_s_default(fresh):
+    quotas, which = fresh("service-quotas"), {"ServiceCode": "elasticfilesystem", "QuotaCode": "L-848C634D"}
+    assert code(quotas.get_service_quota, **which) == "NoSuchResourceException"
+    assert quotas.get_aws_default_service_quota(**which)["Quota"]["Value"] == 1000
+    assert quotas.get_service_quota(ServiceCode="ec2", QuotaCode="L-34B43A08")["Quota"]["Value"] == 5
+
+
 def test_the_account_s_user_exists(fresh):
     who = fresh("sts").get_caller_identity()["Arn"]
     assert fresh("iam").get_user(UserName=who.rpartition("/")[2])["User"]["Arn"] == who

@@ -5,12 +5,14 @@ Without a fault that sets a lower one, this machine is the limit.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.servicequotas.exceptions import NoSuchResource
 from moto.servicequotas.models import ServiceQuotasBackend
+from moto.servicequotas.responses import ServiceQuotasResponse
 
 from localcloud.context import Context
 from localcloud.ec2 import fleet
@@ -30,9 +32,9 @@ VCPUS = frozenset(
         *("L-34B43A08", "L-7212CCBC", "L-3819A6DF"),  # of spot instances
     }
 )
-FILE_SYSTEMS = "L-848C634D"
+# Those for which the account has no value of its own, so that only AWS's default can be read.
+_DEFAULTS = {"L-848C634D": ("elasticfilesystem", 1000)}
 _SERVICES = {**dict.fromkeys((ADDRESSES, *VCPUS), "ec2"), **dict.fromkeys((VPCS, *ENDPOINTS), "vpc")}
-_SERVICES[FILE_SYSTEMS] = "elasticfilesystem"
 
 _limits: dict[str, int] = {}
 _allocate_address: Any = EC2Backend.allocate_address
@@ -45,6 +47,7 @@ def install(_context: Context) -> None:
     setattr(EC2Backend, "allocate_address", _allocated)  # noqa: B010 (pyright knows the original's type)
     setattr(EC2Backend, "create_vpc", _created)  # noqa: B010
     ServiceQuotasBackend.get_service_quota = _get
+    setattr(ServiceQuotasResponse, "get_aws_default_service_quota", _default)  # noqa: B010 - moto has none
 
 
 def limit(code: str, count: int | None) -> None:
@@ -70,3 +73,13 @@ def _get(self: ServiceQuotasBackend, service_code: str, quota_code: str) -> dict
     vcpus = fleet.current().pool.vcpu_limit
     value = (ENOUGH if vcpus is None else vcpus) if quota_code in VCPUS else _limits.get(quota_code, ENOUGH)
     return {"ServiceCode": service_code, "QuotaCode": quota_code, "Value": float(value), "Adjustable": True}
+
+
+def _default(response: ServiceQuotasResponse) -> str:
+    """Answer GetAWSDefaultServiceQuota."""
+    asked = json.loads(response.body)
+    service, value = _DEFAULTS.get(asked["QuotaCode"], ("", 0))
+    if service != asked["ServiceCode"]:
+        raise NoSuchResource
+    quota = {"ServiceCode": service, "QuotaCode": asked["QuotaCode"], "Value": float(value), "Adjustable": True}
+    return json.dumps({"Quota": quota})
