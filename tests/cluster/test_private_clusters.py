@@ -275,4 +275,5 @@ def test_a_new_head_is_found_by_the_id_of_its_instance(private: Terminal):
     after: dict[str, Any] = json.loads(private.phalanx("status", "--json").stdout)
     assert after["head_address"].startswith("i-")
     assert after["head_address"] != before
+    assert f"the head deeplearning-worker1 ({before})" in private.phalanx("why").stdout
     assert f"HostName {after['head_address']}" in (private.state / "clusters/private/ssh_hosts").read_text()

@@ -38,7 +38,7 @@ def collect(cloud: Aws, state: StackState, verdict: str = "", with_logs: bool = 
     of_head, of_workers = (_activities(cloud, state, role) for role in _GROUPS)
     table, running = made.get("RosterTable", ""), cloud.machines.running(state.name)
     roster = read_roster(cloud, table) if table else None
-    names = {node.instance_id: node.name for node in roster.members} if roster else {}
+    names = {one.instance_id: f"{'the head ' * one.head}{one.name}" for one in roster.members} if roster else {}
     did = tuple(sorted([*of_head, *of_workers], key=lambda one: one.began_s, reverse=True))
     progress = tables.item(cloud, table, "progress") if table and roster is None else None
     head = (progress or {}).get("head", "")
