@@ -324,6 +324,7 @@ DEFENCES = (
         "files of a repository have an end",
         "test_hostile_repository.py::test_a_file_without_an_end_is_refused",
         ("guest_file.py", "os.open(path, os.O_RDONLY | os.O_NONBLOCK", "os.open(path, os.O_RDONLY"),
+        ("guest_file.py", "_SILENT_S = 30.0", "_SILENT_S = 3600.0"),
         ("code/ignore_rules.py", "if path.is_symlink():", "if False:"),
     ),
     defence(
