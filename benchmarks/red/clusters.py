@@ -83,6 +83,11 @@ DEFENCES = (
         ),
     ),
     defence(
+        "the head's agent needs no room on its disk",
+        "test_hindered_proof.py::test_a_job_that_fills_the_head_s_disk_stops_neither_its_agent_nor_its_user",
+        ("node/head.py", 'settings.networks, f"{agent.root}/run/phalanx"', "settings.networks"),
+    ),
+    defence(
         "jobs can't change the agent that EMR's nodes run as root",
         "test_emr_node.py::test_a_job_on_a_node_of_emr_gets_nothing_of_emr_s_nor_the_agent_of_other_nodes",
         ("template/emr/builder.py", ", never=[_keep_agents(plan)]", ""),

@@ -117,6 +117,8 @@ def test_a_job_that_fills_the_head_s_disk_stops_neither_its_agent_nor_its_user(c
         assert "full" in json.loads(cluster.phalanx("why", "--json").stdout)["cause"]
         for arguments in (("logs", "ended"), ("stop", "running"), ("jobs", "--prune", "0s", "--yes")):
             cluster.phalanx(*arguments)
+        # What the job had taken is free again.
+        fill(cluster, "head")
         # Its membership goes on: a node that is lost is no member, and another takes its place.
         lost = members(cluster)["deeplearning-worker2"]
         break_on_purpose(cluster, kill={"instance_id": lost})
