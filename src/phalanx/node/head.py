@@ -78,8 +78,6 @@ class Head:
             self.work()
             self.listen()
             self.state.all_leave = self.limits.all_leave
-            if self._unwritten:
-                self._apply(self._unwritten)
             if self._to_show() != self._shown:
                 self._put_generation()
 
@@ -113,6 +111,8 @@ class Head:
 
     def work(self) -> None:
         """Carry out decisions until there is nothing more to do."""
+        if self._unwritten:
+            self._apply(self._unwritten)
         while (action := decide(self.state, self.policy, self._now())) is not None:
             self.perform(action)
 
