@@ -29,6 +29,7 @@ MADE = (
     "/opt/deeplearning",
     "/var/lib/phalanx",
     "/run/phalanx.sock",
+    "/run/phalanx",
     "/opt/phalanx",
     OPENED,
 )
