@@ -111,7 +111,7 @@ class Head:
 
     def work(self) -> None:
         """Carry out decisions until there is nothing more to do."""
-        if self._unwritten:
+        if self._unwritten and not disk.is_full(self.agent.root):
             self._apply(self._unwritten)
         while (action := decide(self.state, self.policy, self._now())) is not None:
             self.perform(action)
