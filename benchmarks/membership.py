@@ -136,7 +136,7 @@ class Cluster:
         self.nodes = nodes
         self.clock, self.chance = Clock(), random.Random(1)
         self.aws = Aws(self.clock, self.chance)
-        self.ear = SimpleNamespace(heard={}, known=set(), generation=0, announce=self._announce)
+        self.ear = SimpleNamespace(heard={}, full=set(), known=set(), generation=0, announce=self._announce)
         self.hellos_s: list[float] = []
         self.members: list[Member] = []
         self._certificate_s = certificate_s
@@ -231,6 +231,7 @@ class Cluster:
                 (head_module, "outcome", signal),
                 (head_module.proof, "log_in", lambda *_: {}),
                 (head_module.contract, "apply", lambda *_: None),
+                (head_module.disk, "is_full", lambda _: False),
             ):
                 stack.enter_context(mock.patch.object(module, name, stand_in))
             yield

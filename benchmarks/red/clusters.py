@@ -83,6 +83,11 @@ DEFENCES = (
         ),
     ),
     defence(
+        "the head's agent needs no room on its disk",
+        "test_hindered_proof.py::test_a_job_that_fills_the_head_s_disk_stops_neither_its_agent_nor_its_user",
+        ("node/head.py", 'settings.networks, f"{agent.root}/run/phalanx"', "settings.networks"),
+    ),
+    defence(
         "jobs can't change the agent that EMR's nodes run as root",
         "test_emr_node.py::test_a_job_on_a_node_of_emr_gets_nothing_of_emr_s_nor_the_agent_of_other_nodes",
         ("template/emr/builder.py", ", never=[_keep_agents(plan)]", ""),
@@ -324,6 +329,7 @@ DEFENCES = (
         "files of a repository have an end",
         "test_hostile_repository.py::test_a_file_without_an_end_is_refused",
         ("guest_file.py", "os.open(path, os.O_RDONLY | os.O_NONBLOCK", "os.open(path, os.O_RDONLY"),
+        ("guest_file.py", "_SILENT_S = 30.0", "_SILENT_S = 3600.0"),
         ("code/ignore_rules.py", "if path.is_symlink():", "if False:"),
     ),
     defence(

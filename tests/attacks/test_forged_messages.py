@@ -172,6 +172,8 @@ def test_an_invalid_message_stops_nobody(terminal, attacker):
         "x" * 9,
     ]
     assert settled(terminal, attacker, *nonsense, *[{"kind": "wish"}] * 20) == before
+    # An agent that failed would have deleted these all the same, and begins again with a new generation.
+    assert settled(terminal, attacker) == before
 
 
 def test_a_new_nodes_first_words_are_checked_and_the_head_still_takes_it_in_and_lets_it_go(terminal):

@@ -1,4 +1,4 @@
-"""A job on the head gets in the way of the head's proof that nodes accept logins.
+"""A job gets in the way of the head: it hinders its proof that nodes accept logins, or fills its disk.
 
 It must not get any node terminated or replaced, nor stop the head's agent.
 """
@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
 from benchmarks.drill.strikes import AGENT_COMMAND
-from local_clouds import break_on_purpose
+from local_clouds import break_on_purpose, wait_for_roster
 from terminals import SPEC, Terminal, a_cluster
+
+from phalanx.node.roster import Roster
 
 pytestmark = pytest.mark.cluster
 
@@ -36,6 +39,18 @@ while time.monotonic() < end:
         except OSError:
             pass
 """
+# Takes all inodes, which costs this machine less memory than all bytes.
+FILL = """
+import itertools, os
+os.makedirs("/var/tmp/full", exist_ok=True)
+try:
+    for number in itertools.count():
+        os.close(os.open(f"/var/tmp/full/{number}", os.O_CREAT))
+except OSError as full:
+    print(full.strerror)
+"""
+FULL = "No space left on device\n"
+EMPTY = "rm -rf /var/tmp/full"
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +89,46 @@ def test_no_job_ends_the_head_s_logins_nor_writes_to_their_output(cluster: Termi
         assert cluster.on("head", "cat /tmp/done") == ""
     finally:
         cluster.on("head", "pkill -f /tmp/hinder.py", check=False)
+
+
+def fill(terminal: Terminal, node: str) -> None:
+    code = base64.b64encode(FILL.encode()).decode()
+    assert terminal.on(node, f"echo {code} | base64 -d | python3 -") == FULL
+
+
+def full_disks(terminal: Terminal) -> list[str]:
+    return json.loads(terminal.phalanx("status", "--json").stdout)["full_disks"]
+
+
+def wait_until_full(terminal: Terminal, names: list[str]) -> None:
+    end = time.monotonic() + 60
+    while full_disks(terminal) != names:
+        assert time.monotonic() < end, full_disks(terminal)
+        time.sleep(0.5)
+
+
+def test_a_job_that_fills_the_head_s_disk_stops_neither_its_agent_nor_its_user(cluster: Terminal):
+    cluster.phalanx("run", "--detach", "--name", "ended", "--launcher", "exec", "--", "true")
+    cluster.phalanx("run", "--detach", "--name", "running", "--launcher", "exec", "--", "sleep", "600")
+    cluster.phalanx("logs", "--follow", "ended")
+    fill(cluster, "head")
+    try:
+        wait_until_full(cluster, ["deeplearning-worker1"])
+        assert "full" in json.loads(cluster.phalanx("why", "--json").stdout)["cause"]
+        for arguments in (("logs", "ended"), ("stop", "running"), ("jobs", "--prune", "0s", "--yes")):
+            cluster.phalanx(*arguments)
+        # What the job had taken is free again.
+        fill(cluster, "head")
+        # Its membership goes on: a node that is lost is no member, and another takes its place.
+        lost = members(cluster)["deeplearning-worker2"]
+        break_on_purpose(cluster, kill={"instance_id": lost})
+
+        def is_replaced(roster: Roster) -> bool:
+            node = roster.find("deeplearning-worker2")
+            return node is not None and node.instance_id != lost
+
+        wait_for_roster(cluster, is_replaced, 200)
+    finally:
+        cluster.on("head", EMPTY)
+    wait_until_full(cluster, [])
+    assert cluster.on("head", "ssh -o BatchMode=yes deeplearning-worker2 echo in") == "in\n"

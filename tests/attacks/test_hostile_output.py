@@ -97,6 +97,8 @@ def test_output_of_exec_is_shown_too(terminal):
 def test_names_and_reasons_that_a_job_chose_are_shown(terminal):
     terminal.phalanx("run", "--launcher", "exec", "--", "sh", "-c", "exit 3\x1b]0;x\x07", check=False)
     assert r"exit 3\x1b]0;x\x07" in on_screen(terminal, "jobs")
+    # A table is for people also in a pipe, whose end may be `less -R` or `watch`.
+    assert r"exit 3\x1b]0;x\x07" in terminal.phalanx("jobs").stdout
     assert r"no\x1b[2J" in on_screen(terminal, "run", "--launcher", "exec", "--", "no\x1b[2J")
     (terminal.directory / "forge.py").write_text(FORGE)
     on_screen(terminal, "run", "--launcher", "exec", "--", "python3", "forge.py")

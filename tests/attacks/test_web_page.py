@@ -33,6 +33,7 @@ SPEC = "name: page\ncloud: local\nnodes: 1\nmin: 1\ntype: c5.large\nshared: /efs
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 TEXT = {"Content-Type": "text/plain"}
 EVIL = {"Origin": "http://evil.example", "Host": "evil.example"}
+SCOPE = "20260101/us-east-1/cloudformation/aws4_request"
 DELETE = "Action=DeleteStack&StackName=page&Version=2010-05-15"
 REQUESTS = {
     "the status": ("GET", "/_localcloud/status", {}, ""),
@@ -44,7 +45,7 @@ REQUESTS = {
     "a call with somebody's key": (
         "POST",
         "/",
-        {**FORM, "Authorization": "AWS4-HMAC-SHA256 Credential=AKIA/20260101/us-east-1/cloudformation/aws4_request"},
+        {**FORM, "Authorization": f"AWS4-HMAC-SHA256 Credential=AKIA/{SCOPE}, SignedHeaders=host, Signature=0"},
         DELETE,
     ),
     "a bucket": ("GET", "/bucket/key", {}, ""),
@@ -54,12 +55,12 @@ REQUESTS = {
     "a signal of a node": ("PUT", "/waitcondition/guess", {}, '{"Status": "FAILURE", "UniqueId": "x", "Reason": "x"}'),
     "leave to ask across origins": ("OPTIONS", "/", {"Access-Control-Request-Method": "PUT"}, ""),
 }
-BECOME = "import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)"
+# Imported first: the interpreter may be in a directory that only root can enter.
+BECOME = "import os, socket, sys; os.setgroups([]); os.setgid(65534); os.setuid(65534)"
 HOLD = (Path(__file__).parent / "hold_connections.py").read_text()
 # Runs as another user in a separate process, and prints what it got.
 LOOK = f"""
 {BECOME}
-import socket, sys
 for path in sys.argv[1:]:
     try:
         if os.path.basename(path).endswith(".sock") or os.stat(path).st_mode & 0o170000 == 0o140000:
@@ -125,13 +126,13 @@ def test_another_user_reads_and_connects_to_nothing(terminal):
     got = subprocess.run(
         [sys.executable, "-I", "-c", LOOK, *map(str, places)], capture_output=True, text=True, timeout=240
     )
+    assert got.returncode == 0, got.stderr
     assert got.stdout.split() in ([], [str(terminal.state / "clusters")]), got
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a moment")
 def test_another_user_s_unfinished_requests_shut_nobody_out(terminal):
     there = urlsplit(endpoint(terminal)["url"]).netloc
-    # Imported first: the interpreter may be in a directory that only root can enter.
     imported = "import encodings.idna, select, socket, sys, threading, time"
     command = [sys.executable, "-I", "-c", f"{imported}\n{BECOME}\n{HOLD}", there, "headers"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:

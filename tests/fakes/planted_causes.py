@@ -58,6 +58,10 @@ PLANTED = {
         Evidence(status="CREATE_COMPLETE", lost=("i-1 was lost at 06:35 UTC: it gave no sign of life",)),
         "a node was lost",
     ),
+    "a job that filled a disk": (
+        Evidence(status="CREATE_COMPLETE", full=("deeplearning-worker1",)),
+        "the disk of a node is full",
+    ),
     "quota of vCPUs, from the function": (of_stack(signalled("The head could not be launched: " + VCPUS)), "of vCPUs"),
     "a reservation that is full": (
         Evidence(status="CREATE_COMPLETE", missing=(RESERVED,)),

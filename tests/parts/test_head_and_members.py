@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import time
 import zlib
@@ -14,6 +16,7 @@ from rosters import a_node
 
 from phalanx.node import validate, worker
 from phalanx.node.aws_client import AwsError
+from phalanx.node.decision import RENEW_S
 from phalanx.node.head import Head
 from phalanx.node.services import Reading
 
@@ -60,6 +63,63 @@ def test_a_silent_worker_keeps_its_certificates_and_returns_with_its_next_beat(m
     turn(head)
     assert worker.follow(two, two.describe())
     assert json.loads(validate.unpacked(memory.items["roster"]["roster"]))["silent"] == [] and memory.terminated == []
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """Fill the disk of the node with this root, and make room by the function that is returned."""
+
+    def fill(root):
+        def rename(old, new, real=os.rename):
+            if str(new).startswith(str(root)) and not str(new).startswith(f"{root}/run/"):  # which is memory
+                raise OSError(errno.ENOSPC, "No space left on device", new)
+            real(old, new)
+
+        patched = monkeypatch.context()
+        patched.__enter__().setattr(os, "rename", rename)
+        return lambda: patched.__exit__(None, None, None)
+
+    return fill
+
+
+def test_a_head_with_a_full_disk_publishes_and_proves_nobody_until_it_has_room(memory, keys, tmp_path, full_disk):
+    head, _ = silent_worker(memory, keys, tmp_path)
+    own, known = tmp_path / "1/opt/phalanx/roster.json", memory.items["generation"]["number"]
+    before = own.read_text()
+    make_room = full_disk(tmp_path / "1")
+    three = an_agent(memory, keys, tmp_path, 3)
+    memory.reading = Reading((three.describe().instance_id,), ())
+    says_hello(three)
+    for _ in range(3):
+        turn(head)
+    assert memory.items["generation"]["number"] > known and own.read_text() == before
+    assert worker.follow(three, three.describe())
+    turn(head)
+    assert "i-3" not in head.state.proven
+    assert sum("is not written here yet" in line for line in memory.logged) == 1
+    assert not list(tmp_path.rglob("*.phalanx-*"))
+    make_room()
+    turn(head)
+    assert "i-3" in own.read_text() and "i-3" in head.state.proven
+
+
+def test_a_worker_with_a_full_disk_keeps_its_generation_until_it_has_room(memory, keys, tmp_path, full_disk):
+    head, two = head_and_worker(memory, keys, tmp_path)
+    beat = SimpleNamespace(heard=True, unknown=False, announced=1, generation=0, head="10.0.1.11", aim=lambda _: None)
+    member = worker.Worker(two, beat)
+    member.turn()
+    turn(head)
+    head.state.published_at = 0.0 - RENEW_S
+    turn(head)
+    beat.announced = head.state.roster.generation
+    make_room = full_disk(tmp_path / "2")
+    for _ in range(3):
+        member.turn()
+    assert (member.applied, beat.announced) == (1, 2)
+    assert sum("generation 1 stays" in line for line in memory.logged) == 1
+    make_room()
+    member.turn()
+    assert member.applied == 2
 
 
 def test_ec2_is_asked_whether_a_silent_worker_has_ended(memory, keys, tmp_path):

@@ -89,6 +89,26 @@ def test_a_full_disk_ends_the_output_but_not_the_reporting(tmp_path, code):
         assert list_jobs(tight)[0].exit_code == 5
 
 
+def test_a_full_shared_directory_takes_no_job_and_keeps_nothing_of_it(tmp_path, code):
+    tight = FakeCluster(tmp_path)
+    with small_disk(tight.shared) as enter:
+        tight.shell = (*enter, *tight.shell)
+
+        def on_disk(command: str) -> str:
+            done = subprocess.run([*enter, "sh", "-c", command], capture_output=True, text=True, check=False)
+            return done.stdout
+
+        run(tight, code, "true", processes=1)
+        before = on_disk(f"find {tight.shared} | sort")
+        assert before
+        for left_bytes in (0, 4096, 65536):
+            on_disk(f"cd {tight.shared}; rm -f all; cat /dev/zero >all; truncate -s -{left_bytes} all")
+            with raises_code("disk-full", "phalanx jobs --prune"):
+                run(tight, code, "true", processes=1)
+        on_disk(f"rm {tight.shared}/all")
+        assert on_disk(f"find {tight.shared} | sort") == before
+
+
 def test_detaching_changes_nothing_and_returning_shows_all(two_nodes, code):
     job = submit(
         two_nodes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from types import SimpleNamespace
 
 import pytest
@@ -70,3 +71,15 @@ def test_a_home_of_many_files_has_hours_to_be_removed(monkeypatch):
     release.remove("/missing")
     release.run("ip")
     assert limits["rm"] >= 3600 and limits["ip"] == 60
+
+
+def test_a_full_disk_keeps_no_file_from_being_given_back(monkeypatch, tmp_path):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    passwd = tmp_path / "passwd"
+    passwd.write_text("root:x:0:0\nphalanx:x:2000:2000\nhadoop:x:1001:1001\n")
+    monkeypatch.setattr(release.os, "rename", full)
+    release.keep_lines(str(passwd), "phalanx:")
+    assert passwd.read_text() == "root:x:0:0\nhadoop:x:1001:1001\n"
+    assert list(tmp_path.iterdir()) == [passwd]

@@ -15,7 +15,7 @@ from phalanx.cli.console import duration, moment, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.cluster import spending
 from phalanx.cluster.diagnosis import require_stack
-from phalanx.cluster.stack import read_roster
+from phalanx.cluster.stack import full_disks, read_roster
 from phalanx.counts import counted
 from phalanx.errors import PhalanxError
 from phalanx.jobs.job import JobState, list_jobs
@@ -47,6 +47,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     facts = describe(cluster, state.status, None if left["stopped"] else roster) | left
     answers = cluster.ready and not facts["stopped"]
     facts["outdated"] = outdated(cluster, roster) if answers and roster else []
+    facts["full_disks"] = full_disks(cluster.aws(), cluster.table) if answers else ()
     facts.update(cost(cluster, state))
     facts.update(_count_jobs(cluster) if answers else {"jobs_running": None, "jobs_damaged": None})
     facts["open_networks"] = cluster.aws().site.open_networks()
@@ -154,6 +155,8 @@ def _print(facts: dict[str, Any]) -> None:
     if facts["outdated"]:
         names = ", ".join(facts["outdated"])
         say(f"outdated  {names}: launched with earlier settings, which machines keep to their end")
+    if facts["full_disks"]:
+        say(f"disks     {', '.join(facts['full_disks'])}: full; `phalanx why` shows how to make room")
     if gpus := _gpus(facts["gpus_per_node"], facts["gpus_of_type"]):
         say(f"gpus      {gpus}")
     say(f"head      {facts['head_address'] or 'not yet known'}")

@@ -83,6 +83,12 @@ CAUSES = (
     ),
     LEASE,
     STOPPED,
+    Cause(
+        "the disk of a node is full",
+        "`phalanx exec --sudo --node NAME -- du -xh --max-depth=3 /` shows what takes it, and `du --inodes` what has "
+        "many files; remove it in the same way. While the head's disk is full, no node can join.",
+        r"the node's own disk is full",
+    ),
     LOST,
     Cause(
         "this machine has no room for more local nodes",

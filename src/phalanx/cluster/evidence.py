@@ -12,7 +12,7 @@ from phalanx.aws import log_groups, stacks, tables, vpcs
 from phalanx.aws.inventory import drift, foreign
 from phalanx.aws.model import ScalingActivity, StackEvent, StackState
 from phalanx.cluster import cluster_record as store
-from phalanx.cluster.stack import read_roster
+from phalanx.cluster.stack import full_disks, read_roster
 from phalanx.cluster.why import Evidence, losses
 from phalanx.errors import PhalanxError
 from phalanx.plan.vpc_endpoints import NEEDED
@@ -49,6 +49,7 @@ def collect(cloud: Aws, state: StackState, verdict: str = "", with_logs: bool = 
         activities=did,
         lost=losses(did, names, time.time() - _RECENT_S) if state.ready else (),
         unlaunched="HeadGroup" in made and not of_head,
+        full=full_disks(cloud, table) if roster else (),
         missing=tuple(one.reason for one in roster.missing) if roster else (),
         drift=tuple(drift.find(cloud, resources)) if state.creating or state.ready else (),
         progress={"step": progress.get(head, "")} if progress else None,

@@ -299,6 +299,15 @@ def are_proven(cloud: Aws, table: str, roster: Roster) -> bool:
     return (item.get("number"), item.get("proven")) == (str(roster.generation), str(len(roster.nodes)))
 
 
+def full_disks(cloud: Aws, table: str) -> tuple[str, ...]:
+    """Return the names of the nodes whose own disks are full, as the head has noted them."""
+    item = tables.item(cloud, table, "generation") or {}
+    try:
+        return tuple(map(validate.node_name, item.get("full", "").split()))
+    except validate.Invalid as error:
+        raise CloudError(f"the roster table names an invalid node: {error}", _FORGED, code="forged") from error
+
+
 def roster_of(content: str | bytes) -> Roster:
     """Parse the roster that the table contains. Raises CloudError if it is invalid, NewerFormat."""
     try:

@@ -37,6 +37,7 @@ class Evidence:
     reported; `logs` are by stream, a node's under its address; `stopped`: the groups are at 0; `drift` is what people
     removed by hand. `without_endpoint` are the services that a private cluster's nodes call and don't reach.
     `unlaunched`: the head's group did nothing at all. `lost` are sentences about nodes that were lost in the last hour.
+    `full` are the names of nodes whose own disks are full.
     """
 
     status: str = ""
@@ -51,6 +52,7 @@ class Evidence:
     without_endpoint: tuple[str, ...] = ()
     unlaunched: bool = False
     lost: tuple[str, ...] = ()
+    full: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, default=str)
@@ -62,6 +64,7 @@ class Evidence:
         events = tuple(StackEvent(**event) for event in given.pop("events"))
         activities = tuple(ScalingActivity(**activity) for activity in given.pop("activities"))
         lists = {name: tuple(given[name]) for name in ("missing", "drift", "without_endpoint", "lost")}
+        lists["full"] = tuple(given.get("full", ()))  # an older phalanx did not look
         return cls(**{**given, **lists, "events": events, "activities": activities})
 
 
@@ -119,6 +122,8 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     if evidence.verdict:
         yield Finding("up", evidence.verdict)
     yield from (Finding("stack", describe_cause(event)) for event in _failures(evidence))
+    if evidence.full:
+        yield Finding("nodes", f"the node's own disk is full: {', '.join(evidence.full)}")
     yield from (Finding("roster", reason) for reason in dict.fromkeys(evidence.missing))
     yield from (Finding("Auto Scaling", text) for text in evidence.lost)
     if _is_ready(evidence) and not evidence.missing:

@@ -1,8 +1,8 @@
 """Heartbeats: every worker sends the head a datagram each 2 s, and the head answers with the newest generation.
 
 They are datagrams because a thousand of them cost the head almost nothing, and none blocks another. A forged one, from
-inside the cluster's network, could hide a death, make a worker read the table once more, or make an idle cluster look
-used until its lease ends; it changes nothing else.
+inside the cluster's network, could hide a death, make a worker read the table once more, make an idle cluster look
+used until its lease ends, or a disk look full; it changes nothing else.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ PORT = 273
 EVERY_S = 2.0
 _ANSWER_S = 1.0
 UNKNOWN = b"-"
-IN_USE = b"used"
+IN_USE, FULL = b"used", b"full"
 
 
 class Ear:
     """The head's end. `heard`: address → time of the last beat (monotonic); `generation` is sent to all workers.
 
     A worker whose address is not in `known` gets UNKNOWN instead: its hello has not arrived. `used_at`: when a worker
-    last said that somebody uses it, in seconds since the epoch.
+    last said that somebody uses it, in seconds since the epoch. `full`: the addresses of workers whose disk is full.
     """
 
     def __init__(self, address: str) -> None:
         self.heard: dict[str, float] = {}
         self.generation = 0
         self.used_at = 0.0
+        self.full: set[str] = set()
         self.known: set[str] = set()
         self._senders: dict[str, Any] = {}
         self._socket = socket.socket(type=socket.SOCK_DGRAM)
@@ -47,8 +48,10 @@ class Ear:
         """Wait for a beat, and answer it."""
         try:
             beat, sender = self._socket.recvfrom(9)
-            if beat == IN_USE:
+            said = beat.split()
+            if IN_USE in said:
                 self.used_at = time.time()
+            (self.full.add if FULL in said else self.full.discard)(sender[0])
             self.heard[sender[0]] = time.monotonic()
             self._senders[sender[0]] = sender
             self._socket.sendto(b"%d" % self.generation if sender[0] in self.known else UNKNOWN, sender)

@@ -217,9 +217,15 @@ def apply(roster: Roster, instance_id: str, machine: Machine, papers: Papers, ro
     files.write(known, _known_hosts(files.read(known), roster, papers), is_synced=True)
     include("/etc/ssh/ssh_config", root)
     include("/etc/ssh/sshd_config", root)
-    changed = [path for path, text in texts(roster, node, machine, papers).items() if files.write(root + path, text)]
-    if f"{SSH}/host-cert.pub" in changed or "/etc/ssh/sshd_config.d/60-phalanx.conf" in changed:
-        trust.reload_sshd(root + "/proc")
+    changed = []
+    try:
+        for path, text in texts(roster, node, machine, papers).items():
+            if files.write(root + path, text):
+                changed.append(path)
+    finally:
+        # Also where a disk is full in the midst of it: the next attempt does not change these again.
+        if f"{SSH}/host-cert.pub" in changed or "/etc/ssh/sshd_config.d/60-phalanx.conf" in changed:
+            trust.reload_sshd(root + "/proc")
 
 
 def include(path: str, root: str = "") -> None:

@@ -6,7 +6,8 @@ import os
 import sys
 import threading
 import time
-from typing import Optional
+from contextlib import suppress
+from typing import Any, Optional
 
 from phalanx.node import contract, credentials, failure, files, firewall, logins, nfs_metrics, progress
 from phalanx.node.agent import Agent
@@ -24,6 +25,18 @@ _PATIENCE = 0.9
 # Waits for the end of the daemon, which holds the other end of its input and never ends by itself, and acts as the unit
 # does then: it starts the agent again until that ends with 0. A shell, because it needs a tenth of the memory.
 _AGAIN = f'read -r end; sleep {RESTART_S}; until "$@"; do sleep {RESTART_S}; done'
+
+
+class _Output:
+    """This process's output, whose loss ends nothing: it may go to a file on a disk that a job has filled."""
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            os.write(1, text.encode("utf-8", "replace"))
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: nothing waits."""
 
 
 def start(agent: Agent) -> None:
@@ -67,6 +80,8 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
     A bug of ours is reported at once. A failure of the cloud, which may be temporary, is reported only if it keeps the
     node from becoming a member.
     """
+    lossy: Any = _Output()
+    sys.stdout = sys.stderr = lossy
     threading.Thread(target=firewall.watch, args=(settings,), daemon=True).start()
     threading.Thread(target=logins.watch, daemon=True).start()
     desk = credentials.serve(settings, metadata)

@@ -315,7 +315,8 @@ def _join(state: State, policy: Policy, kept: list[Node], revoked: tuple[str, ..
 def _conclude(state: State, roster: Roster) -> Optional[Action]:
     """Prove the nodes once all have acknowledged, and signal success once all are proven."""
     unproven = tuple(n for n in roster.nodes if n.instance_id not in state.proven)
-    if unproven and all(state.acks.get(n.instance_id, 0) >= roster.generation for n in unproven):
+    # The head reaches them by what it has written itself, which a full disk delays.
+    if unproven and all(state.acks.get(n.instance_id, 0) >= roster.generation for n in (state.me, *unproven)):
         return Prove(unproven)
     return Succeed() if not unproven and not state.signalled else None
 

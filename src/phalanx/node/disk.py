@@ -19,6 +19,9 @@ SERVE = (sys.executable, "-IS", f"{HOME}/agent", "serve")
 """The command of the unit."""
 RESTART_S = 5
 
+# With less room, a disk counts as full: most of what the agent writes is a few KiB.
+_LEAST_BYTES, _LEAST_FILES = 1 << 20, 64
+
 _INSTANCE = f"{HOME}/instance"
 # Also after SIGTERM, which is no failure to systemd; only exit status 0 is the agent's own decision to end.
 _UNIT = f"""[Unit]
@@ -45,6 +48,13 @@ _OF_ANOTHER = (
     "/etc/ssh/sshd_config.d/60-phalanx.conf",
     "/etc/ssh/ssh_config.d/60-phalanx.conf",
 )
+
+
+def is_full(root: str = "") -> bool:
+    """Whether this node's disk has no room for more of a job's data, or for more files."""
+    found = os.statvfs(root + HOME)
+    # Btrfs counts no files.
+    return found.f_bavail * found.f_frsize < _LEAST_BYTES or (found.f_files > 0 and found.f_favail < _LEAST_FILES)
 
 
 def begin(root: str = "") -> None:

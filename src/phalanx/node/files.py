@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from contextlib import suppress
 from typing import Optional
 
 _BEGIN = "# phalanx: begin, rewritten with every generation of the roster\n"
 _END = "# phalanx: end\n"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error says that a disk has no room."""
+    return error.errno in _FULL
 
 
 def read(path: str) -> str:
@@ -33,21 +41,27 @@ def write(path: str, text: str, mode: int = 0o644, owner: Optional[int] = None, 
     """Write `text` to `path`; return True if that changed it. `owner` is a uid (and gid).
 
     With `is_synced`, the text is on the disk before it gets its name: a power failure leaves the old or the new one.
-    Without it, an empty file may be left, which is enough for a file that the next boot writes again.
+    Without it, an empty file may be left, which is enough for a file that the next boot writes again. An error, such as
+    a full disk, leaves the old text and nothing beside it.
     """
     if os.path.exists(path) and read(path) == text:
         return False
     os.makedirs(os.path.dirname(path), exist_ok=True)
     beside = f"{path}.phalanx-{os.getpid()}"
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", errors="surrogateescape") as file:
-        file.write(text)
-        os.fchmod(file.fileno(), mode)
-        if is_synced:
-            file.flush()
-            os.fsync(file.fileno())
-    if owner is not None:
-        chown(beside, owner)
-    os.rename(beside, path)
+    try:
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", errors="surrogateescape") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), mode)
+            if is_synced:
+                file.flush()
+                os.fsync(file.fileno())
+        if owner is not None:
+            chown(beside, owner)
+        os.rename(beside, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(beside)
+        raise
     return True
 
 

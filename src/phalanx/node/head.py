@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import replace
 from typing import Callable, Optional
 
-from phalanx.node import beats, contract, files, outcome, proof, trust, validate
+from phalanx.node import beats, contract, disk, files, outcome, proof, trust, validate
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError
@@ -27,6 +27,8 @@ _AWAY_S = 6.0
 _PUTS_AT_ONCE = 32
 # Values of one filter of DescribeInstances (docs/aws-behaviour.md 2.26).
 _ASKED_AT_ONCE = 200
+# Nodes with a full disk, in an item that all nodes poll.
+_NAMED_AT_MOST = 20
 
 
 class Deposed(SystemExit):
@@ -42,11 +44,16 @@ class Head:
         self.policy = Policy(
             settings.cluster, settings.nodes, settings.min, settings.node_timeout_s, settings.patience.launch_s
         )
-        self.authority = trust.Authority(f"{agent.root}{HOME}/authority/key", settings.cluster, settings.networks)
+        self.authority = trust.Authority(
+            f"{agent.root}{HOME}/authority/key", settings.cluster, settings.networks, f"{agent.root}/run/phalanx"
+        )
         self.state = State(agent.describe(), time.monotonic())
         self.ear: Optional[beats.Ear] = None
         self.limits = Limits(agent, lambda: self.ear.used_at if self.ear else 0.0)
-        self._shown = ""
+        # What the table shows: the newest warning, and the names of the nodes whose disks are full.
+        self._shown = ("", "")
+        # What this node itself must still write of the newest roster, once its disk has room.
+        self._unwritten: Optional[contract.Papers] = None
         self._checked_at = 0.0
         self._check_s = _CHECK_FIRST_S
         self._awake_at = time.monotonic()
@@ -71,7 +78,7 @@ class Head:
             self.work()
             self.listen()
             self.state.all_leave = self.limits.all_leave
-            if self.limits.notice != self._shown:
+            if self._to_show() != self._shown:
                 self._put_generation()
 
     def restore(self) -> None:
@@ -104,6 +111,8 @@ class Head:
 
     def work(self) -> None:
         """Carry out decisions until there is nothing more to do."""
+        if self._unwritten and not disk.is_full(self.agent.root):
+            self._apply(self._unwritten)
         while (action := decide(self.state, self.policy, self._now())) is not None:
             self.perform(action)
 
@@ -259,12 +268,28 @@ class Head:
             table.put(copy, generation=number, roster=roster.packed())
         self.state.roster, self.state.published_at = roster, time.monotonic()
         self._put_generation()
-        me = self.state.me.instance_id
-        contract.apply(roster, me, self.agent.machine(), papers[me], self.agent.root)
-        self.state.acks[me] = number
         absent = f"{len(roster.silent)} silent, {len(roster.missing)} missing"
         self.agent.log.say(f"generation {number}: {len(roster.nodes)} nodes, {absent}")
+        self._apply(papers[self.state.me.instance_id])
         self._give_up(action)
+
+    def _apply(self, papers: contract.Papers) -> None:
+        """Apply the newest roster on this node. In a ready cluster, a full disk keeps the one before until it has room.
+
+        Before that, it is an error: nothing would say why the cluster does not become ready.
+        """
+        roster, me = self.state.roster, self.state.me.instance_id
+        assert roster is not None
+        try:
+            contract.apply(roster, me, self.agent.machine(), papers, self.agent.root)
+        except OSError as error:
+            if not (files.is_full(error) and self.state.signalled):
+                raise
+            if not self._unwritten:
+                self.agent.log.say(f"generation {roster.generation} is not written here yet: {error}")
+            self._unwritten = papers
+            return
+        self._unwritten, self.state.acks[me] = None, roster.generation
 
     def _sign(self, roster: Roster) -> dict[str, contract.Papers]:
         signed = self.authority.sign(roster.nodes, self.agent.settings.job_user)
@@ -281,7 +306,7 @@ class Head:
 
     def _put_generation(self) -> None:
         roster, head = self.state.roster, self.state.me
-        number, self._shown = roster.generation if roster else 0, self.limits.notice
+        number, self._shown = roster.generation if roster else 0, self._to_show()
         proven = [node for node in (roster.nodes if roster else ()) if node.instance_id in self.state.proven]
         self.agent.table.put(
             "generation",
@@ -291,10 +316,19 @@ class Head:
             ready=self.state.signalled,
             proven=len(proven),
             refused=self._refused,
-            notice=self._shown,
+            notice=self._shown[0],
+            full=self._shown[1],
         )
         if self.ear:
             self.ear.announce(number)
+
+    def _to_show(self) -> tuple[str, str]:
+        addresses = set(self.ear.full if self.ear else ())
+        if disk.is_full(self.agent.root):
+            addresses.add(self.state.me.address)
+        members = self.state.roster.members if self.state.roster else ()
+        full = [node.name for node in members if node.address in addresses]
+        return self.limits.notice, " ".join(full[:_NAMED_AT_MOST])
 
     def _give_up(self, action: Publish) -> None:
         """Have instances that are not nodes terminated, and another number of nodes requested."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import pwd
 import signal
 import subprocess
 import time
+from contextlib import suppress
 
 USER = "phalanx"
 # Of the account that node.account makes: another one stays.
@@ -27,6 +29,7 @@ MADE = (
     "/opt/deeplearning",
     "/var/lib/phalanx",
     "/run/phalanx.sock",
+    "/run/phalanx",
     "/opt/phalanx",
     OPENED,
 )
@@ -162,15 +165,24 @@ def read(path: str) -> str:
 
 
 def replace(path: str, text: str) -> None:
-    """Replace a file at once, with its mode."""
+    """Replace a file, which becomes shorter, at once and with its mode; on a full disk, in its own place."""
     mode, beside = os.stat(path).st_mode & 0o777, f"{path}.phalanx"
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", errors="surrogateescape") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(text)
-        # Of /etc/passwd, a power failure must not leave an empty file.
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(beside, path)
+    try:
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", errors="surrogateescape") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(text)
+            # Of /etc/passwd, a power failure must not leave an empty file.
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(beside, path)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        with suppress(OSError):
+            os.unlink(beside)
+        with open(path, "r+", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+            file.truncate()
 
 
 def remove(path: str) -> None:

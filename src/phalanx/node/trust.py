@@ -41,11 +41,13 @@ def make_key(path: str, comment: str, kind: str = "ed25519") -> str:
 class Authority:
     """Signs certificates with the key at `path`, which is generated at the first use.
 
-    Users log in from `networks` alone (CIDR blocks with commas).
+    Users log in from `networks` alone (CIDR blocks with commas). Signing takes files in `memory`, by default the key's
+    directory: in /run, it needs no room on a disk that a job may have filled.
     """
 
-    def __init__(self, path: str, cluster: str, networks: str) -> None:
+    def __init__(self, path: str, cluster: str, networks: str, memory: str = "") -> None:
         self._path, self._cluster, self._networks = path, cluster, networks
+        self._memory = memory or os.path.dirname(path)
         # Each login checks this signature several times, and OpenSSH's own code for ed25519 is slow: with P-256, which
         # libcrypto computes, a login costs both sides 55 ms of CPU instead of 80.
         self.public_key = make_key(path, f"{cluster} authority", "ecdsa")
@@ -61,7 +63,7 @@ class Authority:
         return found
 
     def _sign_some(self, nodes: Sequence[Node], user: str) -> dict[str, tuple[str, str]]:
-        base = os.path.join(os.path.dirname(self._path), f"signing-{os.getpid()}")
+        base = os.path.join(self._memory, f"signing-{os.getpid()}")
         for node in nodes:
             files.write(f"{base}/{node.instance_id}.host.pub", node.host_key + "\n")
             files.write(f"{base}/{node.instance_id}.user.pub", node.user_key + "\n")

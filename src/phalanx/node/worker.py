@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from phalanx.node import activity, beats, contract, mount, notice, validate
+from phalanx.node import activity, beats, contract, disk, files, mount, notice, validate
 from phalanx.node.agent import Agent
 from phalanx.node.command import CommandError
 from phalanx.node.roster import Node
@@ -47,9 +47,10 @@ def serve(agent: Agent) -> None:
 
 
 def _watch_use(beat: beats.Beat) -> None:
-    """Say in each beat whether somebody uses this node: a cluster in use is not idle (node.limits)."""
+    """Say in each beat whether somebody uses this node, so that it is not idle (node.limits), and its disk is full."""
     while True:
-        beat.content = beats.IN_USE if time.time() - activity.last_use() < _USE_S else b""
+        in_use = time.time() - activity.last_use() < _USE_S
+        beat.content = b" ".join([beats.IN_USE] * in_use + [beats.FULL] * disk.is_full())
         time.sleep(_USE_S)
 
 
@@ -61,7 +62,7 @@ class Worker:
         self.me = agent.describe()
         self.applied = 0
         self._notice = ""
-        self._has_refused = False  # the roster of a newer phalanx
+        self._refused = ""  # why the newest roster can't be followed
         self._began = self._hello_at = time.monotonic()
         hello(agent, self.me)
         beat.aim(agent.head_address)
@@ -104,12 +105,16 @@ class Worker:
 
     def _follow(self) -> None:
         """Follow the newest roster; one that the table does not show yet is read again after the next beat."""
+        refused, self._refused = self._refused, ""
         try:
             generation = follow(self.agent, self.me, self.applied)
-        except validate.Newer as error:
-            if not self._has_refused:
+        except (validate.Newer, OSError) as error:
+            # Of a node that is no member yet, a full disk is why it fails.
+            if isinstance(error, OSError) and not (files.is_full(error) and self.applied):
+                raise
+            self._refused = str(error)
+            if refused != self._refused:
                 self.agent.log.say(f"{error}; generation {self.applied} stays")
-            self._has_refused = True
             return
         if generation:
             self.beat.generation = self.applied = generation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -22,6 +23,9 @@ STARTER_SOCKET = "PHALANX_STARTER"
 RUNNER_SOCKET = "PHALANX_RUNNER"
 # The path of the job's virtual environment on the shared directory, if it has one.
 ENVIRONMENT = "PHALANX_ENVIRONMENT"
+
+# What an error says of a disk that is full.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 COMMAND_NOT_FOUND = 127
 _NOT_EXECUTABLE = 126

@@ -15,9 +15,6 @@ from localcloud.nodes.machine import STANDARD_PATH, Machine, NodeError, Site
 _MOUNT_POINTS = ("dev", "proc", "sys", "run")
 _SYSTEMD = "/lib/systemd/systemd"
 _MOST_FDS = 1 << 16
-# Memory beside what disks and /dev/shm may have. To reload its units, systemd needs 16 MiB of it to be free.
-_RUN = "mode=755,size=64m,nr_inodes=65536"
-_LOCK = "mode=1777,size=5m"
 # From this, cloud-init's detection of its platform concludes that it runs on EC2, before it asks the metadata service.
 _UUID = "ec2e1916-9099-7caf-fd21-012345abcdef"
 _UNITS, _NAME = "etc/systemd/system", "weather.service"
@@ -63,7 +60,8 @@ def build(site: Site, machine: Machine, tty: str) -> Path:
     rootfs.mount_overlay(site, root, f"{site.layer}:{tree}", 0, layers)
     for name in _MOUNT_POINTS:
         rootfs.make_directory(root, name)
-    _mount_run(root)
+    rootfs.mount_run(root)
+    rootfs.make_directory(root, "run/efs.host").chmod(0o700)
     rootfs.mount_devices(site, machine, root)
     kernel.mount(tty, rootfs.make_file(root / "dev/console"), None, kernel.MS_BIND)
     rootfs.mount_file_systems(site, machine, root)
@@ -90,14 +88,6 @@ def start() -> None:
         os.dup2(console, fd)
     os.closerange(3, _MOST_FDS)
     os.execve(_SYSTEMD, ["/sbin/init"], {"container": "localcloud", "PATH": STANDARD_PATH})
-
-
-def _mount_run(root: Path) -> None:
-    flags = kernel.MS_NOSUID | kernel.MS_NODEV
-    kernel.mount("tmpfs", root / "run", "tmpfs", flags, _RUN)
-    for name, mode in (("lock", 0o1777), ("efs.host", 0o700)):
-        rootfs.make_directory(root, f"run/{name}").chmod(mode)
-    kernel.mount("tmpfs", root / "run/lock", "tmpfs", flags | kernel.MS_NOEXEC, _LOCK)
 
 
 def _mount_sys() -> None:

@@ -25,14 +25,18 @@ _MACHINES_OWN = "home opt srv mnt media var/cache var/mail var/spool"
 # Directory on the disk; a node does not see what is beside it.
 ROOT = "root"
 _LAYERS = ("layer/etc", "layer/work")
-_STICKY = ("tmp", "var/tmp", "run/lock")
+_STICKY = ("tmp", "var/tmp")
 _PRIVATE = ("root", "run/efs.host")
 _LOCAL_DISKS = "opt/dlami/nvme"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-# Ubuntu's systemd-tmpfiles empties /tmp at each boot, and /run is never on the disk.
+# Ubuntu's systemd-tmpfiles empties /tmp at each boot. /run is never on the disk, where a machine may have put a link.
 _EMPTY_AT_BOOT = ("run", "tmp")
 _LIBRARIES = ("bin", "lib", "lib32", "lib64", "libx32")
 QUIET = kernel.MS_NOSUID | kernel.MS_NODEV
+# Memory beside what disks and /dev/shm may have. To reload its units, systemd needs 16 MiB of it to be free. Without
+# nr_inodes, a tmpfs may have half as many files as the memory has pages.
+_RUN = "mode=755,size=64m,nr_inodes=65536"
+_LOCK = "mode=1777,size=5m,nr_inodes=1024"
 
 
 def build(site: Site, machine: Machine) -> Path:
@@ -84,6 +88,8 @@ def is_first_boot(site: Site, machine: Machine) -> bool:
 def _make_directories(disk: Path, root: Path) -> None:
     for name in (ROOT, *_LAYERS):
         make_directory(disk, name)
+    make_directory(root, "run")
+    mount_run(root)
     for name in _DIRECTORIES.split():
         make_directory(root, name)
     for name in _MACHINES_OWN.split():
@@ -93,6 +99,13 @@ def _make_directories(disk: Path, root: Path) -> None:
         for name in names:
             (root / name).chmod(mode)
     _link(root / "var/run", Path("/run"))
+
+
+def mount_run(root: Path) -> None:
+    """Mount /run in memory, as systemd does: only root writes there, except in /run/lock."""
+    kernel.mount("tmpfs", root / "run", "tmpfs", QUIET, _RUN)
+    make_directory(root, "run/lock")
+    kernel.mount("tmpfs", root / "run/lock", "tmpfs", QUIET | kernel.MS_NOEXEC, _LOCK)
 
 
 def make_directory(root: Path, name: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -11,12 +10,11 @@ import time
 from phalanx.runner.reaper import Sweep
 from phalanx.runner.starter.scratch import Scratch
 from phalanx.runner.starter.starter import Starter
-from phalanx.runner.system import MARK, PR_SET_PDEATHSIG, adopt_orphans, prctl, reap
+from phalanx.runner.system import MARK, NO_ROOM, PR_SET_PDEATHSIG, adopt_orphans, prctl, reap
 
 _FAILED = 1
 _ABANDONED = 3
 _GRACE_S = 1.0
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _SWEEP_EVERY_S = 0.02
 
 
@@ -58,7 +56,7 @@ def _become_starter(job_id: str, work: str) -> None:
 
 def _complain(error: Exception) -> None:
     """Print why the starter ended, for the runner: a full disk in words, and a bug of ours with its traceback."""
-    if isinstance(error, OSError) and error.errno in _FULL:
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
         print(f"it has no room for a job: {error.strerror}: {error.filename}", file=sys.stderr)
         return
     sys.excepthook(type(error), error, error.__traceback__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -18,7 +19,7 @@ from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.slots import Occupancy, ranks_of
 from phalanx.runner.names import LAST_SENT, RECORD, REFUSED_STATUS, RUNNER, STDIN, SUBMITTER, WORK, refusal
 from phalanx.runner.process import PreparedJob, RefusedError, planned
-from phalanx.runner.system import forget_other_jobs, raise_file_limit, roster_path, spawn
+from phalanx.runner.system import NO_ROOM, forget_other_jobs, raise_file_limit, roster_path, spawn
 from phalanx.runner.verbs import checkpoints
 from phalanx.runner.verbs.follow import follow
 
@@ -128,9 +129,13 @@ def _make(directory: str, roster: Roster) -> None:
         raise RefusedError(
             f"{directory} belongs to another job\nRun the command again: each job gets a random id.", code="job-exists"
         ) from None
-    with open(os.path.join(directory, SUBMITTER), "w") as file:
-        json.dump(states.this_runner(roster.head.instance_id)._asdict(), file)
-    checked.keep(os.path.join(directory, RUNNER))
+    try:
+        with open(os.path.join(directory, SUBMITTER), "w") as file:
+            json.dump(states.this_runner(roster.head.instance_id)._asdict(), file)
+        checked.keep(os.path.join(directory, RUNNER))
+    except OSError:
+        _remove(directory)
+        raise
 
 
 def _receive(directory: str) -> Tuple[Dict[str, str], str]:
@@ -138,6 +143,10 @@ def _receive(directory: str) -> Tuple[Dict[str, str], str]:
     sizes = _read_sizes()
     unpacker = spawn(("sh", "-c", _UNPACK, "sh", directory, str(sizes["tar"]), LAST_SENT), os.environ, (0, 2, 2))
     if os.waitpid(unpacker, 0)[1] != 0:
+        disk = os.statvfs(directory)
+        # A file that it could not write is smaller than the archive, or than a block.
+        if disk.f_bavail * disk.f_frsize < max(sizes["tar"], disk.f_frsize) or disk.f_favail == 0 < disk.f_files:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise EOFError("the code could not be unpacked, or ended too early")
     # Over stdin and into memory: into no argument, no file, and no environment but that of the job's processes.
     secrets = _read_secrets(sys.stdin.buffer, sizes["secrets"])
@@ -201,6 +210,13 @@ def _remove(directory: str) -> None:
 
 
 def _refuse(error: Exception) -> int:
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        error = RefusedError(
+            f"the shared directory has no room for the job: {error.strerror}\n"
+            "`phalanx jobs --prune TIME` removes the jobs that ended so long ago; `phalanx exec --node head -- rm …` "
+            "removes other files.",
+            code="disk-full",
+        )
     if isinstance(error, RefusedError):
         print(refusal(error.code, error), file=sys.stderr)
         return REFUSED_STATUS
