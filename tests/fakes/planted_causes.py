@@ -58,6 +58,12 @@ PLANTED = {
         Evidence(status="CREATE_COMPLETE", lost=("i-1 was lost at 06:35 UTC: it gave no sign of life",)),
         "a node was lost",
     ),
+    "a closed shared directory": (
+        Evidence(
+            status="CREATE_COMPLETE", closed="/efs belongs to x, so jobs can't write at its top"
+        ),
+        "jobs can't write at the top",
+    ),
     "quota of vCPUs, from the function": (of_stack(signalled("The head could not be launched: " + VCPUS)), "of vCPUs"),
     "a reservation that is full": (
         Evidence(status="CREATE_COMPLETE", missing=(RESERVED,)),

@@ -73,6 +73,18 @@ def _silent(shared: str) -> SharedSilent:
     return SharedSilent(f"the shared directory {shared} does not answer", hint)
 
 
+def closed(remote: Remote, shared: str) -> str:
+    """Return whose the shared directory is if jobs can't write at its top; "" if they can. Raises PhalanxError."""
+    place = shlex.quote(shared)
+    look = f"[ -w {place} ] || stat -c 'belongs to %U, with mode %a' -- {place}"
+    return run(remote, shared, look, timeout_s=30.0).stdout.decode(errors="replace").strip().rpartition("\n")[2]
+
+
+def how_to_open(shared: str) -> str:
+    """Return what the user does to let jobs write at the top of the shared directory."""
+    return f"Jobs and `put` write as phalanx. `phalanx exec --sudo -- chmod o+rwx,+t {shlex.quote(shared)}` lets them."
+
+
 def ready(remote: Remote, shared: str) -> None:
     """Send the zipapp unless the head has it. Raises JobError."""
     run(remote, shared, "exec " + shlex.join(_argv(shared)), timeout_s=30.0)

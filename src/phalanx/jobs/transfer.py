@@ -6,7 +6,6 @@ import errno
 import fnmatch
 import os
 import posixpath
-import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -303,9 +302,7 @@ def _send(
 
 def _repair(reason: str, shared: str) -> str:
     """Return how the user of jobs gets the right to write; "" for another reason."""
-    if os.strerror(errno.EACCES) not in reason:
-        return ""
-    return f"Jobs and `put` write as phalanx. `phalanx exec --sudo -- chmod o+rwx,+t {shlex.quote(shared)}` lets them."
+    return toolbox.how_to_open(shared) if os.strerror(errno.EACCES) in reason else ""
 
 
 @contextmanager
