@@ -59,9 +59,7 @@ PLANTED = {
         "a node was lost",
     ),
     "a closed shared directory": (
-        Evidence(
-            status="CREATE_COMPLETE", closed="/efs belongs to x, so jobs can't write at its top"
-        ),
+        Evidence(status="CREATE_COMPLETE", closed="/efs belongs to x, so jobs can't write at its top"),
         "jobs can't write at the top",
     ),
     "quota of vCPUs, from the function": (of_stack(signalled("The head could not be launched: " + VCPUS)), "of vCPUs"),

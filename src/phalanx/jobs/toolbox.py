@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import shlex
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 
 from phalanx.code import bundle
 from phalanx.errors import JobError, SharedSilent
 from phalanx.jobs.head_command import error_tail
 from phalanx.runner import checked
 from phalanx.runner.names import RUNNER
-from phalanx.ssh.remote import Completed, NotEnded, Remote
+from phalanx.ssh.remote import Broken, Completed, ConnectionLost, NotEnded, Remote
+from phalanx.waits import waiting
 
 PATIENCE_S = 5.0
 """How long a command on the head may be silent before the shared directory is looked at."""
 TOOLS = ".phalanx/tools"
 # A shared directory that takes longer to say how large it is answers nothing.
 _LOOK_WITHIN_S = 10
+# A laptop that wakes up, or changes its network, reaches the head again within this.
+_RECONNECT_WITHIN_S = 120.0
+_RETRY_S = 0.5
+_TRIES = 4
 # Exit status of the head's shell when that happens (sysexits' EX_TEMPFAIL).
 _SILENT = 75
+
+T = TypeVar("T")
 
 
 def command(shared: str, verb: str, *args: str) -> str:
@@ -51,6 +62,32 @@ def run_sent(remote: Remote, verb: str, *args: str, timeout_s: float) -> Complet
     """Run a verb of the zipapp, which is sent with the command, and wait: it needs no shared directory."""
     command = "exec " + shlex.join(checked.first_argv(bundle.runner_digest(), checked.STDIN, verb, *args))
     return remote.run(command, input=bundle.runner_zip(), timeout_s=timeout_s, check=False)
+
+
+def persist(remote: Callable[[], Remote], copy: Callable[[], T], again: Callable[[], None] = lambda: None) -> T:
+    """Return what `copy` returns. If the connection breaks meanwhile, call `again`, and copy over a new one.
+
+    That is done some times. Raises Broken, or ConnectionLost when the head can't be reached for too long.
+    """
+    for _ in range(_TRIES - 1):
+        with suppress(Broken):
+            return copy()
+        with waiting("a new connection to the head"):
+            _reconnect(remote)
+        again()
+    return copy()
+
+
+def _reconnect(remote: Callable[[], Remote]) -> None:
+    deadline = time.monotonic() + _RECONNECT_WITHIN_S
+    while True:
+        try:
+            remote().connect()
+            return
+        except ConnectionLost:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_RETRY_S)
 
 
 def require_answer(remote: Remote, shared: str) -> None:

@@ -59,6 +59,10 @@ class NotEnded(ClusterError):  # noqa: N818 - reads as what happened
     code = "command-timeout"
 
 
+class Broken(ConnectionLost):
+    """The connection broke while something was copied over it."""
+
+
 class Silent(ConnectionLost):
     """The node has not answered for a few seconds; it still may."""
 
