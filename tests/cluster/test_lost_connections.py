@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -124,3 +125,13 @@ def test_run_continues_over_a_new_connection_and_shows_every_line_once(cluster, 
         typed.kill()
         typed.wait()
     assert shown.read_text() == "".join(f"[0] {n}\n" for n in range(1, 201))
+
+
+def test_a_stop_arrives_although_the_connection_is_lost(cluster):
+    script = "trap 'touch /efs/asked; sleep 4; exit' TERM; sleep 300 & wait"
+    options = ("--directory", str(cluster.directory), "--launcher", "exec", "-n", "1", "--detach", "--name", "stops")
+    cluster.phalanx("run", *options, "--", "sh", "-c", script)
+    asked = shared_of(cluster) / "asked"
+    status, shown = run_and_lose(cluster, asked.exists, "stop", "stops")
+    assert (status, "stopped on request" in shown) == (0, True), shown
+    assert json.loads(cluster.phalanx("jobs", "--json").stdout)[0]["state"] == "stopped"

@@ -39,14 +39,20 @@ def command(shared: str, verb: str, *args: str) -> str:
 def run(remote: Remote, shared: str, command: str, *, timeout_s: float, check: bool = True) -> Completed:
     """Run the result of `command` and wait, sending the zipapp first where it is missing.
 
+    If the connection breaks, run it again over a new one, because it may not have begun.
+
     Raises JobError for a failure, with `check`, and SharedSilent.
     """
     command = f"{_look(shared)}; {command}"
+
+    def run_once() -> Completed:
+        return remote.run(command, timeout_s=timeout_s, check=False)
+
     try:
-        done = remote.run(command, timeout_s=timeout_s, check=False)
+        done = persist(lambda: remote, run_once)
         if done.status == checked.UNAVAILABLE:
             put(remote, shared)
-            done = remote.run(command, timeout_s=timeout_s, check=False)
+            done = persist(lambda: remote, run_once)
     except NotEnded:
         require_answer(remote, shared)
         raise
