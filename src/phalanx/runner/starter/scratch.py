@@ -47,7 +47,8 @@ class Scratch:
         self._job_id = job_id
         self._since = time.time()
         self._own: Set[str] = set()  # shared memory of libraries that processes of this job have used
-        self._looks: Dict[str, int] = {}
+        self._looks: Dict[str, int] = {}  # by path, or by the pid in it
+        self._pids: Set[str] = set()  # of this job's processes
 
     def make(self) -> None:
         """Create the directories, private to this user. Raises OSError."""
@@ -59,13 +60,19 @@ class Scratch:
 
         Call this repeatedly while they live, at the `last` moment, too.
         """
-        new = [path for path in _ours(_SHARED_MEMORY, _OF_LIBRARIES, self._since) if path not in self._own]
+        new = [path for path in _ours(_SHARED_MEMORY, _OF_LIBRARIES, self._since) if not self._is_own(path)]
         if not last:
-            new = [path for path in new if self._looks.get(path, 0) < _LOOKS]
+            new = [path for path in new if self._looks.get(_maker(path) or path, 0) < _LOOKS]
         if new:
-            in_use, _ = _used_by(pid for pid, _ in find(self._job_id, os.getpid()))
+            pids = [pid for pid, _ in find(self._job_id, os.getpid())]
+            in_use, _ = _used_by(pids)
+            self._pids.update(map(str, pids))
             self._own.update(path for path in new if _is_among(path, in_use))
-            self._looks.update({path: self._looks.get(path, 0) + 1 for path in new})
+            seen = {_maker(path) or path for path in new}
+            self._looks.update({one: self._looks.get(one, 0) + 1 for one in seen})
+
+    def _is_own(self, path: str) -> bool:
+        return path in self._own or _maker(path) in self._pids
 
     def remove(self) -> None:
         """Remove the directories, and unused files that engines wrote elsewhere since this was created.
@@ -81,7 +88,7 @@ class Scratch:
             segments += _ours(_SHARED_MEMORY, _OF_LIBRARIES, 0.0)
             _remove_segments_of_system_v(self._since)
         else:
-            segments += [path for path in _ours(_SHARED_MEMORY, _OF_LIBRARIES, self._since) if path in self._own]
+            segments += filter(self._is_own, _ours(_SHARED_MEMORY, _OF_LIBRARIES, self._since))
         for path in _unused(segments) if segments else ():
             _unlink(path)
         # A file does not show which job it belongs to, and none is kept open. This job's own daemons have ended.
@@ -102,6 +109,14 @@ def _ours(directory: str, beginnings: Tuple[str, ...], since: float) -> List[str
             if status.st_uid == os.getuid() and status.st_mtime >= since - 1:
                 found.append(path)
     return found
+
+
+def _maker(path: str) -> str:
+    """Return the pid of the process that made shared memory, if its name shows that, as torch_546_1316829631_292 does."""
+    name = os.path.basename(path)
+    beginning = next((one for one in _OF_LIBRARIES if name.startswith(one)), name)
+    pid, more, _ = name[len(beginning) :].partition("_")
+    return pid if more and pid.isdigit() else ""
 
 
 def _remove_segments_of_system_v(since: float) -> None:
