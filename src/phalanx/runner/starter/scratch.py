@@ -112,7 +112,7 @@ def _ours(directory: str, beginnings: Tuple[str, ...], since: float) -> List[str
 
 
 def _maker(path: str) -> str:
-    """Return the pid of the process that made shared memory, if its name shows that, as torch_546_1316829631_292 does."""
+    """Return the pid of the process that made shared memory, if it is in the name (torch_546_1316829631_292)."""
     name = os.path.basename(path)
     beginning = next((one for one in _OF_LIBRARIES if name.startswith(one)), name)
     pid, more, _ = name[len(beginning) :].partition("_")
