@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ PATIENCE_S = 5.0
 TOOLS = ".phalanx/tools"
 # A shared directory that takes longer to say how large it is answers nothing.
 _LOOK_WITHIN_S = 10
+_CLOSED = re.compile(r"belongs to [\w.-]{1,64}, with mode [0-7]{1,5}", re.ASCII)
 # A laptop that wakes up, or changes its network, reaches the head again within this.
 _RECONNECT_WITHIN_S = 120.0
 _RETRY_S = 0.5
@@ -120,7 +122,8 @@ def closed(remote: Remote, shared: str) -> str:
     """Return whose the shared directory is if jobs can't write at its top; "" if they can. Raises PhalanxError."""
     place = shlex.quote(shared)
     look = f"[ -w {place} ] || stat -c 'belongs to %U, with mode %a' -- {place}"
-    return run(remote, shared, look, timeout_s=30.0).stdout.decode(errors="replace").strip().rpartition("\n")[2]
+    said = run(remote, shared, look, timeout_s=30.0).stdout.decode(errors="replace").strip().rpartition("\n")[2]
+    return said if _CLOSED.fullmatch(said) else ""  # login scripts may print, too
 
 
 def how_to_open(shared: str) -> str:
