@@ -167,6 +167,23 @@ def test_a_shared_directory_that_stops_answering_is_named_and_all_goes_on_withou
     assert states[ends] == "stopped"
 
 
+def test_a_shared_directory_that_jobs_can_not_write_to_is_named(cluster):
+    if not json.loads(cluster.phalanx("status", "--json").stdout)["accounts_separated"]:
+        pytest.skip("jobs run as root on these nodes, and may write anywhere")
+    assert json.loads(cluster.phalanx("status", "--json").stdout)["shared_closed"] == ""
+    before = cluster.phalanx("exec", "--sudo", "--", "stat -c '%u:%g %a' /efs").stdout.split()[-2:]
+    cluster.phalanx("exec", "--sudo", "--", "chown root:root /efs; chmod 755 /efs")
+    try:
+        assert "root" in json.loads(cluster.phalanx("status", "--json").stdout)["shared_closed"]
+        named = json.loads(cluster.phalanx("why", "--json").stdout)
+        assert "can't write" in named["cause"] and "/efs belongs to root, with mode 755" in named["evidence"][0]["text"]
+        for shown in (cluster.phalanx("status").stdout, cluster.phalanx("why").stdout):
+            assert "chmod o+rwx,+t" in shown
+    finally:
+        cluster.phalanx("exec", "--sudo", "--", f"chown {before[0]} /efs; chmod {before[1]} /efs")
+    assert "nothing is wrong" in cluster.phalanx("why").stdout
+
+
 def test_two_at_once_make_one_cluster_and_take_it_down_once(alone):
     """The state directory has spaces, a percent sign, and a path longer than a socket's address."""
     deep = type(alone)(alone.directory, alone.state / ("50% deep " * 12).strip())

@@ -62,6 +62,10 @@ PLANTED = {
         Evidence(status="CREATE_COMPLETE", full=("deeplearning-worker1",)),
         "the disk of a node is full",
     ),
+    "a closed shared directory": (
+        Evidence(status="CREATE_COMPLETE", closed="/efs belongs to x, so jobs can't write at its top"),
+        "jobs can't write at the top",
+    ),
     "quota of vCPUs, from the function": (of_stack(signalled("The head could not be launched: " + VCPUS)), "of vCPUs"),
     "a reservation that is full": (
         Evidence(status="CREATE_COMPLETE", missing=(RESERVED,)),

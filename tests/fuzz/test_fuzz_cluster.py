@@ -221,7 +221,7 @@ def test_what_a_head_takes_stays_in_its_place(tmp_path: Path, monkeypatch: pytes
         out = io.StringIO()
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(stream)))
         with contextlib.redirect_stdout(out):
-            porter.take(f"{shared}/", str(shared), "tree")
+            porter.take(f"{shared}/tree", str(shared))
         return json.loads(out.getvalue())
 
     def check(stream: bytes) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fake_jobs import outcome, run, runner_pid, wait_for_line
-from fake_nodes import kill_starter, marked
+from fake_nodes import change_runner, kill_starter, marked
 
 from phalanx.errors import JobError, SharedSilent
 from phalanx.jobs.halting import halt
@@ -129,3 +129,12 @@ def test_a_lost_job_is_settled_without_any_query(two_nodes, code, hosts):
         time.sleep(0.05)
     assert marked(job.id) == []
     assert outcome(job.follow(wait=False))[1].message.startswith("the job's runner died")
+
+
+def test_a_starter_that_is_ended_after_the_last_process_changes_no_success(two_nodes, code, monkeypatch):
+    signalled = "os.kill(os.getpid(), signal.SIGTERM)"
+    end = "elif kind == frames.END:"
+    change_runner(monkeypatch, ("runner/starter/starter.py", f"{end}$", f"{end}\n            {signalled}"))
+    _, status = run(two_nodes, code, "sh", "-c", "[ $PHALANX_RESTART = 1 ]", processes=1, restarts=1)
+    assert [one.died for one in status.attempts] == [False, False]
+    assert (status.state, status.message, status.verified) == (JobState.SUCCEEDED, "", True)

@@ -13,7 +13,10 @@ import uuid
 from pathlib import Path
 
 import pytest
+from fake_jobs import run, wait_for_line
+from fake_nodes import change_runner
 
+from phalanx.jobs.job import JobSpec, submit
 from phalanx.runner.checked import VERB_AT
 from phalanx.runner.reaper import has_other_starters
 from phalanx.runner.starter import guard
@@ -103,6 +106,43 @@ def test_shared_memory_of_libraries_stays_while_another_job_is_on_the_node(scrat
         scratch.remove()
         assert path.exists()
         other.communicate(b"\n")
+
+
+# A rank that has shared memory mapped under a name as PyTorch gives, and does not remove it.
+HOLD = """import mmap, os, sys, time
+file = open(sys.argv[1], "w+b")
+file.truncate(4096)
+memory = mmap.mmap(file.fileno(), 4096)
+file.close()
+print("on", flush=True)
+time.sleep(300)"""
+
+
+def test_what_a_job_left_goes_while_another_job_on_the_node_keeps_its_own(two_nodes, code, segment):
+    segments = [segment("torch_0_"), segment("torch_0_")]
+    commands = [("python", "-c", HOLD, str(path)) for path in segments]
+    jobs = [submit(two_nodes, JobSpec(each, "exec", processes=1, directory=code)) for each in commands]
+    for job in jobs:
+        wait_for_line(job.follow(), "on")
+    jobs[0].stop()
+    assert [path.exists() for path in segments] == [False, True]
+    jobs[1].stop()
+    assert [path.exists() for path in segments] == [False, False]
+
+
+def test_what_a_killed_rank_left_goes_while_another_job_is_on_the_node(two_nodes, code, segment, monkeypatch):
+    change_runner(monkeypatch, ("runner/liveness.py", "^BEAT_EVERY_S = 2.0$", "BEAT_EVERY_S = 0.1"))
+    left, held = segment("psm_"), segment("psm_")
+    other = submit(two_nodes, JobSpec(("python", "-c", HOLD, str(held)), "exec", processes=1, directory=code))
+    wait_for_line(other.follow(), "on")
+    # PyTorch's loaders make new ones all the time, with their pid in the name.
+    late = "touch /dev/shm/torch_$!_1_2; echo $!"
+    killed = ("sh", "-c", f'python -c "$0" "$1" & sleep 1; {late}; kill -KILL $!; wait', HOLD, str(left))
+    lines, status = run(two_nodes, code, *killed, processes=1)
+    assert status.state.value == "succeeded"
+    assert [left.exists(), held.exists()] == [False, True]
+    assert not (SHARED / f"torch_{lines[-1].split()[-1]}_1_2").exists()
+    other.stop()
 
 
 def test_segments_of_system_v_that_were_left_since_go_and_attached_ones_stay(scratch, alone):

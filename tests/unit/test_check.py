@@ -43,6 +43,8 @@ def test_what_is_there_passes(work, command):
         (["nosuch"], "command 'nosuch' is not on {nodes} (PATH /usr/bin:/bin)", 127),
         (["train.py"], "`python train.py` runs it", 127),
         (["go"], "`./go` runs it", 127),
+        (["LR=0.1", "python3", "train.py"], "`phalanx run --env LR=0.1 -- COMMAND` sets", 127),
+        (["cd", "sub"], "`sh -c 'cd …'` runs", 127),
         (["./train.py"], "`python ./train.py` runs it", 127),
         (["python3", "-u", "missing.py"], "'missing.py', which is not in the job's directory", 2),
         (["bash", "missing.sh"], "'missing.sh'", 2),

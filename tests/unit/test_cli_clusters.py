@@ -30,7 +30,7 @@ def test_up_shows_events_nodes_and_what_comes_next(phalanx, cloud):
 
 
 def test_up_and_status_say_where_networks_decide_nothing(phalanx, cloud, monkeypatch):
-    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
+    monkeypatch.setattr("phalanx.cli.status._ask_head", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
     assert phalanx("up") == 0
     assert "note" not in phalanx.out
     assert phalanx("status") == 0
@@ -138,7 +138,7 @@ def test_a_no_to_a_question_says_that_nothing_was_changed(phalanx, cloud, monkey
 
 @pytest.mark.parametrize("separated", [True, False])
 def test_status_says_where_jobs_run_as_root(phalanx, cloud, monkeypatch, separated):
-    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
+    monkeypatch.setattr("phalanx.cli.status._ask_head", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
     monkeypatch.setattr(cloud, "accounts_separated", lambda: separated)
     assert phalanx("up") == 0
     assert ("jobs run as root on these nodes" in phalanx.out) is not separated
@@ -152,7 +152,7 @@ def test_status_says_where_jobs_run_as_root(phalanx, cloud, monkeypatch, separat
 )
 def test_status_says_how_many_gpus_nodes_have(phalanx, cloud, monkeypatch, tmp_path, kind, gpus, shown):
     """A local node has none, unless `phalanx local gpus` gave it stand-ins."""
-    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
+    monkeypatch.setattr("phalanx.cli.status._ask_head", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
     (tmp_path / "phalanx.yaml").write_text(f"name: demo\ncloud: local\nnodes: 2\ntype: {kind}\n")
     whole = roster(2)
     cloud.roster = whole._replace(nodes=tuple(node._replace(gpus=gpus) for node in whole.nodes))
@@ -164,7 +164,7 @@ def test_status_says_how_many_gpus_nodes_have(phalanx, cloud, monkeypatch, tmp_p
 
 def test_status_shows_missing_nodes_and_the_head(phalanx, cloud, monkeypatch):
     counts = {"jobs_running": 1, "jobs_damaged": 0}
-    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda cluster: counts)
+    monkeypatch.setattr("phalanx.cli.status._ask_head", lambda cluster: counts)
     cloud.roster = roster(2, missing=[MISSING])
     phalanx("up")
     assert phalanx("status") == 0
@@ -190,7 +190,7 @@ def test_nodes_lists_members_and_missing_nodes(phalanx, cloud):
 
 
 def test_a_silent_node_is_reported_and_is_not_ready(phalanx, cloud, monkeypatch):
-    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
+    monkeypatch.setattr("phalanx.cli.status._ask_head", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
     whole = roster(3)
     cloud.roster = whole._replace(nodes=whole.nodes[:2], silent=whole.nodes[2:])
     assert phalanx("up") == 0
@@ -306,7 +306,7 @@ def test_up_makes_a_removed_cluster_again_and_leaves_nothing_of_the_first(phalan
 
 
 def test_status_and_nodes_show_which_nodes_have_earlier_settings(phalanx, cloud, monkeypatch):
-    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
+    monkeypatch.setattr("phalanx.cli.status._ask_head", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
     phalanx("up")
     cloud.outdated_now = [cloud.roster.nodes[1].instance_id]
     assert phalanx("status") == 0
@@ -329,7 +329,8 @@ def test_why_names_the_cause_after_the_rollback_too(phalanx, cloud):
     assert json.loads(phalanx.out)["evidence"][0]["source"] == "up"
 
 
-def test_why_without_a_cluster_or_without_a_fault(phalanx, cloud):
+def test_why_without_a_cluster_or_without_a_fault(phalanx, cloud, monkeypatch):
+    monkeypatch.setattr("phalanx.jobs.toolbox.closed", lambda *_: "")
     assert phalanx("why") != 0
     phalanx.refused("no-cluster", "no failed creation")
     phalanx("up")

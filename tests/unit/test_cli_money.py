@@ -50,7 +50,7 @@ def test_status_ls_and_extend_show_when_a_stopped_cluster_is_removed(phalanx, cl
 
 
 def test_extend_counts_from_the_present_end_or_from_now(phalanx, cloud, monkeypatch):
-    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
+    monkeypatch.setattr("phalanx.cli.status._ask_head", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
     phalanx("up")
     end_s = time.time() + 1000
     cloud.running_now = Running(nodes=2, stopped=False, end_s=end_s)
@@ -74,7 +74,7 @@ def test_extend_refuses_what_is_no_time(phalanx, cloud, wrong):
 
 def test_status_and_ls_show_what_a_cluster_cost_and_what_still_costs(phalanx, cloud, monkeypatch):
     phalanx("up")
-    monkeypatch.setattr("phalanx.cli.status._count_jobs", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
+    monkeypatch.setattr("phalanx.cli.status._ask_head", lambda _: {"jobs_running": 0, "jobs_damaged": 0})
     assert phalanx("status") == 0
     assert "cost      nothing" in phalanx.out
     stack = next(iter(cloud.stacks.values()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,7 +17,7 @@ from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.files.job_status import JobStatus
 from phalanx.runner.names import RUNNER_GONE, STILL_RUNS
 from phalanx.runner.verbs import stop
-from phalanx.ssh.remote import Completed, NotEnded, Remote
+from phalanx.ssh.remote import Broken, Completed, NotEnded, Remote
 
 SILENCE = SharedSilent("the shared directory /efs does not answer")
 JOB = JobRecord(("true",), "exec", id="J1")
@@ -104,3 +105,40 @@ def test_a_runner_that_ends_without_a_state_is_told_from_one_that_takes_long(mon
 def test_what_is_no_state_of_a_job_is_refused():
     with raises_code("invalid-answer"):
         halt(halting(0, '{"state": "stopped"}\n'), "/efs", "J1", SILENCE)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("", ""),
+        ("welcome\nbelongs to hadoop, with mode 755\n", "belongs to hadoop, with mode 755"),
+        ("welcome\n", ""),
+        ("belongs to \x1b[31mroot, with mode 755", ""),
+    ],
+)
+def test_only_whose_the_directory_is_is_believed(said, shown):
+    assert toolbox.closed(answering(said), "/efs") == shown
+
+
+def answering(said: str) -> Remote:
+    answers = SimpleNamespace(run=lambda *_, **__: Completed(0, said.encode(), b""))
+    return cast(Remote, answers)
+
+
+@pytest.mark.parametrize(("breaks", "copies"), [(0, 1), (3, 4), (4, None)])
+def test_a_copy_is_repeated_over_a_new_connection_some_times(breaks, copies):
+    made, connected, told = [], [], []
+
+    def copy() -> int:
+        made.append(1)
+        if len(made) <= breaks:
+            raise Broken("the connection broke")
+        return len(made)
+
+    remote = cast(Remote, SimpleNamespace(connect=lambda: connected.append(1)))
+    if copies is None:
+        with raises_code("connection-lost"):
+            toolbox.persist(lambda: remote, copy)
+        return
+    assert toolbox.persist(lambda: remote, copy, lambda: told.append(1)) == copies
+    assert len(connected) == len(told) == breaks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from phalanx.jobs.job import JobSpec
 from phalanx.jobs.launcher_choice import DEFAULT, choose
 from phalanx.launchers import LAUNCHERS, load
 from phalanx.launchers.options import OPTIONS
+from phalanx.runner.starter.check import python_target
 from phalanx.schedulers import SCHEDULERS
 from phalanx.spec.spec_job import as_fields
 from phalanx.spec.spec_load import load_value
@@ -35,6 +37,18 @@ from phalanx.spec.spec_load import load_value
 # Programs that start the ranks of MPI, and their options with counts as `phalanx run` spells them.
 _STARTERS = frozenset(("mpiexec", "mpirun", "orterun", "prterun", "mpiexec.hydra"))
 _COUNTS = {"-n": "-n", "-np": "-n", "--np": "-n", "-N": "-N", "-ppn": "-N"}
+# Other programs that start ranks, with the launcher that does the same on all nodes.
+_OF_OTHERS = {
+    **dict.fromkeys(("torchrun", "accelerate", "torch.distributed.run", "torch.distributed.launch"), "torchrun"),
+    "accelerate.commands.launch": "torchrun",
+    "deepspeed": "deepspeed",
+    "horovodrun": "mpi",
+}
+_COUNTS_OF_OTHERS = {
+    **dict.fromkeys(("--nproc_per_node", "--nproc-per-node", "--num_gpus"), "-N"),
+    **dict.fromkeys(("--num_processes", "-np"), "-n"),
+}
+_ONE_PROGRAM = ("exec", "ray", "spark")
 _ELASTIC = {"torchrun": ("nodes",)}
 
 
@@ -131,6 +145,27 @@ def _refuse_nested(argv: tuple[str, ...]) -> None:
             f"`{_without_starter(argv[1:])}` starts them, "
             f"`phalanx run --launcher exec -n 1 -- {shlex.join(argv)}` runs this command once"
         )
+
+
+def _refuse_starters(argv: tuple[str, ...], launcher: str) -> None:
+    """Raise UsageError for a program that starts ranks by itself: each rank of the launcher would start all of them."""
+    target = python_target(argv) if argv else []
+    name = target[1] if target[:1] == ["-m"] else Path((argv or ("",))[0]).name
+    if name in _OF_OTHERS:
+        raise click.UsageError(
+            f"{name} starts ranks by itself, and the launcher {launcher} would start it once for each rank: "
+            f"`{_by_launcher(_OF_OTHERS[name], argv)}` starts them on all nodes, "
+            f"`phalanx run --launcher exec -n 1 -- {shlex.join(argv)}` runs this command once"
+        )
+
+
+def _by_launcher(launcher: str, argv: tuple[str, ...]) -> str:
+    """Return the command line with which a launcher starts the script that another program would start."""
+    first = next((number for number, word in enumerate(argv) if word.endswith(".py")), len(argv))
+    words = " ".join(argv[:first]).replace("=", " ").split()
+    pairs = [(_COUNTS_OF_OTHERS[one], other) for one, other in pairwise(words) if one in _COUNTS_OF_OTHERS]
+    counts = [word for pair in pairs if pair[1].isdigit() for word in pair]
+    return shlex.join(("phalanx", "run", "--launcher", launcher, *counts, "--", *(argv[first:] or ("SCRIPT",))))
 
 
 def _without_starter(argv: tuple[str, ...]) -> str:
@@ -273,6 +308,8 @@ def command(
         launcher = chosen["launcher"] or _launcher(fields["directory"], argv, quiet)
     if launcher == "mpi" and not chosen["job_resume"]:
         _refuse_nested(argv)
+    if launcher not in _ONE_PROGRAM and not chosen["job_resume"] and fields["processes"] != 1:
+        _refuse_starters(argv, launcher)
     if not chosen["has_stdin"]:
         input.refuse_unread(argv)
     cluster = load_cluster(name, file)

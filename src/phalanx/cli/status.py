@@ -18,6 +18,7 @@ from phalanx.cluster.diagnosis import require_stack
 from phalanx.cluster.stack import full_disks, read_roster
 from phalanx.counts import counted
 from phalanx.errors import PhalanxError
+from phalanx.jobs import toolbox
 from phalanx.jobs.job import JobState, list_jobs
 from phalanx.plan.plan import known_sizes
 
@@ -49,7 +50,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     facts["outdated"] = outdated(cluster, roster) if answers and roster else []
     facts["full_disks"] = full_disks(cluster.aws(), cluster.table) if answers else ()
     facts.update(cost(cluster, state))
-    facts.update(_count_jobs(cluster) if answers else {"jobs_running": None, "jobs_damaged": None})
+    facts.update(_ask_head(cluster) if answers else {"jobs_running": None, "jobs_damaged": None})
     facts["open_networks"] = cluster.aws().site.open_networks()
     facts["age_s"] = round(time.time() - state.created_s)
     if as_json:
@@ -109,6 +110,7 @@ def describe(cluster: Cluster, status: str, roster: Roster | None) -> dict[str, 
         "leaving": _with_reasons(roster.leaving) if roster else [],
         "head_address": cluster.head_address,
         "shared": cluster.shared,
+        "shared_closed": "",
         "accounts_separated": cluster.accounts_separated,
         "stack_id": cluster.stack_id,
     }
@@ -128,15 +130,20 @@ def absent(roster: Roster) -> list[tuple[str, str]]:
     return silent + [("missing", f"{missing.name}: {missing.reason}") for missing in roster.missing]
 
 
-def _count_jobs(cluster: Cluster) -> dict[str, int | str | None]:
-    """Count the running jobs; if the head does not answer, return the reason, so that the rest is still shown."""
+def _ask_head(cluster: Cluster) -> dict[str, int | str | None]:
+    """Count the running jobs, and look whether they can write at the top of the shared directory.
+
+    If the head does not answer, return the reason, so that the rest is still shown.
+    """
     try:
         states = [job.state for job in list_jobs(cluster)]
+        closed = toolbox.closed(cluster.remote(), cluster.shared)
     except PhalanxError as error:
         return {"jobs_running": f"unknown: {error.message}", "jobs_damaged": None}
     return {
         "jobs_running": sum(not state.final for state in states),
         "jobs_damaged": states.count(JobState.DAMAGED),
+        "shared_closed": closed,
     }
 
 
@@ -161,6 +168,9 @@ def _print(facts: dict[str, Any]) -> None:
         say(f"gpus      {gpus}")
     say(f"head      {facts['head_address'] or 'not yet known'}")
     say(f"shared    {facts['shared'] or 'not yet known'}")
+    if facts["shared_closed"]:
+        say(f"          it {facts['shared_closed']}, so jobs can't write at its top, only in .phalanx:")
+        say(f"          {toolbox.how_to_open(facts['shared'])}")
     if not facts["accounts_separated"]:
         say("accounts  jobs run as root on these nodes, which they don't on AWS; `phalanx local status` shows why")
     for line in facts["open_networks"].splitlines():

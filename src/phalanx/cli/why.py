@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from phalanx.cluster import evidence
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.why import diagnose, with_quota
 from phalanx.errors import ClusterError, PhalanxError
+from phalanx.jobs import toolbox
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_load import load
@@ -46,7 +48,10 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     if found is None:
         raise ClusterError("this machine knows no cluster", "Run `phalanx init`, then `phalanx up`.", code="no-cluster")
     wanted, cloud, region = found
-    diagnosis = _with_quota(diagnose(_evidence(wanted, cloud, region)), *found, file)
+    known = _evidence(wanted, cloud, region)
+    diagnosis = _with_quota(diagnose(known), *found, file)
+    if diagnosis.cause is None:
+        diagnosis = diagnose(replace(known, closed=_closed(wanted)))
     if as_json:
         print_json(_as_dict(wanted, diagnosis))
     else:
@@ -65,6 +70,15 @@ def _evidence(name: str, cloud: str, region: str) -> Any:
             code="no-cluster",
         )
     return found
+
+
+def _closed(name: str) -> str:
+    """Return why jobs can't write at the top of the shared directory, if the head answers and they can't."""
+    with suppress(PhalanxError):  # nothing is known of it
+        cluster = Cluster.load(name)
+        if cluster.ready and (whose := toolbox.closed(cluster.remote(), cluster.shared)):
+            return f"{cluster.shared} {whose}, so jobs can't write at its top"
+    return ""
 
 
 def _with_quota(diagnosis: Diagnosis, name: str, cloud: str, region: str, file: Path | None) -> Diagnosis:

@@ -91,6 +91,12 @@ CAUSES = (
     ),
     LOST,
     Cause(
+        "jobs can't write at the top of the shared directory",
+        "`phalanx exec --sudo -- chmod o+rwx,+t DIRECTORY` lets them. Otherwise they may write only where the user "
+        "phalanx may: the owner of the directory decides.",
+        r"so jobs can't write at its top",
+    ),
+    Cause(
         "this machine has no room for more local nodes",
         "Run the command that the evidence names, then `phalanx up` or `phalanx scale` again; or choose fewer nodes. "
         "What `ulimit` shows counts for a local cloud from its start: `phalanx local stop` before.",

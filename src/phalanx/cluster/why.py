@@ -36,6 +36,7 @@ class Evidence:
     `verdict` is what `up` concluded; `missing` are the roster's reasons; `progress` is the head's step and when it was
     reported; `logs` are by stream, a node's under its address; `stopped`: the groups are at 0; `drift` is what people
     removed by hand. `without_endpoint` are the services that a private cluster's nodes call and don't reach.
+    `closed`: why jobs can't write at the top of the shared directory, of a cluster that has nothing else.
     `unlaunched`: the head's group did nothing at all. `lost` are sentences about nodes that were lost in the last hour.
     `full` are the names of nodes whose own disks are full.
     """
@@ -53,6 +54,7 @@ class Evidence:
     unlaunched: bool = False
     lost: tuple[str, ...] = ()
     full: tuple[str, ...] = ()
+    closed: str = ""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, default=str)
@@ -126,6 +128,8 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
         yield Finding("nodes", f"the node's own disk is full: {', '.join(evidence.full)}")
     yield from (Finding("roster", reason) for reason in dict.fromkeys(evidence.missing))
     yield from (Finding("Auto Scaling", text) for text in evidence.lost)
+    if evidence.closed:
+        yield Finding("head", evidence.closed)
     if _is_ready(evidence) and not evidence.missing:
         return
     yield from _refusals(evidence.activities)

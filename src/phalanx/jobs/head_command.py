@@ -9,17 +9,20 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any, NamedTuple
 
-from phalanx.errors import JobError
+from phalanx.errors import JobError, PhalanxError
 from phalanx.node.validate import truth
 from phalanx.runner.checked import UNAVAILABLE
 from phalanx.runner.names import REFUSED_PREFIX
 from phalanx.ssh import head_answers
 from phalanx.ssh.bounded import file_without_name
 from phalanx.ssh.reading import Reader
-from phalanx.ssh.remote import Remote
+from phalanx.ssh.remote import Broken, Remote
 from phalanx.waits import waiting
 
 _ANSWER_WITHIN_S = 60.0
+# ssh's exit status.
+_BROKEN = 255
+_NOT_ACCEPTED = "the head did not accept the job"
 _MAX_STDERR_BYTES = 1 << 20
 _CODE = re.compile("[a-z0-9-]{1,40}")
 _PLAN: dict[str, head_answers.Check] = {
@@ -72,10 +75,7 @@ class HeadCommand:
             with self._process.stdin as stdin:
                 write(stdin)
         except OSError as error:
-            self.end()
-            refusal = self.refusal("the code could not be sent", str(error))
-            self.close()
-            raise refusal from error
+            raise self._ended("the code could not be sent", error) from error
         except KeyboardInterrupt:
             raise
         except BaseException:
@@ -92,20 +92,21 @@ class HeadCommand:
         except OSError as error:
             if self.end() == UNAVAILABLE:
                 return False
-            raise self._ended(error) from error
+            raise self._ended(_NOT_ACCEPTED, error) from error
 
     def plan(self) -> JobPlan:
         """Return what the head is about to start. Raises JobError when it refuses the job."""
         try:
             return self.answer("plan")
         except OSError as error:
-            self.end()
-            raise self._ended(error) from error
+            raise self._ended(_NOT_ACCEPTED, error) from error
 
-    def _ended(self, error: OSError) -> JobError:
-        refusal = self.refusal("the head did not accept the job", str(error))
+    def _ended(self, what: str, error: OSError) -> PhalanxError:
+        """Return why the job was not accepted: Broken if the connection broke before all had been sent."""
+        is_broken = self.end() == _BROKEN and not _refused(self._stderr())
+        refusal = self.refusal(what, str(error))
         self.close()
-        return refusal
+        return Broken("the connection to the head broke again and again", refusal.hint) if is_broken else refusal
 
     def answer(self, key: str) -> Any:
         """Return `key` of the next line of JSON; skip empty lines (signs of life). Raises OSError, ClusterError."""

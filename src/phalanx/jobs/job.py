@@ -85,14 +85,20 @@ def submit(
 ) -> Job:
     """Send the code and start the job; return once the head has accepted it. Raises JobError.
 
-    The first `follow` uses the same connection, unless `detach`.
+    The first `follow` uses the same connection, unless `detach`. If that breaks before all was sent, which leaves no
+    job, the job is sent again over a new one, with another id.
     """
     if spec.resume:
         spec = replace(spec, resume=open_job(cluster, spec.resume).id)
+    report = progress or (lambda _: None)
+    sends_again = SendProgress(0, 0, 0, "the connection to the head broke; the job is sent again, as another one")
+    return toolbox.persist(cluster.remote, lambda: _submit(cluster, spec, detach, report), lambda: report(sends_again))
+
+
+def _submit(cluster: ClusterAccess, spec: JobSpec, detach: bool, report: Callable[[SendProgress], None]) -> Job:
     job = Job(cluster, _new_id())
     connection = _begin(job, cluster, spec, detach)
     try:
-        report = progress or (lambda _: None)
         submission = Submission(spec, report)
         with waiting("the head to accept the job"):
             connection = _with_runner(connection, job, cluster, spec, detach)
@@ -108,7 +114,7 @@ def submit(
         with waiting("the head to accept the job"):
             job._accept(connection, detach)
         if detach:
-            _report_sharing(connection.answer("shares"), spec, progress)
+            _report_sharing(connection.answer("shares"), spec, report)
             connection.close()
     except KeyboardInterrupt:
         job._abandon(connection)
@@ -116,10 +122,10 @@ def submit(
     return job
 
 
-def _report_sharing(shares: str, spec: JobSpec, progress: Callable[[SendProgress], None] | None) -> None:
+def _report_sharing(shares: str, spec: JobSpec, report: Callable[[SendProgress], None]) -> None:
     """Report that a detached job has no slots to itself."""
-    if shares and progress:
-        progress(SendProgress(0, 0, 0, f"the job {'waits for' if spec.wait else 'runs on'} {shares}"))
+    if shares:
+        report(SendProgress(0, 0, 0, f"the job {'waits for' if spec.wait else 'runs on'} {shares}"))
 
 
 def _begin(job: Job, cluster: ClusterAccess, spec: JobSpec, detach: bool) -> HeadCommand:

@@ -6,11 +6,10 @@ import errno
 import fnmatch
 import os
 import posixpath
-import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +21,7 @@ from phalanx.jobs.job import ClusterAccess, Job
 from phalanx.runner.files import carry
 from phalanx.runner.names import WORK
 from phalanx.ssh import head_answers
+from phalanx.ssh.remote import Broken
 from phalanx.waits import waiting
 
 
@@ -63,6 +63,9 @@ class Copied:
 Progress = Callable[[Moved], None]
 
 _MAX_ANSWER_BYTES = 1 << 20
+# ssh's exit status.
+_BROKEN = 255
+_ENDS_WITHIN_S = 1.0
 # Linux takes no longer path (PATH_MAX).
 _LONGEST_PATH = 4096
 _LOAD: dict[str, head_answers.Check] = {
@@ -92,12 +95,16 @@ def get(
     target = _target(destination, posixpath.basename(there))
     toolbox.ready(cluster.remote(), cluster.shared)
     command = toolbox.command(cluster.shared, "give", there, cluster.shared)
-    with _channel(cluster, command, stdin=subprocess.DEVNULL) as (process, said):
-        assert process.stdout is not None
-        header = _header(process.stdout, said, job, there)
-        gone = _receive(process.stdout, header, target, _counter(header["bytes"], progress), said)
-    unread = (*header["unread"], *map(head_answers.text, gone))
-    return Copied(str(target), header["files"] - len(gone), header["bytes"], tuple(header["left_out"]), unread)
+
+    def copy() -> Copied:
+        with _channel(cluster, command, stdin=subprocess.DEVNULL) as (process, said):
+            assert process.stdout is not None
+            header = _header(process.stdout, said, job, there)
+            gone = _receive(process.stdout, header, target, _counter(header["bytes"], progress), said)
+        unread = (*header["unread"], *map(head_answers.text, gone))
+        return Copied(str(target), header["files"] - len(gone), header["bytes"], tuple(header["left_out"]), unread)
+
+    return toolbox.persist(cluster.remote, copy)
 
 
 def get_each(
@@ -171,11 +178,18 @@ def put(cluster: ClusterAccess, source: Path, destination: str = "", progress: P
             load = carry.survey(str(source))
     except carry.CarryError as error:
         raise TransferError(str(error)) from error
-    toolbox.ready(cluster.remote(), cluster.shared)
-    command = toolbox.command(cluster.shared, "take", target, cluster.shared, name)
-    with _channel(cluster, command, stdin=subprocess.PIPE) as (process, said):
-        place, gone = _send(process, load, _counter(load.bytes, progress), said, cluster.shared)
-    return Copied(place, load.files - len(gone), load.bytes, load.left_out, (*load.unread, *gone))
+    # First, and once: of a directory that was copied in part, a second copy would be placed in it.
+    found = toolbox.command(cluster.shared, "place", target, cluster.shared, name)
+    found = toolbox.run(cluster.remote(), cluster.shared, found, timeout_s=30.0)
+    place = _place(found.stdout, cluster.shared)
+    command = toolbox.command(cluster.shared, "take", place, cluster.shared)
+
+    def copy() -> Copied:
+        with _channel(cluster, command, stdin=subprocess.PIPE) as (process, said):
+            place, gone = _send(process, load, _counter(load.bytes, progress), said, cluster.shared)
+        return Copied(place, load.files - len(gone), load.bytes, load.left_out, (*load.unread, *gone))
+
+    return toolbox.persist(cluster.remote, copy)
 
 
 def source_path(cluster: ClusterAccess, path: str, job: Job | None) -> str:
@@ -292,20 +306,33 @@ def _send(
     except (OSError, carry.CarryError) as error:
         failure = error
     with waiting("the head to store the files"):
-        lines = [line for line in process.stdout.read(_MAX_ANSWER_BYTES).splitlines() if line.startswith(b"{")]
-    answer = head_answers.fields(head_answers.parsed(lines[-1]), _ANSWER) if lines else {}
+        answer = _answer(process.stdout.read(_MAX_ANSWER_BYTES))
     if failure is None and "place" in answer:
         return answer["place"], gone
     own = str(failure) if isinstance(failure, carry.CarryError) else ""
-    reason = own or answer.get("error") or _text(said) or failure or "no answer"
-    raise TransferError(f"the copy failed: {reason}", _repair(str(reason), shared))
+    raise _failed(own or answer.get("error") or _text(said) or str(failure or "no answer"), shared)
+
+
+def _place(answered: bytes, shared: str) -> str:
+    """Return the place for a copy that the head has found. Raises TransferError with its reason."""
+    answer = _answer(answered)
+    if "place" in answer:
+        return answer["place"]
+    raise _failed(answer.get("error", "no answer"), shared)
+
+
+def _answer(answered: bytes) -> dict[str, Any]:
+    lines = [line for line in answered.splitlines() if line.startswith(b"{")]
+    return head_answers.fields(head_answers.parsed(lines[-1]), _ANSWER) if lines else {}
+
+
+def _failed(reason: str, shared: str) -> TransferError:
+    return TransferError(f"the copy failed: {reason}", _repair(reason, shared))
 
 
 def _repair(reason: str, shared: str) -> str:
     """Return how the user of jobs gets the right to write; "" for another reason."""
-    if os.strerror(errno.EACCES) not in reason:
-        return ""
-    return f"Jobs and `put` write as phalanx. `phalanx exec --sudo -- chmod o+rwx,+t {shlex.quote(shared)}` lets them."
+    return toolbox.how_to_open(shared) if os.strerror(errno.EACCES) in reason else ""
 
 
 @contextmanager
@@ -315,12 +342,26 @@ def _channel(cluster: ClusterAccess, command: str, stdin: int) -> Iterator[tuple
         process = cluster.remote().popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=said)
         try:
             yield process, said
+        except TransferError as error:
+            if not isinstance(error, NoFile) and _is_broken(process):
+                raise Broken(
+                    "the connection to the head broke again and again while files were copied",
+                    "Repeat the command when the network is stable. Files that are there are complete.",
+                ) from error
+            raise
         finally:
             process.kill()
             process.wait()
             for pipe in (process.stdin, process.stdout):
                 if pipe and not pipe.closed:
                     _close(pipe)
+
+
+def _is_broken(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether ssh ends because the connection broke; the head's end of a copy never has its status."""
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(_ENDS_WITHIN_S) == _BROKEN
+    return False
 
 
 def _close(pipe: IO[bytes]) -> None:

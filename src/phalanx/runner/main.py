@@ -164,7 +164,13 @@ def _give(arguments: List[str]) -> int:
 def _take(arguments: List[str]) -> int:
     from phalanx.runner.verbs.porter import take
 
-    return take(arguments[0], arguments[1], arguments[2])
+    return take(arguments[0], arguments[1])
+
+
+def _place(arguments: List[str]) -> int:
+    from phalanx.runner.verbs.porter import find_place
+
+    return find_place(arguments[0], arguments[1], arguments[2])
 
 
 def _service(arguments: List[str]) -> int:
@@ -195,6 +201,7 @@ _VERBS = {
     "copier": _copier,
     "reap": _reap,
     "give": _give,
+    "place": _place,
     "take": _take,
     "service": _service,
 }

@@ -28,6 +28,7 @@ CONNECT_TIMEOUT_S = 20.0
 # A login over a slow line takes about a second.
 _PATIENCE_S = 3.0
 _PERSIST_S = 600
+_ENDS_WITHIN_S = 0.1
 _LISTENS_AGAIN_AFTER_S = (0.1, 0.2, 0.4, 0.8)
 # Some systems limit a socket's path to 104 bytes: our names take 25, `/phalanx/` 9, and ssh adds 17 while it binds.
 _LONGEST_RUNTIME_DIRECTORY = 48
@@ -57,6 +58,10 @@ class NotEnded(ClusterError):  # noqa: N818 - reads as what happened
     """A command did not end in time."""
 
     code = "command-timeout"
+
+
+class Broken(ConnectionLost):
+    """The connection broke while something ran or was copied over it."""
 
 
 class Silent(ConnectionLost):
@@ -154,7 +159,7 @@ class Remote:
         """
         self.connect()
         status = subprocess.call(self.argv(command, terminal=os.isatty(0)), preexec_fn=_end_with_this_process())
-        if status == 255 and not self.connected():
+        if status == 255 and self._has_broken():
             raise ConnectionLost(f"the connection to {self.host} broke", _LATER)
         return status
 
@@ -183,6 +188,12 @@ class Remote:
             except OSError:
                 return False
         return True
+
+    def _has_broken(self) -> bool:
+        """Return whether the shared connection has ended. The kernel closes its other files before its socket."""
+        if self.connected():
+            time.sleep(_ENDS_WITHIN_S)
+        return not self.connected()
 
     @property
     def control_path(self) -> Path:
@@ -251,9 +262,9 @@ class Remote:
         return ssh.wait(timeout_s)
 
     def _judge(self, command: str, completed: Completed, check: bool) -> None:
-        if completed.status == 255 and not self.connected():
+        if completed.status == 255 and self._has_broken():
             # Not what ran there: most of it is phalanx's own, which tells a user nothing.
-            raise ConnectionLost(f"the connection to {self.host} broke", _LATER)
+            raise Broken(f"the connection to {self.host} broke", _LATER)
         if check and completed.status != 0:
             output = (completed.stderr or completed.stdout).decode(errors="replace").strip()
             raise ClusterError(

@@ -279,6 +279,11 @@ class AttemptRunner:
 
     def on_leaving(self, channel: Channel, reason: str) -> None:
         """Handle a starter that gives up, and ends all its processes."""
+        if self._phase in (self._sweeping, self._over):
+            # Every process has ended, and the starter still reports what it found. It waits for no upload, though.
+            if self._is_saving:
+                self.on_doubt(channel.node, reason)
+            return
         self.lost.add(channel.node)
         self._fail(f"{channel.node} was lost: {reason}", 1, self._starters.table.witness(channel.node), NODE)
         self._on_loss(channel)

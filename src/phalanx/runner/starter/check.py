@@ -23,6 +23,7 @@ _TAKE_A_VALUE = ("-W", "-X", "-o", "+o", "-O", "+O")
 # Python's options that do not affect imports.
 _PLAIN_OPTIONS = ("-u", "-B", "-O", "-OO", "-b", "-d", "-q", "-v")
 _FIRST_BYTES = 1024
+_OF_SHELLS = ("cd", "export", "source", ".", "ulimit", "umask", "set", "eval", "exec", "trap", "alias", "unset")
 _CRLF = (
     "'{name}' on {{nodes}} has Windows line ends (CRLF), which no shell reads: `sed -i 's/\\r$//' {name}` changes them"
 )
@@ -79,13 +80,7 @@ def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> T
     if place is None:
         return _missing_command(command[0], directory, path), COMMAND_NOT_FOUND
     script = _script(command)
-    unrunnable = _unrunnable(command[0], place, directory, path)
-    if (
-        script
-        and os.path.basename(command[0]) in _SHELLS
-        and _start(os.path.join(directory, script))[0].endswith(b"\r")
-    ):
-        unrunnable = _CRLF.format(name=script)
+    unrunnable = _unreadable(command[0], script, directory) or _unrunnable(command[0], place, directory, path)
     if unrunnable:
         return unrunnable, COMMAND_NOT_FOUND
     if script and not os.path.exists(os.path.join(directory, script)):
@@ -165,6 +160,11 @@ def _missing_command(name: str, directory: str, path: str) -> str:
             return f"'{name}' on {{nodes}} is not executable: `chmod +x {name}` makes it so, and `{_way(name)}` runs it"
         way = _way(name) if name.endswith(".py") else f"./{name}"
         text += f"; there is a file of that name in the job's directory: `{way}` runs it"
+    variable, equals, _ = name.partition("=")
+    if equals and variable.isidentifier():
+        text += f"; `phalanx run --env {name} -- COMMAND` sets a variable"
+    elif name in _OF_SHELLS:
+        text += f"; `sh -c '{name} …'` runs a line for the shell"
     return text
 
 

@@ -31,6 +31,7 @@ def main(job_id: str, work: str, is_head: bool) -> None:
         signal.signal(number, lambda got, _: (received.append(got), os.kill(pid, got)))
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code not in (0, _ABANDONED):
+        scratch.look(last=True)
         _end_orphans(job_id)
         scratch.remove()
     # A machine that shuts down sends SIGTERM to all processes, and must not restart the job meanwhile.

@@ -8,11 +8,11 @@ import time
 
 from phalanx.node.proc_files import read_each
 from phalanx.objects import trees
-from phalanx.runner.reaper import has_other_starters
+from phalanx.runner.reaper import find, has_other_starters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Tuple
+    from typing import Dict, Iterable, List, Set, Tuple
 
 _SHARED_MEMORY = "/dev/shm"
 # Open MPI 4, Open MPI 5, MPICH: a rank that is killed leaves its segment, 2 to 16 MiB each.
@@ -29,6 +29,8 @@ _HYDRAS_DAEMON = "hydra_pmi_proxy"
 _SHORT_TEMPORARY = "/tmp"
 # On the node's disk: /tmp may be memory.
 _ON_DISK = "/var/tmp"
+# A look at the memory of a job's processes takes milliseconds: it is not repeated for what is another job's.
+_LOOKS = 3
 
 
 class Scratch:
@@ -44,16 +46,39 @@ class Scratch:
         self.home = os.path.join(on_disk, f"phalanx-{job_id}-home")
         self._job_id = job_id
         self._since = time.time()
+        self._own: Set[str] = set()  # shared memory of libraries that processes of this job have used
+        self._looks: Dict[str, int] = {}  # by path, or by the pid in it
+        self._pids: Set[str] = set()  # of this job's processes
 
     def make(self) -> None:
         """Create the directories, private to this user. Raises OSError."""
         for path in (self.path, self.home):
             os.makedirs(path, 0o700, exist_ok=True)
 
+    def look(self, last: bool = False) -> None:
+        """Note which shared memory of libraries the job's processes use. Its names will not show that.
+
+        Call this repeatedly while they live, at the `last` moment, too.
+        """
+        new = [path for path in _ours(_SHARED_MEMORY, _OF_LIBRARIES, self._since) if not self._is_own(path)]
+        if not last:
+            new = [path for path in new if self._looks.get(_maker(path) or path, 0) < _LOOKS]
+        if new:
+            pids = [pid for pid, _ in find(self._job_id, os.getpid())]
+            in_use, _ = _used_by(pids)
+            self._pids.update(map(str, pids))
+            self._own.update(path for path in new if _is_among(path, in_use))
+            seen = {_maker(path) or path for path in new}
+            self._looks.update({one: self._looks.get(one, 0) + 1 for one in seen})
+
+    def _is_own(self, path: str) -> bool:
+        return path in self._own or _maker(path) in self._pids
+
     def remove(self) -> None:
         """Remove the directories, and unused files that engines wrote elsewhere since this was created.
 
-        When no other job is on the node, the unused shared memory of libraries goes, too, also that of earlier jobs.
+        So does the unused shared memory of libraries that `look` has seen. When no other job is on the node, all of
+        it goes, also that of earlier jobs.
         """
         for path in (self.path, self.home):
             if os.path.isdir(path):
@@ -62,6 +87,8 @@ class Scratch:
         if not has_other_starters(self._job_id):
             segments += _ours(_SHARED_MEMORY, _OF_LIBRARIES, 0.0)
             _remove_segments_of_system_v(self._since)
+        else:
+            segments += filter(self._is_own, _ours(_SHARED_MEMORY, _OF_LIBRARIES, self._since))
         for path in _unused(segments) if segments else ():
             _unlink(path)
         # A file does not show which job it belongs to, and none is kept open. This job's own daemons have ended.
@@ -84,6 +111,14 @@ def _ours(directory: str, beginnings: Tuple[str, ...], since: float) -> List[str
     return found
 
 
+def _maker(path: str) -> str:
+    """Return the pid of the process that made shared memory, if it is in the name (torch_546_1316829631_292)."""
+    name = os.path.basename(path)
+    beginning = next((one for one in _OF_LIBRARIES if name.startswith(one)), name)
+    pid, more, _ = name[len(beginning) :].partition("_")
+    return pid if more and pid.isdigit() else ""
+
+
 def _remove_segments_of_system_v(since: float) -> None:
     """Remove this user's segments that were made since then, and that no process has attached."""
     try:
@@ -99,17 +134,26 @@ def _remove_segments_of_system_v(since: float) -> None:
 
 def _unused(paths: List[str]) -> List[str]:
     """Return those that no process of this user has mapped or open, or may have: another job may have just begun."""
-    maps, hanging = read_each(_own_pids(), "maps")
-    if hanging:
-        return []
+    in_use, is_all = _used_by(_own_pids())
+    return [path for path in paths if not _is_among(path, in_use)] if is_all else []
+
+
+def _used_by(pids: Iterable[int]) -> Tuple[Set[str], bool]:
+    """Return the paths of what these processes have mapped in /dev/shm, or open; and whether all could be asked."""
+    pids = list(pids)
+    maps, hanging = read_each(pids, "maps")
     lines = [line for text in maps.values() for line in text.decode(errors="replace").splitlines()]
-    in_use = {line.split(None, 5)[5].strip() for line in lines if "/dev/shm/" in line}
-    for pid in _own_pids():
+    in_use = {line.split(None, 5)[5].strip() for line in lines if f"{_SHARED_MEMORY}/" in line}
+    for pid in pids:
         try:
             in_use.update(os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
         except OSError:
             continue  # it has ended
-    return [path for path in paths if path not in in_use and not any(one.startswith(f"{path}/") for one in in_use)]
+    return in_use, not hanging
+
+
+def _is_among(path: str, in_use: Set[str]) -> bool:
+    return path in in_use or any(one.startswith(f"{path}/") for one in in_use)
 
 
 def _runs(program: str) -> bool:

@@ -122,6 +122,7 @@ class Starter:
         if self._pace.is_due():
             self._guest.register()
             self._pass_on_notice()
+            self._scratch.look()
             # Pending output is a sign of life, too.
             if not self._out.pending:
                 self._out.send(_BEAT)
@@ -175,6 +176,7 @@ class Starter:
             else:
                 self._waiting.append((number, body))
         elif kind == frames.TERMINATE:
+            self._scratch.look(last=True)
             self._ask_ranks()
             if not body["only_ranks"]:
                 self._terminate()
@@ -186,6 +188,7 @@ class Starter:
         elif kind == frames.ANSWER:
             answer(self._agents.pop(number), body["code"])
         elif kind == frames.END:
+            self._scratch.look(last=True)
             self._sweep = Sweep(self._job_id, os.getpid(), body["grace_s"])
 
     def _check_in_place(self, body: Dict[str, Any]) -> None:
@@ -435,6 +438,7 @@ class Starter:
             self._done_at = self._done_at or time.monotonic()
         elif self._sweep is None or self._report:
             self.abandoned = True
+            self._scratch.look(last=True)
             self._out.send(frames.pack_json(frames.LEAVING, {"reason": reason}))
             self._sweep = self._sweep or Sweep(self._job_id, os.getpid(), self._grace_s)
 

@@ -35,11 +35,21 @@ def give(path: str, shared: str) -> int:
     return 0
 
 
-def take(target: str, shared: str, name: str) -> int:
-    """Copy stdin's content to `target`, or into it as `name` when it is a directory; print its place."""
+def find_place(target: str, shared: str, name: str) -> int:
+    """Print the place of a copy to `target`: in it, as `name`, when it is a directory."""
+    place = os.path.join(target, name) if target.endswith("/") or os.path.isdir(target) else target
+    try:
+        _require_inside(os.path.dirname(place), shared)
+        print(json.dumps({"place": place}))
+    except carry.CarryError as error:
+        print(json.dumps({"error": str(error)}))
+    return 0
+
+
+def take(place: str, shared: str) -> int:
+    """Copy stdin's content to this place, and print it."""
     try:
         header = carry.read_header(sys.stdin.buffer)
-        place = os.path.join(target, name) if target.endswith("/") or os.path.isdir(target) else target
         _require_inside(os.path.dirname(place), shared)
         os.makedirs(os.path.dirname(place), exist_ok=True)
         carry.receive(sys.stdin.buffer, header, place)
@@ -47,7 +57,7 @@ def take(target: str, shared: str, name: str) -> int:
     except carry.CarryError as error:
         print(json.dumps({"error": str(error)}))
     except OSError as error:
-        print(json.dumps({"error": f"can't write {error.filename or target!r}: {error.strerror}"}))
+        print(json.dumps({"error": f"can't write {error.filename or place!r}: {error.strerror}"}))
     return 0
 
 

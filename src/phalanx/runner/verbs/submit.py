@@ -49,12 +49,12 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
         occupancy = Occupancy(directory)
         processes = _planned(job, directory, plugins, roster, occupancy)
         _make(directory, roster)
-        ranks = ranks_of(processes)
-        plan = {"launcher": job.launcher, "ranks": sum(ranks.values()), "nodes": len(ranks)}
-        os.write(1, json.dumps({"plan": plan}).encode() + b"\n")
     except (RefusedError, EOFError, OSError) as error:
         return _refuse(error)
     try:
+        ranks = ranks_of(processes)
+        plan = {"launcher": job.launcher, "ranks": sum(ranks.values()), "nodes": len(ranks)}
+        os.write(1, json.dumps({"plan": plan}).encode() + b"\n")
         secrets, commit = _receive(directory)
         job = with_commit(replace(job, secrets=secrets), commit)
         checkpoints.require_secrets(directory, job)
