@@ -60,6 +60,15 @@ def with_location(path: Path | str) -> Iterator[None]:
             raise located from error
 
 
+def located(path: Path | str, key: str, text: str) -> str:
+    """Return a text about a key with the file and the key's line before it."""
+    try:
+        with with_location(path):
+            raise SpecError(f"{key}: {text}")
+    except SpecError as error:
+        return error.message
+
+
 def _key(mistake: SpecError) -> str:
     return mistake.message.partition(":")[0]
 

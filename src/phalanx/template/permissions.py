@@ -18,7 +18,8 @@ _OWN = """
     autoscaling:DescribeScheduledActions autoscaling:PutScheduledUpdateGroupAction
     autoscaling:UpdateAutoScalingGroup cloudformation:CreateChangeSet cloudformation:CreateStack
     cloudformation:DeleteChangeSet cloudformation:DeleteStack cloudformation:DescribeChangeSet
-    cloudformation:ExecuteChangeSet cloudformation:DescribeStackEvents cloudformation:DescribeStacks
+    cloudformation:DescribeEvents cloudformation:ExecuteChangeSet cloudformation:DescribeStackEvents
+    cloudformation:DescribeStacks
     cloudformation:ListStackResources cloudformation:TagResource dynamodb:DescribeTable dynamodb:GetItem
     dynamodb:ListTables dynamodb:PutItem ec2:AuthorizeSecurityGroupIngress ec2:DeleteSecurityGroup
     ec2:DeleteVpcEndpoints ec2:DescribeAddresses ec2:DescribeAvailabilityZones ec2:DescribeCapacityReservations
@@ -36,14 +37,19 @@ _OWN = """
     servicequotas:GetServiceQuota s3:ListBucket sns:GetTopicAttributes sns:ListTopics sqs:GetQueueAttributes
     sqs:ListQueues sqs:SendMessage ssm:GetParameter ssm:GetParameters
     autoscaling:DeleteScheduledAction autoscaling:DescribeTags
-    ec2:DescribeTags cloudformation:ListChangeSets events:ListRules events:ListTagsForResource
+    ec2:DescribeTags cloudformation:ListChangeSets cloudformation:ListStacks events:ListRules events:ListTagsForResource
     fsx:DescribeFileSystems
 """
 
 OWN = tuple(_OWN.split())
 """The calls that phalanx makes itself."""
-OPTIONAL = (*("ec2:DescribeSpotPriceHistory", "ec2:GetEbsDefaultKmsKeyId", "pricing:GetProducts", "tag:GetResources"),)
-"""Those without which it uses the table's prices, knows no key of disks, and asks each service instead of the index."""
+OPTIONAL = (
+    *("ec2:DescribeSpotPriceHistory", "ec2:GetEbsDefaultKmsKeyId", "iam:SimulatePrincipalPolicy"),
+    *("pricing:GetProducts", "tag:GetResources"),
+)
+"""Those without which it uses the table's prices, knows no key of disks, leaves rights unchecked, and asks each service
+instead of the index.
+"""
 OWN_OF_EMR = (
     *(
         "elasticmapreduce:DescribeCluster",

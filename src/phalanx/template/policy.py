@@ -38,7 +38,12 @@ _ANYWHERE = frozenset(
     {
         *("elasticmapreduce:DescribeReleaseLabel", "elasticmapreduce:ListClusters"),
         *("elasticmapreduce:ListReleaseLabels", "elasticmapreduce:ListSupportedInstanceTypes", "pricing:GetProducts"),
-        *("ec2:GetEbsDefaultKmsKeyId", "servicequotas:GetAWSDefaultServiceQuota", "tag:GetResources"),
+        *(
+            "cloudformation:ListStacks",
+            "ec2:GetEbsDefaultKmsKeyId",
+            "servicequotas:GetAWSDefaultServiceQuota",
+            "tag:GetResources",
+        ),
     }
 )
 _DESCRIPTIONS = ("autoscaling:Describe", "ec2:Describe")
@@ -123,6 +128,8 @@ _USED = {
         "elasticfilesystem:*:*:file-system/*",
     ),
     "iam:GetPolicy": "iam::*:policy/*",
+    # One's own policies. No variable has a role's name: a role is to be named by whoever attaches the policy.
+    "iam:SimulatePrincipalPolicy": "iam::*:user/${aws:username}",
     "route53:AssociateVPCWithHostedZone": "route53:::hostedzone/*",
     "servicequotas:GetServiceQuota": "servicequotas:*:*:*/L-*",
 }

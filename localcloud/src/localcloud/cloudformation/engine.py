@@ -97,7 +97,7 @@ class Engine:
         return self._validated(made, _declared(stack), self._workers[stack.stack_id].scope)
 
     def _validated(self, made: ChangeSet, wanted: Mapping[str, Declared], scope: Scope) -> ChangeSet:
-        """Let CloudFormation validate a change set, which takes a while in bad weather (docs/aws-behaviour.md 11.20)."""
+        """Validate a change set, which takes a while in bad weather (docs/aws-behaviour.md 11.20)."""
         found = validations.find(wanted, scope, made.stack.region, self._context.account)
         made.validations = tuple(found)
         if not made.failure and (failure := validations.failure(found)):

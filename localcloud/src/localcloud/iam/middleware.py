@@ -16,7 +16,18 @@ from moto.iam.models import iam_backends
 
 from localcloud.api import admission
 from localcloud.context import ADMIN, Context
-from localcloud.iam import calls, credentials, errors, instance_identity, policy, propagation, resources, simulator, sts, usage
+from localcloud.iam import (
+    calls,
+    credentials,
+    errors,
+    instance_identity,
+    policy,
+    propagation,
+    resources,
+    simulator,
+    sts,
+    usage,
+)
 from localcloud.iam.calls import Call
 from localcloud.iam.credentials import Session
 
