@@ -1,6 +1,6 @@
 """Ask EC2 and IAM what they would allow: a dry run of RunInstances, and IAM's policy simulator. Nothing is made.
 
-Both know the caller's policies and those of the organisation; neither knows capacity (docs/aws-behaviour.md 2.61, 6.6).
+Both know the caller's policies and those of the organisation; neither knows capacity (docs/aws-behaviour.md 2.69, 6.6).
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.aws.refusals import code, message
 from phalanx.errors import CloudError
+from phalanx.template.permissions import OPTIONAL
+from phalanx.template.policy import TYPES
+from phalanx.waits import waiting
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
@@ -24,8 +27,23 @@ _MOST_ACTIONS = 50
 _ASSUMED = re.compile(r"arn:([\w-]+):sts::(\d+):assumed-role/([^/]+)/.*")
 _PERSON = re.compile(r"arn:[\w-]+:(?:iam|sts)::(\d+):user/.+")
 _EXAMPLE = "example"
-# What one of AWS's condition keys has where the call is as phalanx makes it.
-_OF_TEXT, _OF_NULL = "string", "Null"
+# The operator of a condition that asks whether a key is there.
+_NULL = "Null"
+# RunInstances takes several resources at once, and has the dry run. Roles of services are mostly there already, and
+# without the others phalanx does what it can.
+_NOT_ASKED = frozenset({"ec2:RunInstances", "iam:CreateServiceLinkedRole", *OPTIONAL})
+# Types of resources that have another name than the actions on them.
+_KINDS = {
+    "address": "elastic-ip",
+    "job-flows": "cluster",
+    "mount-target": "file-system",
+    "nat-gateway": "natgateway",
+    "route": "route-table",
+    **dict.fromkeys(("security-group-egress", "security-group-ingress"), "security-group"),
+    "vpc-endpoints": "vpc-endpoint",
+    "ec2:DeleteTags": "vpc",
+    "elasticfilesystem:DeleteTags": "file-system",
+}
 
 
 class NotCheckedError(Exception):
@@ -65,11 +83,12 @@ def denied(aws: Aws, policy: Mapping[str, Any]) -> tuple[int, list[str]]:
     source, account, partition = _caller(aws)
     asked: set[str] = set()
     refused: dict[str, str] = {}
-    for question in questions(policy["Statement"], aws.region, account, partition):
-        asked.update(question.actions)
-        for result in _simulated(aws, source, question):
-            if not _is_allowed(result):
-                refused.setdefault(result["EvalActionName"], result.get("EvalResourceName", question.resource))
+    with waiting("IAM's policy simulator"):
+        for question in questions(policy["Statement"], aws.region, account, partition):
+            asked.update(question.actions)
+            for result in _simulated(aws, source, question):
+                if not _is_allowed(result):
+                    refused.setdefault(result["EvalActionName"], result.get("EvalResourceName", question.resource))
     return len(asked), [f"{action} on {resource}" for action, resource in sorted(refused.items())]
 
 
@@ -96,7 +115,7 @@ def _role(aws: Aws, assumed: re.Match[str]) -> str:
 
 def _simulated(aws: Aws, source: str, question: Question) -> Iterator[Mapping[str, Any]]:
     context = [
-        {"ContextKeyName": name, "ContextKeyValues": [value], "ContextKeyType": _OF_TEXT}
+        {"ContextKeyName": name, "ContextKeyValues": [value], "ContextKeyType": "string"}
         for name, value in question.keys
     ]
     try:
@@ -121,16 +140,13 @@ def _is_allowed(result: Mapping[str, Any]) -> bool:
 def questions(
     statements: Sequence[Mapping[str, Any]], region: str, account: str, partition: str = "aws"
 ) -> Iterator[Question]:
-    """Yield what to ask about a policy that `phalanx policy` prints: each action on an example of each resource.
-
-    RunInstances, which takes several at once, is left to the dry run.
-    """
+    """Yield what to ask about a policy that `phalanx policy` prints: each action on an example of each resource."""
     found: dict[tuple[str, tuple[tuple[str, str], ...]], set[str]] = defaultdict(set)
     for statement in statements:
-        keys = tuple(sorted(_keys(statement.get("Condition", {}))))
+        keys = tuple(sorted(_keys(statement.get("Condition", {}), partition)))
         for action in statement["Action"]:
             for pattern in statement["Resource"]:
-                if action != "ec2:RunInstances" and "${" not in pattern and _takes(action, pattern):
+                if action not in _NOT_ASKED and "${" not in pattern and _takes(action, pattern):
                     found[_concrete(pattern, action, region, account, partition), keys].add(action)
     for (resource, keys), actions in sorted(found.items()):
         ordered = sorted(actions)
@@ -145,6 +161,9 @@ def _takes(action: str, pattern: str) -> bool:
         return True
     if pattern.split(":")[2] != {"ssmmessages": "ssm"}.get(service, service):
         return False
+    kind = pattern.split(":", 5)[5].removesuffix("/*")
+    if TYPES.get(action) and kind != "*":
+        return kind in TYPES[action].split() or "/" in kind
     if service == "iam" and (":role/" in pattern or ":instance-profile/" in pattern):
         return ("InstanceProfile" in name) == (":instance-profile/" in pattern)
     return True
@@ -163,11 +182,13 @@ def _concrete(pattern: str, action: str, region: str, account: str, partition: s
 def _kind(action: str) -> str:
     """Return the type of resource that an action such as DeleteSecurityGroup names: security-group."""
     words = re.findall(r"[A-Z][a-z]+", action.partition(":")[2])[1:]
-    return "-".join(words).lower() or _EXAMPLE
+    kind = "-".join(words).lower()
+    return _KINDS.get(action) or _KINDS.get(kind, kind) or _EXAMPLE
 
 
-def _keys(condition: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+def _keys(condition: Mapping[str, Mapping[str, Any]], partition: str) -> Iterator[tuple[str, str]]:
     for operator, wanted in condition.items():
         for key, values in wanted.items():
-            value = values if isinstance(values, str) else values[0]
-            yield key, "true" if operator == _OF_NULL else value.replace("*", _EXAMPLE)
+            for value in [values] if isinstance(values, str) else values[:1]:
+                plain = value.replace("arn:*:", f"arn:{partition}:").replace("*", _EXAMPLE)
+                yield key, "true" if operator == _NULL else plain

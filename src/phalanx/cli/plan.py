@@ -14,6 +14,7 @@ from phalanx.cli.console import note, print_json, print_table, say
 from phalanx.cli.options import debug_option, file_option, json_option
 from phalanx.cli.planning import offline_option, planned, unsuited_recipes, unsuited_text
 from phalanx.cli.status import read_state
+from phalanx.cluster import rehearsal
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.target import Target
 from phalanx.cluster.update import described
@@ -104,8 +105,6 @@ def command(file: Path, as_json: bool, offline: bool, shows_egress: bool, on_aws
 
 def _answers(plan: Plan, file: Path) -> Answers:
     """Ask the plan's cloud. A local one is started for that as for `up`, and ended again."""
-    from phalanx.cluster import rehearsal  # here: it loads what makes policies
-
     if plan.facts.not_asked:
         raise CloudUnreachable(f"AWS can't be asked: {plan.facts.not_asked}", _LOG_IN, code="no-credentials")
     connection.begin(plan.spec.cloud)

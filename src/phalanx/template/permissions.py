@@ -37,18 +37,18 @@ _OWN = """
     servicequotas:GetServiceQuota s3:ListBucket sns:GetTopicAttributes sns:ListTopics sqs:GetQueueAttributes
     sqs:ListQueues sqs:SendMessage ssm:GetParameter ssm:GetParameters
     autoscaling:DeleteScheduledAction autoscaling:DescribeTags
-    ec2:DescribeTags cloudformation:ListChangeSets cloudformation:ListStacks events:ListRules events:ListTagsForResource
+    ec2:DescribeTags cloudformation:ListChangeSets events:ListRules events:ListTagsForResource
     fsx:DescribeFileSystems
 """
 
 OWN = tuple(_OWN.split())
 """The calls that phalanx makes itself."""
 OPTIONAL = (
-    *("ec2:DescribeSpotPriceHistory", "ec2:GetEbsDefaultKmsKeyId", "iam:SimulatePrincipalPolicy"),
-    *("pricing:GetProducts", "tag:GetResources"),
+    *("cloudformation:ListStacks", "ec2:DescribeSpotPriceHistory", "ec2:GetEbsDefaultKmsKeyId"),
+    *("iam:SimulatePrincipalPolicy", "pricing:GetProducts", "tag:GetResources"),
 )
-"""Those without which it uses the table's prices, knows no key of disks, leaves rights unchecked, and asks each service
-instead of the index.
+"""Those without which it does not find what a killed `plan --on-aws` left, uses the table's prices, knows no key of
+disks, leaves rights unchecked, and asks each service instead of the index.
 """
 OWN_OF_EMR = (
     *(

@@ -139,6 +139,17 @@ def iam_role(call: Call, account: str) -> Iterator[Target]:
     yield Target(role.arn if role else f"arn:aws:iam::{account}:role{path}{name}", keys)
 
 
+def launch(call: Call, account: str) -> Iterator[Target]:
+    """EC2, RunInstances: what it uses and what it makes (docs/aws-behaviour.md 6.2)."""
+    place = f"arn:aws:ec2:{call.region}:{account}"
+    yield Target(f"arn:aws:ec2:{call.region}::image/{call.params.get('ImageId', ANY)}")
+    yield Target(f"{place}:subnet/{call.params.get('SubnetId', ANY)}")
+    for kind in ("instance", "network-interface", "security-group", "volume"):
+        yield Target(f"{place}:{kind}/{ANY}")
+    if "KeyName" in call.params:
+        yield Target(f"{place}:key-pair/{call.params['KeyName']}")
+
+
 def principal(call: Call, _account: str) -> Iterator[Target]:
     """IAM, the policy simulator: whose policies it evaluates."""
     yield Target(str(call.params.get("PolicySourceArn", ANY)))
@@ -381,6 +392,7 @@ _ACTIONS: dict[Finder, str] = {
         elasticfilesystem:DeleteFileSystem elasticfilesystem:DescribeFileSystems
         elasticfilesystem:DescribeMountTargetSecurityGroups elasticfilesystem:DescribeMountTargets""",
     vpc: "ec2:DescribeVpcAttribute",
+    launch: "ec2:RunInstances",
     managed_policy: "iam:GetPolicy",
     principal: "iam:SimulatePrincipalPolicy",
     quota: "servicequotas:GetServiceQuota",
