@@ -79,6 +79,8 @@ def test_what_validations_say_of_a_change_stops_it(terminal):
     said = {"logical_id": "MailSubscription", "reason": "Endpoint is not an address", "name": "PROPERTY_VALIDATION"}
     break_on_purpose(terminal, change_sets={"validations": [said]})
     write(terminal, "mail: me@example.com")
+    asked = json.loads(terminal.phalanx("plan", "--on-aws", "--json", check=False).stdout)["on_aws"]
+    assert [(one["key"], one["logical_id"]) for one in asked["validations"]] == [("mail", "MailSubscription")]
     for command in (["plan", "--on-aws"], ["up", "--yes"]):
         refused = terminal.phalanx(*command, check=False)
         assert (command[0], refused.returncode) == (command[0], 3)

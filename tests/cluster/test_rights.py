@@ -72,6 +72,7 @@ NOT_HERE = {
     "ec2:AssociateAddress": "the same: there is a statement for each",
     "ec2:DescribeSpotPriceHistory": "prices are AWS's; without it, they come from a table",
     "pricing:GetProducts": "the same",
+    "iam:SimulatePrincipalPolicy": "a user may simulate himself; of a role the policy does not know the name",
     "cloudformation:TagResource": "AWS judges a stack's tags beside CreateStack",
     "lambda:ListTags": "asked about functions that a deletion left",
     "iam:ListRoleTags": "the same of roles",
@@ -97,6 +98,7 @@ class Life:
         self._become_a_person()
         phalanx = self.terminal.phalanx
         self._look_up()
+        phalanx("plan", "--on-aws")
         phalanx("up")
         self._wait_for_boot_logs()
         with self._busy("sleep 4711"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import s3_objects, stacks
@@ -29,6 +29,17 @@ _DELETION_S = 120.0
 _UNCHANGED = ("didn't contain changes", "No updates are to be performed")
 _EVENTS = ("VALIDATION_ERROR", "HOOK_INVOCATION_ERROR")
 _CREATE, _UPDATE = "CREATE", "UPDATE"
+
+
+class NotComparedError(CloudError):
+    """CloudFormation can't make a change set. `validations` are those that stopped it, if they could be read."""
+
+    def __init__(self, reason: str, validations: Sequence[Validation] = ()) -> None:
+        text = "; ".join(map(str, validations)) or reason
+        super().__init__(
+            f"CloudFormation can't compare the stack with the file: {text}", "Nothing was changed.", code="not-compared"
+        )
+        self.validations = tuple(validations)
 
 
 class Proposed:
@@ -89,6 +100,13 @@ class Proposed:
         """Return what CloudFormation's validations, and the account's hooks, say of it."""
         return validations(self._aws, ChangeSetName=self.change_set_id)
 
+    def refusal(self) -> tuple[str, list[Validation]]:
+        """Return CloudFormation's reason of a failure, and the validations that stopped it, if they can be read."""
+        try:
+            return self.failure, [one for one in self.validations() if one.blocks]
+        except CloudError as error:
+            return f"{self.failure} (its events can't be read: {error.message})", []
+
     def _settled(self) -> str:
         """Wait until CloudFormation has made it; return why it can't be executed, "" if it can. Raises CloudError."""
         began = time.monotonic()
@@ -100,11 +118,7 @@ class Proposed:
                 if found.get("Status") == "FAILED":
                     return found.get("StatusReason", "FAILED")
                 if time.monotonic() - began > _DEADLINE_S:
-                    raise CloudError(
-                        f"CloudFormation can't compare the stack with the file: {found.get('Status', 'no answer')}",
-                        "Nothing was changed.",
-                        code="not-compared",
-                    )
+                    raise NotComparedError(found.get("Status", "no answer"))
                 time.sleep(self._aws.poll_interval_s)
 
     def _described(self, since_s: float) -> Mapping[str, Any]:
@@ -169,12 +183,7 @@ def review(
     try:
         proposed.request(template, parameters, kept, {**(tags or {}), CLUSTER_TAG: stack.name})
         if proposed.failure and not proposed.changes_nothing:
-            reason = refusal(proposed.failure, proposed.validations)
-            raise CloudError(
-                f"CloudFormation can't compare the stack with the file: {reason}",
-                "Nothing was changed.",
-                code="not-compared",
-            )
+            raise NotComparedError(*proposed.refusal())
         result = None if proposed.failure else ChangeSet(proposed.change_set_id, proposed.changes())
         return result
     finally:
@@ -251,14 +260,6 @@ def of_creation(aws: Aws, stack_id: str) -> list[Validation]:
     except CloudError:
         return []
     return [one for one in found if one.blocks]
-
-
-def refusal(reason: str, asked: Callable[[], Iterable[Validation]]) -> str:
-    """Return why a change set failed: what its validations say, or CloudFormation's reason where that can't be read."""
-    try:
-        return "; ".join(str(one) for one in asked() if one.blocks) or reason
-    except CloudError as error:
-        return f"{reason} (its events can't be read: {error.message})"
 
 
 def _validation(event: Mapping[str, Any]) -> Validation:

@@ -157,10 +157,10 @@ def _as_update(cloud: Aws, plan: Plan, found: StackState, answers: Answers, say:
     refuse_fixed(found, changes)
     try:
         reviewed = _followed(Update(cloud, found, target.chosen, changes).review(), say)
-    except CloudError as error:
-        if error.code != "not-compared":
-            raise
-        answers.refused.append(error.message)
+    except change_sets.NotComparedError as error:
+        document = json.loads(template.request(plan)[0])
+        answers.validations += [(key_of(document, one.logical_id, one.path), one) for one in error.validations]
+        answers.refused += [] if error.validations else [error.message]
         return
     if reviewed:
         change_sets.forget(cloud, reviewed.change_set_id)
