@@ -121,11 +121,12 @@ def test_the_empty_stack_is_removed_by_its_id_and_only_while_it_is_in_review(clo
         create_change_set=[MADE],
         describe_change_set=[{"Status": "CREATE_COMPLETE"}],
         list_change_sets=[{"Summaries": []}],
-        describe_stacks=[in_review(), gone()],
-        delete_stack=[{}],
+        describe_stacks=[gone(), gone(), in_review(), in_review("DELETE_COMPLETE")],
+        delete_stack=[refused("Throttling", "DeleteStack"), {}],
     )
+    aws.answers["describe_stacks"].insert(3, in_review())
     proposed(aws).remove()
-    assert [one for one in aws.asked if one[0] == "delete_stack"] == [("delete_stack", {"StackName": STACK})]
+    assert [one for one in aws.asked if one[0] == "delete_stack"] == [("delete_stack", {"StackName": STACK})] * 2
     executed = Scripted(**{**aws.answers, "describe_stacks": [in_review("CREATE_IN_PROGRESS")]})
     proposed(executed).remove()
     assert "delete_stack" not in executed.names()
@@ -135,11 +136,16 @@ def test_with_somebody_elses_change_set_the_stack_stays(clock):
     aws = Scripted(
         create_change_set=[MADE],
         describe_change_set=[{"Status": "CREATE_COMPLETE"}],
-        list_change_sets=[{"Summaries": [{"ChangeSetName": "theirs"}]}],
+        describe_stacks=[in_review()],
         delete_change_set=[refused("InvalidChangeSetStatusException", "DeleteChangeSet"), {}],
     )
-    proposed(aws).remove()
-    assert aws.names()[-2:] == ["delete_change_set"] * 2
+    made = proposed(aws)
+    name = aws.asked[0][1]["ChangeSetName"]
+    mine = {"ChangeSetName": name, "ChangeSetId": "arn:changes"}
+    aws.answers["list_change_sets"] = [{"Summaries": [{"ChangeSetName": "theirs", "ChangeSetId": "arn:theirs"}, mine]}]
+    made.remove()
+    deleted = [given["ChangeSetName"] for operation, given in aws.asked if operation == "delete_change_set"]
+    assert deleted == ["arn:changes"] * 2
     assert "delete_stack" not in aws.names()
 
 
@@ -150,7 +156,7 @@ def test_what_an_interrupted_request_may_have_made_is_looked_for_by_name(clock, 
         create_change_set=[KeyboardInterrupt()],
         describe_change_set=[found if was_made else refused("ChangeSetNotFound", "DescribeChangeSet")],
         list_change_sets=[{"Summaries": []}],
-        describe_stacks=[in_review(), gone()],
+        describe_stacks=[in_review(), in_review("DELETE_COMPLETE")],
         delete_stack=[{}],
     )
     made = change_sets.of_new_stack(aws, "demo")

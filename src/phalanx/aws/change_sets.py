@@ -26,6 +26,7 @@ _DEADLINE_S = 5 * 60.0
 # What was just made may not be found yet, and what is just being made can't be deleted (docs/aws-behaviour.md 1.51).
 _NOT_YET_S = 30.0
 _DELETION_S = 120.0
+_PASSING = ("not-deleted", "throttled")
 _UNCHANGED = ("didn't contain changes", "No updates are to be performed")
 _EVENTS = ("VALIDATION_ERROR", "HOOK_INVOCATION_ERROR")
 _CREATE, _UPDATE = "CREATE", "UPDATE"
@@ -139,8 +140,8 @@ class Proposed:
         with waiting("CloudFormation to delete the change set"):
             if not self.stack_id and not self._find():
                 return
-            if self._kind == _CREATE and not self._others():
-                remove_empty_stack(self._aws, self.stack_id)
+            if self._kind == _CREATE:
+                remove_empty_stack(self._aws, self.stack_id, self._name)
             else:
                 _until_deleted(self._aws, lambda: forget(self._aws, self.change_set_id))
 
@@ -155,10 +156,6 @@ class Proposed:
                 return True
             time.sleep(self._aws.poll_interval_s)
         return False
-
-    def _others(self) -> bool:
-        """Whether the stack in review has somebody else's change set, too."""
-        return any(one["ChangeSetName"] != self._name for one in stacks.change_sets_of(self._aws, self.stack_id))
 
 
 def of_new_stack(aws: Aws, name: str) -> Proposed:
@@ -209,14 +206,28 @@ def forget_unexecuted(aws: Aws, stack_id: str) -> None:
             forget(aws, one["ChangeSetId"])
 
 
-def remove_empty_stack(aws: Aws, stack_id: str) -> None:
-    """Delete a stack that is only in review, with its change sets. One that has become a real stack stays."""
+def remove_empty_stack(aws: Aws, stack_id: str, change_set: str = "") -> None:
+    """Delete a stack that is only in review, with its change sets. One that has become a real stack stays.
+
+    So does one that has others' change sets beside this one, which is deleted. A stack that is gone is still described
+    by its id: if it is not, CloudFormation does not know of it yet.
+    """
+    began = time.monotonic()
 
     def delete() -> None:
         found = stacks.describe(aws, stack_id)
-        if found is not None and found.in_review:
-            stacks.delete(aws, stack_id)
-            raise CloudError(f"stack {found.name} is still {found.status}", code="not-deleted")
+        if found is None and time.monotonic() - began < _NOT_YET_S:
+            raise CloudError(f"CloudFormation does not find stack {stack_id} yet", code="not-deleted")
+        if found is None or not found.in_review:
+            return
+        there = stacks.change_sets_of(aws, stack_id)
+        if change_set and any(one["ChangeSetName"] != change_set for one in there):
+            mine = [one["ChangeSetId"] for one in there if one["ChangeSetName"] == change_set]
+            for one in mine:
+                forget(aws, one)
+            return
+        stacks.delete(aws, stack_id)
+        raise CloudError(f"stack {found.name} is still {found.status}", code="not-deleted")
 
     _until_deleted(aws, delete)
 
@@ -229,7 +240,9 @@ def _until_deleted(aws: Aws, delete: Callable[[], None]) -> None:
             delete()
             return
         except CloudError as error:
-            again = error.code == "not-deleted" or code(error.__cause__).startswith("InvalidChangeSetStatus")
+            again = error.code in ("not-deleted", "throttled") or code(error.__cause__).startswith(
+                "InvalidChangeSetStatus"
+            )
             if is_gone(error.__cause__):
                 return
             if not again or time.monotonic() > end:

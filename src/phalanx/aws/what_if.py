@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _WOULD_WORK = "DryRunOperation"
 # EC2 wants a subnet that is there, and the cluster's own does not exist yet.
 _NO_PLACE = ("VPCIdNotSpecified", "MissingInput")
+_NO_SUBNET = re.compile(r"[Nn]o (default )?subnets?\b|default VPC")
 _MOST_ACTIONS = 50
 _ASSUMED = re.compile(r"arn:([\w-]+):sts::(\d+):assumed-role/([^/]+)/.*")
 _PERSON = re.compile(r"arn:[\w-]+:(?:iam|sts)::(\d+):user/.+")
@@ -67,7 +68,7 @@ def launch(aws: Aws, **arguments: Any) -> str:
         kind = code(error.__cause__)
         if kind == _WOULD_WORK:
             return ""
-        if kind in _NO_PLACE:
+        if kind in _NO_PLACE or _NO_SUBNET.search(message(error.__cause__)):
             raise NotCheckedError("the region has no default VPC, and the cluster's own does not exist yet") from error
         if not error.was_refused or error.code == "throttled":
             raise NotCheckedError(error.message) from error
