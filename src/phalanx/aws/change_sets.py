@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import s3_objects, stacks
-from phalanx.aws.model import ChangeSet, InBucket, StackChange, StackState, Validation
+from phalanx.aws.model import IN_REVIEW, ChangeSet, InBucket, StackChange, StackState, Validation
 from phalanx.aws.refusals import code, is_gone
 from phalanx.errors import CloudError
 from phalanx.spec.own_tags import CLUSTER_TAG
@@ -26,6 +26,7 @@ _DEADLINE_S = 5 * 60.0
 # What was just made may not be found yet, and what is just being made can't be deleted (docs/aws-behaviour.md 1.51).
 _NOT_YET_S = 30.0
 _DELETION_S = 120.0
+_LOOKS = 5
 _PASSING = ("not-deleted", "throttled")
 _UNCHANGED = ("didn't contain changes", "No updates are to be performed")
 _EVENTS = ("VALIDATION_ERROR", "HOOK_INVOCATION_ERROR")
@@ -148,8 +149,7 @@ class Proposed:
     def _find(self) -> bool:
         """Learn its ids when the answer to the request was lost; return whether there is such a change set."""
         named = {"StackName": self.stack, "ChangeSetName": self._name}
-        began = time.monotonic()
-        while time.monotonic() - began < _NOT_YET_S / 3:
+        for _ in range(_LOOKS):
             found = self._aws.exists("cloudformation", "describe_change_set", **named)
             if found:
                 self.change_set_id, self.stack_id = found["ChangeSetId"], found["StackId"]
@@ -215,10 +215,10 @@ def remove_empty_stack(aws: Aws, stack_id: str, change_set: str = "") -> None:
     began = time.monotonic()
 
     def delete() -> None:
-        found = stacks.describe(aws, stack_id)
-        if found is None and time.monotonic() - began < _NOT_YET_S:
+        status = stacks.status(aws, stack_id)
+        if not status and time.monotonic() - began < _NOT_YET_S:
             raise CloudError(f"CloudFormation does not find stack {stack_id} yet", code="not-deleted")
-        if found is None or not found.in_review:
+        if status != IN_REVIEW:
             return
         there = stacks.change_sets_of(aws, stack_id)
         if change_set and any(one["ChangeSetName"] != change_set for one in there):
@@ -227,7 +227,7 @@ def remove_empty_stack(aws: Aws, stack_id: str, change_set: str = "") -> None:
                 forget(aws, one)
             return
         stacks.delete(aws, stack_id)
-        raise CloudError(f"stack {found.name} is still {found.status}", code="not-deleted")
+        raise CloudError(f"stack {stack_id} is still {status}", code="not-deleted")
 
     _until_deleted(aws, delete)
 
@@ -252,8 +252,7 @@ def _until_deleted(aws: Aws, delete: Callable[[], None]) -> None:
 
 def in_review(aws: Aws) -> Iterator[str]:
     """Yield the names of the stacks that `phalanx plan --on-aws` made and could not remove."""
-    status = ["REVIEW_IN_PROGRESS"]
-    found = aws.pages("cloudformation", "list_stacks", "StackSummaries", StackStatusFilter=status)
+    found = aws.pages("cloudformation", "list_stacks", "StackSummaries", StackStatusFilter=[IN_REVIEW])
     for one in found:
         state = stacks.describe(aws, one["StackId"])
         if state is not None and state.in_review and state.ours:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from phalanx.spec.spec import ClusterSpec
 
 
+IN_REVIEW = "REVIEW_IN_PROGRESS"
+"""The status of a stack of which there is nothing but a name and change sets."""
+
+
 @dataclass(frozen=True)
 class StackEvent:
     """An event of a stack, as CloudFormation reports it."""
@@ -74,7 +78,7 @@ class StackState:
     @property
     def in_review(self) -> bool:
         """Whether there is nothing of it but a name and change sets, none of which was executed."""
-        return self.status == "REVIEW_IN_PROGRESS"
+        return self.status == IN_REVIEW
 
     @property
     def updating(self) -> bool:

@@ -51,6 +51,12 @@ def describe(aws: Aws, name_or_id: str) -> StackState | None:
     return replace(state, tags=_tags_in_review(aws, state)) if state.in_review else state
 
 
+def status(aws: Aws, stack_id: str) -> str:
+    """Return the stack's status alone; "" if it does not exist."""
+    answer = aws.exists("cloudformation", "describe_stacks", StackName=stack_id)
+    return answer["Stacks"][0]["StackStatus"] if answer and answer["Stacks"] else ""
+
+
 def events(aws: Aws, stack_id: str, after: str | None) -> list[StackEvent]:
     """Return the events after the event id `after`, oldest first; also of a deleted stack.
 
