@@ -7,7 +7,8 @@ the caller's policies. What one of them can't be asked is said, and stops none o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -121,50 +122,56 @@ def _read(proposed: change_sets.Proposed, document: dict[str, Any], answers: Ans
     except CloudError as error:
         found = []
         answers.not_checked.append(f"what validations found: {error.message}")
-    answers.validations += [(key_of(document, one.logical_id, one.path), one) for one in found]
+    answers.validations += _with_keys(document, found)
     if proposed.failure and not any(one.blocks for one in found):
         answers.refused.append(f"CloudFormation: {proposed.failure}")
     answers.changes = proposed.changes()
 
 
-class _removed:  # noqa: N801 (a context manager, named as what it does)
-    """Removes a change set at the end of the block, also at Ctrl-C, and says what may be left."""
+def _with_keys(document: dict[str, Any], found: Iterable[Validation]) -> Iterator[tuple[str, Validation]]:
+    return ((key_of(document, one.logical_id, one.path), one) for one in found)
 
-    def __init__(self, proposed: change_sets.Proposed, answers: Answers, say: Say) -> None:
-        self._proposed, self._answers, self._say = proposed, answers, say
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
-        if kind is KeyboardInterrupt:
-            self._say("interrupted; removing the change set and its empty stack")
+@contextmanager
+def _removed(proposed: change_sets.Proposed, answers: Answers, say: Say) -> Iterator[None]:
+    """Remove a change set at the end of the block, also at Ctrl-C, and say what may be left."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("interrupted; removing the change set and its empty stack")
+        raise
+    finally:
         try:
-            self._proposed.remove()
-        except (PhalanxError, KeyboardInterrupt) as failure:
-            reason = failure.message if isinstance(failure, PhalanxError) else "interrupted"
-            stack = f"`phalanx reap` names it, and `phalanx down -c {self._proposed.stack}` removes it"
-            self._answers.left = f"the empty stack {self._proposed.stack} may be left: {reason}. {stack}"
-            self._say(f"warning: {self._answers.left}")
-            if isinstance(failure, KeyboardInterrupt):
+            proposed.remove()
+        except (PhalanxError, KeyboardInterrupt) as error:
+            reason = error.message if isinstance(error, PhalanxError) else "interrupted"
+            remedy = f"`phalanx reap` names it, and `phalanx down -c {proposed.stack}` removes it"
+            answers.left = f"the empty stack {proposed.stack} may be left: {reason}. {remedy}"
+            say(f"warning: {answers.left}")
+            if isinstance(error, KeyboardInterrupt):
                 raise
 
 
-def _as_update(cloud: Aws, plan: Plan, found: StackState, answers: Answers, say: Say) -> None:
+def _as_update(cloud: Aws, plan: Plan, stack: StackState, answers: Answers, say: Say) -> None:
     """Have the cluster that is there compared with the file, as `up` does; nothing of it is changed."""
     target = Target(cloud, plan.spec)
-    changes = target.changes(found)
-    refuse_fixed(found, changes)
+    changes = target.changes(stack)
+    refuse_fixed(stack, changes)
     try:
-        reviewed = _followed(Update(cloud, found, target.chosen, changes).review(), say)
+        reviewed = _followed(Update(cloud, stack, target.chosen, changes).review(), say)
     except change_sets.NotComparedError as error:
-        document = json.loads(template.request(plan)[0])
-        answers.validations += [(key_of(document, one.logical_id, one.path), one) for one in error.validations]
+        answers.validations += _with_keys(json.loads(template.request(plan)[0]), error.validations)
         answers.refused += [] if error.validations else [error.message]
         return
-    if reviewed:
-        change_sets.forget(cloud, reviewed.change_set_id)
     answers.changes = reviewed.changes if reviewed else ()
+    if reviewed:
+        try:
+            found = change_sets.validations(cloud, ChangeSetName=reviewed.change_set_id)
+            answers.validations += _with_keys(json.loads(template.request(plan)[0]), found)
+        except CloudError as error:
+            answers.not_checked.append(f"what validations found: {error.message}")
+        finally:
+            change_sets.forget(cloud, reviewed.change_set_id)
 
 
 def _followed(steps: Generator[Note, None, ChangeSet | None], say: Say) -> ChangeSet | None:
