@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from local_clouds import api
+from local_clouds import api, break_on_purpose
 from terminals import Terminal, a_cluster
 
 pytestmark = pytest.mark.cluster
@@ -49,6 +49,44 @@ def test_what_changes_is_shown_and_nothing_is_done_without_consent(terminal):
     assert state(terminal) == before
     left = api(terminal, "cloudformation").list_change_sets(StackName="changing")["Summaries"]
     assert [one for one in left if one["ExecutionStatus"] == "AVAILABLE"] == []
+
+
+def available(terminal: Terminal) -> list[dict]:
+    found = api(terminal, "cloudformation").list_change_sets(StackName="changing")["Summaries"]
+    return [one for one in found if one["ExecutionStatus"] != "EXECUTE_COMPLETE"]
+
+
+def test_a_plan_on_aws_compares_the_cluster_with_the_file_and_changes_nothing(terminal):
+    write(terminal, "idle: 40m")
+    before = state(terminal)
+    found = json.loads(terminal.phalanx("plan", "--on-aws", "--json").stdout)["on_aws"]
+    assert "FleetTopic" in {one["logical_id"] for one in found["changes"]}
+    assert "would be changed" in terminal.phalanx("plan", "--on-aws").stdout
+    break_on_purpose(terminal, change_sets={"takes_s": 5})
+    with terminal.start("plan", "--on-aws") as interrupted:
+        deadline = time.monotonic() + 60
+        while not available(terminal):
+            assert time.monotonic() < deadline and interrupted.poll() is None
+            time.sleep(0.05)
+        interrupted.send_signal(signal.SIGINT)
+        shown, _ = interrupted.communicate(timeout=60)
+    assert interrupted.returncode == 130, shown
+    break_on_purpose(terminal, change_sets={})
+    assert (state(terminal), available(terminal)) == (before, [])
+
+
+def test_what_validations_say_of_a_change_stops_it(terminal):
+    said = {"logical_id": "MailSubscription", "reason": "Endpoint is not an address", "name": "PROPERTY_VALIDATION"}
+    break_on_purpose(terminal, change_sets={"validations": [said]})
+    write(terminal, "mail: me@example.com")
+    asked = json.loads(terminal.phalanx("plan", "--on-aws", "--json", check=False).stdout)["on_aws"]
+    assert [(one["key"], one["logical_id"]) for one in asked["validations"]] == [("mail", "MailSubscription")]
+    for command in (["plan", "--on-aws"], ["up", "--yes"]):
+        refused = terminal.phalanx(*command, check=False)
+        assert (command[0], refused.returncode) == (command[0], 3)
+        assert "Endpoint is not an address" in refused.stdout + refused.stderr
+    break_on_purpose(terminal, change_sets={})
+    assert available(terminal) == []
 
 
 def test_what_a_killed_review_leaves_is_gone_with_the_next_up(terminal):

@@ -74,6 +74,8 @@ NOT_HERE = {
     "pricing:GetProducts": "the same",
     "ec2:DescribeVpcBlockPublicAccessExclusions": "asked where the account blocks public access",
     "ec2:GetEbsEncryptionByDefault": "asked where the account has a key of its own for disks",
+    "user/${aws:username}": "the person here has a role, of which the policy does not know the name",
+    "iam:SimulatePrincipalPolicy": "the same",
     "cloudformation:TagResource": "AWS judges a stack's tags beside CreateStack",
     "lambda:ListTags": "asked about functions that a deletion left",
     "iam:ListRoleTags": "the same of roles",
@@ -99,6 +101,7 @@ class Life:
         self._become_a_person()
         phalanx = self.terminal.phalanx
         self._look_up()
+        phalanx("plan", "--on-aws")
         phalanx("up")
         self._wait_for_boot_logs()
         with self._busy("sleep 4711"):

@@ -245,7 +245,7 @@ class FakeAws(Aws):
         self.reviewed.append((given(Parameters), kept))
         return {"Id": "changes"}
 
-    def describe_change_set(self, ChangeSetName):
+    def describe_change_set(self, ChangeSetName, **_):
         if not self.changes:
             return {"Status": "FAILED", "StatusReason": "The submitted information didn't contain changes."}
         return {"Status": "CREATE_COMPLETE", "Changes": [{"ResourceChange": changed(one)} for one in self.changes]}

@@ -20,7 +20,7 @@ from large_documents import (
 from stack_fakes import TOPIC
 
 from localcloud.iam.policy import statements_of
-from phalanx.aws import s3_objects, stacks
+from phalanx.aws import change_sets, s3_objects, stacks
 from phalanx.aws.model import InBucket
 from phalanx.errors import CloudError
 
@@ -103,7 +103,7 @@ def test_an_update_to_a_replaced_document_is_forgotten(local, aws, bucket, s3, c
     s3_objects.put(aws, url, wanted)
     replace(s3, bucket, change)()
     with raises_code("document-replaced", bucket, "Nothing was changed"):
-        stacks.review_changes(aws, state, sent, {}, ())
+        change_sets.review(aws, state, sent, {}, ())
     assert local.cloudformation.list_change_sets(StackName=stack)["Summaries"] == []
     s3_objects.put(aws, url, f" {wanted}")
-    assert stacks.review_changes(aws, state, sent, {}, ()) is not None
+    assert change_sets.review(aws, state, sent, {}, ()) is not None

@@ -115,9 +115,13 @@ def without(statements: list[dict], removed: str) -> list[dict]:
     return [{**s, "Action": [one for one in s["Action"] if one != removed]} for s in statements]
 
 
+# Which CloudFormation needs as well, and phalanx for a dry run only.
+DRY_RUN = {"ec2:RunInstances"}
+
+
 def test_phalanx_makes_exactly_the_calls_that_the_policy_allows_it():
     allowed = {*OWN, *chain(*OWN_OF.values()), *OWN_OF_PRIVATE, *OWN_OF_BUCKET, *OWN_OF_SENT, *OF_DOCUMENTS, *OPTIONAL}
-    assert made_calls() | STACK == allowed | {*OF_DOCTOR}
+    assert made_calls() - DRY_RUN | STACK == allowed | {*OF_DOCTOR}
 
 
 def test_every_type_of_every_plan_has_its_calls():

@@ -72,7 +72,9 @@ def test_another_bucket_is_no_change_of_the_cluster():
 def test_an_update_that_cloudformation_refuses_leaves_nothing_in_the_bucket(monkeypatch):
     def refuse(**_arguments):
         assert cloud.objects
-        raise CloudError("cloudformation:CreateChangeSet was refused")
+        refused = CloudError("cloudformation:CreateChangeSet was refused")
+        refused.was_refused = True
+        raise refused
 
     cloud = FakeAws(changes=[GROUP])
     up(cloud)

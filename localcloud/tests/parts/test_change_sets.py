@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 from fleet_fakes import forget_resources
 from stack_fakes import TOPIC, Stacks, stacks
+
+from localcloud.daemon import faults
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +74,81 @@ def test_a_stack_in_review_can_be_deleted(cloud):
     )
     cloud.cloudformation.delete_stack(StackName="reviewed")
     assert cloud.describe(made["StackId"])["StackStatus"] == "DELETE_COMPLETE"
+
+
+BAD = {"Topic": TOPIC, "Queue": {"Type": "AWS::SQS::Queue", "Properties": {"QueueNam": {"Ref": "Topic"}}}}
+BODY = json.dumps({"Resources": {"Topic": TOPIC}})
+NAME = {"logical_id": "Topic", "name": "NAME_CONFLICT_VALIDATION", "reason": "already exists"}
+
+
+@pytest.fixture
+def planted(cloud: Stacks) -> Iterator[Callable[..., None]]:
+    """Plant what change sets meet; lift it afterwards."""
+
+    def plant(takes_s: float = 0, **validation: str) -> None:
+        found = [{**NAME, **validation}] if validation else []
+        faults.apply(cloud.context, {"change_sets": {"takes_s": takes_s, "validations": found}})
+
+    yield plant
+    plant()
+
+
+def reviewed(cloud: Stacks, stack: str, body: str = BODY, **given: Any) -> dict[str, Any]:
+    api = cloud.cloudformation
+    made = api.create_change_set(
+        StackName=stack, ChangeSetName="new", ChangeSetType="CREATE", TemplateBody=body, **given
+    )
+    return api.describe_change_set(ChangeSetName=made["Id"])
+
+
+def events(cloud: Stacks, **where: str) -> list[dict[str, Any]]:
+    return cloud.cloudformation.describe_events(**where)["OperationEvents"]
+
+
+def test_a_wrong_property_fails_the_change_set_and_its_events_say_where(cloud):
+    made = reviewed(cloud, "wrong", json.dumps({"Resources": BAD}))
+    assert (made["Status"], made["ExecutionStatus"]) == ("FAILED", "UNAVAILABLE")
+    assert "AWS::EarlyValidation::PropertyValidation" in made["StatusReason"]
+    (found,) = events(cloud, ChangeSetName=made["ChangeSetId"])
+    assert (found["EventType"], found["ValidationFailureMode"]) == ("VALIDATION_ERROR", "FAIL")
+    assert found["ValidationPath"] == "/Resources/Queue/Properties" and "QueueNam" in found["ValidationStatusReason"]
+    with pytest.raises(ClientError, match="One of ChangeSetName, OperationId or StackName"):
+        events(cloud)
+
+
+def test_a_stack_in_review_shows_neither_tags_nor_parameters(cloud):
+    made = reviewed(cloud, "bare", Tags=[{"Key": "a", "Value": "b"}])
+    stack = cloud.describe("bare")
+    assert (stack["Tags"], stack.get("Parameters", [])) == ([], [])
+    assert made["Tags"] == [{"Key": "a", "Value": "b"}]
+    cloud.cloudformation.execute_change_set(ChangeSetName=made["ChangeSetId"])
+    assert cloud.describe("bare")["Tags"] == made["Tags"]
+
+
+def test_a_change_set_that_is_being_made_can_not_be_executed_or_deleted(cloud, planted):
+    planted(takes_s=30)
+    made = reviewed(cloud, "slow")["ChangeSetId"]
+    api = cloud.cloudformation
+    for refused in (api.execute_change_set, api.delete_change_set):
+        with pytest.raises(ClientError, match="InvalidChangeSetStatus"):
+            refused(ChangeSetName=made)
+    cloud.clock.advance(30)
+    assert api.describe_change_set(ChangeSetName=made)["Status"] == "CREATE_COMPLETE"
+    api.delete_change_set(ChangeSetName=made)
+
+
+def test_a_warning_leaves_the_change_set_executable(cloud, planted):
+    planted(mode="WARN")
+    made = reviewed(cloud, "warned")
+    assert made["ExecutionStatus"] == "AVAILABLE"
+    assert [one["ValidationFailureMode"] for one in events(cloud, ChangeSetName=made["ChangeSetId"])] == ["WARN"]
+
+
+def test_a_creation_that_a_validation_stops_makes_nothing_and_names_no_reason(cloud, planted):
+    planted(mode="FAIL")
+    stack = cloud.cloudformation.create_stack(StackName="stopped", TemplateBody=BODY)["StackId"]
+    assert cloud.settled(stack) == "ROLLBACK_COMPLETE"
+    shown = cloud.cloudformation.describe_stack_events(StackName=stack)["StackEvents"]
+    assert {one["LogicalResourceId"] for one in shown} == {"stopped"}
+    assert not any("already exists" in one.get("ResourceStatusReason", "") for one in shown)
+    assert [one["ValidationStatusReason"] for one in events(cloud, StackName=stack)] == ["already exists"]

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from phalanx.spec.spec import ClusterSpec
 
 
+IN_REVIEW = "REVIEW_IN_PROGRESS"
+"""The status of a stack of which there is nothing but a name and change sets."""
+
+
 @dataclass(frozen=True)
 class StackEvent:
     """An event of a stack, as CloudFormation reports it."""
@@ -35,6 +39,11 @@ class StackEvent:
     @property
     def failed(self) -> bool:
         return self.status.endswith("_FAILED")
+
+    @property
+    def is_unexplained(self) -> bool:
+        """Whether CloudFormation keeps the reason among the operation's other events (docs/aws-behaviour.md 1.50)."""
+        return self.reason.startswith("Validation failure detected")
 
     @property
     def is_cause(self) -> bool:
@@ -64,7 +73,12 @@ class StackState:
 
     @property
     def creating(self) -> bool:
-        return self.status in ("CREATE_IN_PROGRESS", "REVIEW_IN_PROGRESS")
+        return self.status == "CREATE_IN_PROGRESS"
+
+    @property
+    def in_review(self) -> bool:
+        """Whether there is nothing of it but a name and change sets, none of which was executed."""
+        return self.status == IN_REVIEW
 
     @property
     def updating(self) -> bool:
@@ -88,6 +102,25 @@ class StackState:
     def ours(self) -> bool:
         """Whether the stack is of phalanx's template; a ready one from the console has its outputs, and no tag."""
         return self.tags.get(CLUSTER_TAG) == self.name or {"RosterTable", "AgentVersion"} <= self.outputs.keys()
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What a validation of CloudFormation, or a hook of the account, says before anything is made.
+
+    `path` leads to the place in the document, "" if none is named. What does not block is a warning.
+    """
+
+    logical_id: str
+    resource_type: str
+    reason: str
+    name: str = ""
+    path: str = ""
+    blocks: bool = True
+
+    def __str__(self) -> str:
+        what = f"{self.logical_id} ({self.resource_type}): " if self.logical_id else ""
+        return f"{what}{self.reason}{f' (at {self.path})' if self.path else ''}"
 
 
 @dataclass(frozen=True)

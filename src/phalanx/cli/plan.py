@@ -10,24 +10,32 @@ import click
 
 from phalanx import connection
 from phalanx.aws import sessions
-from phalanx.cli.console import print_json, print_table, say
+from phalanx.cli.console import note, print_json, print_table, say
 from phalanx.cli.options import debug_option, file_option, json_option
 from phalanx.cli.planning import offline_option, planned, unsuited_recipes, unsuited_text
 from phalanx.cli.status import read_state
+from phalanx.cluster import rehearsal
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.target import Target
 from phalanx.cluster.update import described
 from phalanx.counts import counted
-from phalanx.errors import NewerFormat, PhalanxError
+from phalanx.errors import CloudError, CloudUnreachable, NewerFormat, PhalanxError, SpecError
 from phalanx.plan import plan_text
-from phalanx.spec.spec_load import with_location
+from phalanx.spec.cloud_names import is_local
+from phalanx.spec.spec_load import located, with_location
 from phalanx.template import egress, is_large, request
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from phalanx.aws.model import StackState
+    from phalanx.cluster.rehearsal import Answers
     from phalanx.cluster.update import Settings
     from phalanx.plan.plan import Plan
     from phalanx.spec.spec import ClusterSpec
+
+
+_LOG_IN = "Run `aws configure`, or `aws sso login` and set AWS_PROFILE; or run `phalanx plan` without --on-aws."
 
 
 @click.command("plan")
@@ -37,11 +45,20 @@ if TYPE_CHECKING:
 @click.option(
     "--egress", "shows_egress", is_flag=True, help="Show every host and port that nodes contact, in place of the plan."
 )
+@click.option(
+    "--on-aws",
+    is_flag=True,
+    help="Ask CloudFormation, EC2 and IAM whether the plan would work. Nothing is made, and it costs nothing.",
+)
 @debug_option
-def command(file: Path, as_json: bool, offline: bool, shows_egress: bool) -> None:
+def command(file: Path, as_json: bool, offline: bool, shows_egress: bool, on_aws: bool) -> int:
     """Show what `up` would create: machines, zone, image, hourly cost, warnings. Changes nothing.
 
     If a cluster of that name is there, it says what `up` would do with it.
+
+    With --on-aws, CloudFormation compares and validates the document as a change set, EC2 makes a dry run of a launch,
+    and IAM simulates your policies. The change set and its empty stack are removed in any case. The exit code is 3 if
+    AWS would refuse something. A local cloud is asked in AWS's place if the file has `cloud: local`.
 
     \b
     Examples:
@@ -49,11 +66,15 @@ def command(file: Path, as_json: bool, offline: bool, shows_egress: bool) -> Non
       phalanx plan --file big.yaml --json
       phalanx plan --offline            # asks nothing, as happens without credentials or a connection
       phalanx plan --egress             # for a network that lets nothing else out
+      phalanx plan --on-aws             # before the first `up` in an account
     """
+    if on_aws and (offline or shows_egress):
+        other = "--offline" if offline else "--egress"
+        raise SpecError(f"--on-aws and {other} exclude each other", "Remove one.", code="conflicting-options")
     plan = planned(file, offline)
     if shows_egress:
         _show_egress(plan, as_json)
-        return
+        return 0
     asked = not (offline or plan.facts.not_asked)
     with with_location(file):
         document, _ = request(plan)
@@ -62,10 +83,12 @@ def command(file: Path, as_json: bool, offline: bool, shows_egress: bool) -> Non
             _require_bucket(plan.spec, through_bucket)
     standing = _standing(plan) if asked else None
     recipes = unsuited_recipes(plan)
+    answers = _answers(plan, file) if on_aws else None
     if as_json:
         requested = standing.requested if standing else None
         more = {"unsuited_recipes": recipes, "requested": requested, "through_bucket": through_bucket}
-        print_json({**plan_text.as_dict(plan), **more})
+        asked_for = {"on_aws": answers.as_dict()} if answers else {}
+        print_json({**plan_text.as_dict(plan), **more, **asked_for})
     else:
         say("\n".join(plan_text.explain(plan)))
         if through_bucket:
@@ -75,6 +98,46 @@ def command(file: Path, as_json: bool, offline: bool, shows_egress: bool) -> Non
             say(unsuited_text(recipes))
         if standing:
             say(_standing_text(plan.spec, standing))
+        if answers:
+            say("\n".join(_answers_text(plan.spec, answers, file)))
+    return CloudError.exit_code if answers and not answers.works else 0
+
+
+def _answers(plan: Plan, file: Path) -> Answers:
+    """Ask the plan's cloud. A local one is started for that as for `up`, and ended again."""
+    if plan.facts.not_asked:
+        raise CloudUnreachable(f"AWS can't be asked: {plan.facts.not_asked}", _LOG_IN, code="no-credentials")
+    connection.begin(plan.spec.cloud)
+    cloud = connection.connect(plan.spec.cloud, plan.spec.region)
+    try:
+        with with_location(file):
+            return rehearsal.ask(cloud, plan, note)
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(130) from None
+    finally:
+        cloud.site.stop_if_idle()
+
+
+def _answers_text(spec: ClusterSpec, answers: Answers, file: Path) -> Iterator[str]:
+    """Yield what AWS said, what speaks against the plan last."""
+    where = "The local cloud was asked in place of AWS" if is_local(spec.cloud) else f"AWS was asked in {spec.region}"
+    yield f"\n{where}: nothing was made, and nothing costs."
+    if answers.changes is not None:
+        would = "would be changed" if any(one.action != "Add" for one in answers.changes) else "would be made"
+        resources = counted(len(answers.changes), "resource")
+        yield f"CloudFormation: {resources} {would}" if answers.changes else "CloudFormation: nothing would change"
+    if answers.launches:
+        yield f"EC2: a dry run would launch {', '.join(answers.launches)}; it knows rights, and no capacity"
+    if answers.rights and not answers.denied:
+        yield f"IAM: you have the {counted(answers.rights, 'right')} that `phalanx policy` prints"
+    yield from (f"not checked: {one}" for one in answers.not_checked)
+    for key, one in answers.validations:
+        kind = "refused" if one.blocks else "warning"
+        yield f"{kind}: {located(file, key, str(one)) if key else one}"
+    yield from (f"refused: {one}" for one in answers.refused)
+    yield from (f"refused: IAM would deny {one}" for one in answers.denied)
+    if answers.denied:
+        yield "`phalanx policy` prints a policy with these rights."
 
 
 def _require_bucket(spec: ClusterSpec, bucket: str) -> None:

@@ -28,7 +28,7 @@ def weather(seed: str | None, only: tuple[str, ...], speed: float, as_json: bool
 
     The same SEED brings the same weather. It stays until `off`, also for local clouds that start later.
 
-    Without --only, the 13 kinds come together in which clusters come up and run. Of these, packages strikes only
+    Without --only, the 14 kinds come together in which clusters come up and run. Of these, packages strikes only
     nodes with the image of a full operating system, and gpus those whose type has GPUs. Six more come only when
     --only names them. Under explicit-deny, tag-policy, service-linked-role and disk-key, an organisation's rules, no
     cluster comes up; under elsewhere, only one with another zone in `zones`. During storage, jobs wait, so that the

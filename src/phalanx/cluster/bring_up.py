@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from phalanx.aws import stacks
+from phalanx.aws import change_sets, stacks
 from phalanx.aws.model import StackState
 from phalanx.cluster import failed_creation, rivals
 from phalanx.cluster.cluster_record import Cluster
@@ -98,7 +98,7 @@ def _change(
         target.stack = Stack(target.cloud, found.name, found.stack_id)
         yield Note(f"stack {found.name} is being updated already; following it")
         yield from follow(target.cloud, found)
-    stacks.forget_unexecuted(target.cloud, found.stack_id)
+    change_sets.forget_unexecuted(target.cloud, found.stack_id)
     changes = target.changes(found)
     if not changes:
         return found, {}

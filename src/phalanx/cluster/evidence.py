@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from phalanx import state_files
-from phalanx.aws import log_groups, stacks, tables, vpcs
+from phalanx.aws import change_sets, log_groups, stacks, tables, vpcs
 from phalanx.aws.inventory import drift, foreign
 from phalanx.aws.model import ScalingActivity, StackEvent, StackState
 from phalanx.cluster import cluster_record as store
@@ -42,10 +42,13 @@ def collect(cloud: Aws, state: StackState, verdict: str = "", with_logs: bool = 
     did = tuple(sorted([*of_head, *of_workers], key=lambda one: one.began_s, reverse=True))
     progress = tables.item(cloud, table, "progress") if table and roster is None else None
     head = (progress or {}).get("head", "")
+    events = stacks.events(cloud, state.stack_id, None)
+    if not verdict and any(one.is_unexplained for one in events) and not state.ready:
+        verdict = "\n".join(map(str, change_sets.of_creation(cloud, state.stack_id)))
     return Evidence(
         status=state.status,
         verdict=verdict or (running.ended if running else ""),
-        events=_failures(stacks.events(cloud, state.stack_id, None), state),
+        events=_failures(events, state),
         activities=did,
         lost=losses(did, names, time.time() - _RECENT_S) if state.ready else (),
         unlaunched="HeadGroup" in made and not of_head,

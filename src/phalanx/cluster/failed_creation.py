@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phalanx import state_files
-from phalanx.aws import stacks
+from phalanx.aws import change_sets, stacks
 from phalanx.aws.model import StackState
 from phalanx.cluster import causes
 from phalanx.cluster import cluster_record as store
@@ -100,6 +100,10 @@ def clear_the_name(cloud: Aws, name: str) -> Iterator[Progress | Note]:
             yield Note(f"the stack of cluster {name} was deleted since; making it again")
         return
     require_ours(found)
+    if found.in_review:
+        yield Note(f"`phalanx plan --on-aws` left an empty stack {found.name}; removing it first")
+        change_sets.remove_empty_stack(cloud, found.stack_id)
+        return
     if found.ready or found.creating or found.updating:
         return
     stack = Stack(cloud, found.name, found.stack_id)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from phalanx.aws import log_groups, stacks, tables
+from phalanx.aws import change_sets, log_groups, stacks, tables
 from phalanx.aws.model import StackEvent, StackState
 from phalanx.cluster.head_watch import HeadWatch
 from phalanx.errors import CloudError, ClusterError, NewerFormat
@@ -194,6 +194,10 @@ class Creation:
         if self._verdict:
             return self._verdict
         cause = self._cause()
+        if (cause is None or cause.is_unexplained) and self.state is not None:
+            refused = change_sets.of_creation(self.stack.cloud, self.stack.stack_id)
+            if refused:
+                return "\n".join(map(str, refused))
         if cause is not None:
             return describe_cause(cause)
         if self.state is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import stacks
+from phalanx.aws import change_sets, stacks
 from phalanx.aws.inventory import foreign
 from phalanx.aws.model import StackEvent, StackState
 from phalanx.cluster import give_back
@@ -77,12 +77,14 @@ class TakeDown:
 
     def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed | ForeignDeleted | give_back.Released]:
         """Yield progress. Raises CloudError, which names what could not be removed."""
-        if self._state is not None:
+        if self._state is not None and self._state.in_review:
+            change_sets.remove_empty_stack(self.cloud, self._state.stack_id)
+        elif self._state is not None:
             if self.goes_on:
                 yield from self._release()
             stack = Stack(self.cloud, self._state.name, self._state.stack_id)
             if self._state.ready:
-                stacks.forget_unexecuted(self.cloud, stack.stack_id)
+                change_sets.forget_unexecuted(self.cloud, stack.stack_id)
             yield from Deletion(stack, self._doomed).steps()
         self._forget()
         self.cloud.site.stop_if_idle()
@@ -119,6 +121,8 @@ class TakeDown:
 
     def _decide(self, state: StackState) -> tuple[str, ...]:
         """Return the file systems to delete; set `kept` if the cluster's is not one of them."""
+        if state.in_review:
+            return ()
         made = file_systems_of(Stack(self.cloud, state.name, state.stack_id))
         if state.status.startswith(("CREATE_IN", "CREATE_F", "ROLLBACK")):
             return made  # nobody has used it yet

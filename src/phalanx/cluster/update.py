@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from phalanx import template
-from phalanx.aws import policies, stacks
+from phalanx.aws import change_sets, policies, stacks
 from phalanx.aws.model import ChangeSet, StackChange, StackEvent, StackState
 from phalanx.cluster.deletion import REMOVAL_ROLE
 from phalanx.cluster.large_document import send
@@ -92,20 +92,20 @@ class Update:
 
     def steps(self, approve: Approve) -> Iterator[StackEvent | Note]:
         """Yield progress. Raises ClusterError for what can't change, StackFailed when everything was taken back."""
-        changes = yield from self._review()
+        changes = yield from self.review()
         try:
             if changes:
                 self._refuse_replacements(changes.changes)
             approve(Proposal(self._found.name, self._settings, changes.changes if changes else ()))
         except BaseException:
             if changes:
-                stacks.forget_changes(self._cloud, changes.change_set_id)
+                change_sets.forget(self._cloud, changes.change_set_id)
             raise
         if changes:
             yield from self._execute(changes)
 
-    def _review(self) -> Generator[Note, None, ChangeSet | None]:
-        """Have the stack compared with the file; None if nothing of it differs."""
+    def review(self) -> Generator[Note, None, ChangeSet | None]:
+        """Have the stack compared with the file; None if nothing of it differs. Whoever asks forgets the change set."""
         if self._settings.keys() <= WITHOUT_STACK:
             return None
         self._refuse_other_agent(template.agent_version())
@@ -118,7 +118,7 @@ class Update:
                 self._cloud,
                 plan.spec,
                 document,
-                lambda source: stacks.review_changes(self._cloud, self._found, source, sent, kept, plan.spec.tags),
+                lambda source: change_sets.review(self._cloud, self._found, source, sent, kept, plan.spec.tags),
             )
         )
 
@@ -184,7 +184,7 @@ class Update:
     def _execute(self, changes: ChangeSet) -> Iterator[StackEvent]:
         before = stacks.events(self._cloud, self._found.stack_id, None)
         retained = self._retained(changes.changes)
-        stacks.execute_changes(self._cloud, changes.change_set_id)
+        change_sets.execute(self._cloud, changes.change_set_id)
         yield from _follow(self._cloud, self._found, before[-1].event_id if before else None)
         for role in retained:
             policies.delete_role(self._cloud, role)

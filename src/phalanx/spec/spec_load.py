@@ -60,6 +60,12 @@ def with_location(path: Path | str) -> Iterator[None]:
             raise located from error
 
 
+def located(path: Path | str, key: str, text: str) -> str:
+    """Return a text about a key with the file and the key's line before it."""
+    entries, _ = spec_yaml.read(Path(path))
+    return f"{path}{_line(key, entries)}: {key}: {text}"
+
+
 def _key(mistake: SpecError) -> str:
     return mistake.message.partition(":")[0]
 
@@ -68,8 +74,11 @@ def _located(mistake: SpecError, path: Path | str, entries: dict[str, Value]) ->
     key = _key(mistake)
     if key not in KEYS:
         return mistake
-    line = f":{entries[key].line}" if key in entries else ""
-    return SpecError(f"{path}{line}: {mistake.message}", mistake.hint, code=mistake.code)
+    return SpecError(f"{path}{_line(key, entries)}: {mistake.message}", mistake.hint, code=mistake.code)
+
+
+def _line(key: str, entries: dict[str, Value]) -> str:
+    return f":{entries[key].line}" if key in entries else ""
 
 
 def _values(entries: dict[str, Value]) -> tuple[dict[str, Any], dict[str, WrongError]]:

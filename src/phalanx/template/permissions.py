@@ -18,7 +18,8 @@ _OWN = """
     autoscaling:DescribeScheduledActions autoscaling:PutScheduledUpdateGroupAction
     autoscaling:UpdateAutoScalingGroup cloudformation:CreateChangeSet cloudformation:CreateStack
     cloudformation:DeleteChangeSet cloudformation:DeleteStack cloudformation:DescribeChangeSet
-    cloudformation:ExecuteChangeSet cloudformation:DescribeStackEvents cloudformation:DescribeStacks
+    cloudformation:DescribeEvents cloudformation:ExecuteChangeSet cloudformation:DescribeStackEvents
+    cloudformation:DescribeStacks
     cloudformation:ListStackResources cloudformation:TagResource dynamodb:DescribeTable dynamodb:GetItem
     dynamodb:ListTables dynamodb:PutItem ec2:AuthorizeSecurityGroupIngress ec2:DeleteSecurityGroup
     ec2:DeleteVpcEndpoints ec2:DescribeAddresses ec2:DescribeAvailabilityZones ec2:DescribeCapacityReservations
@@ -43,12 +44,14 @@ _OWN = """
 OWN = tuple(_OWN.split())
 """The calls that phalanx makes itself."""
 OPTIONAL = (
-    *("ec2:DescribeRegions", "ec2:DescribeSpotPriceHistory", "ec2:DescribeVpcBlockPublicAccessExclusions"),
-    *("ec2:DescribeVpcBlockPublicAccessOptions", "ec2:GetAllowedImagesSettings", "ec2:GetEbsDefaultKmsKeyId"),
-    *("ec2:GetEbsEncryptionByDefault", "ec2:GetInstanceMetadataDefaults", "pricing:GetProducts", "tag:GetResources"),
+    *("cloudformation:ListStacks", "ec2:DescribeRegions", "ec2:DescribeSpotPriceHistory"),
+    *("ec2:DescribeVpcBlockPublicAccessExclusions", "ec2:DescribeVpcBlockPublicAccessOptions"),
+    *("ec2:GetAllowedImagesSettings", "ec2:GetEbsDefaultKmsKeyId", "ec2:GetEbsEncryptionByDefault"),
+    *("ec2:GetInstanceMetadataDefaults", "iam:SimulatePrincipalPolicy", "pricing:GetProducts", "tag:GetResources"),
 )
-"""Those without which it uses the table's prices, does not know the account's settings, and asks each service instead
-of the index."""
+"""Those without which it does not find what a killed `plan --on-aws` left, uses the table's prices, does not know the
+account's settings, leaves rights unchecked, and asks each service instead of the index.
+"""
 OF_DOCTOR = ("ec2:CreateVpc", "iam:GetUser")
 """What `doctor` tries as well, the first as a dry run; where it is refused, the answer is unknown."""
 OWN_OF_EMR = (

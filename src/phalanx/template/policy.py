@@ -38,8 +38,9 @@ _ANYWHERE = frozenset(
     {
         *("elasticmapreduce:DescribeReleaseLabel", "elasticmapreduce:ListClusters"),
         *("elasticmapreduce:ListReleaseLabels", "elasticmapreduce:ListSupportedInstanceTypes", "pricing:GetProducts"),
-        *("ec2:GetAllowedImagesSettings", "ec2:GetEbsEncryptionByDefault", "ec2:GetInstanceMetadataDefaults"),
-        *("ec2:GetEbsDefaultKmsKeyId", "servicequotas:GetAWSDefaultServiceQuota", "tag:GetResources"),
+        *("cloudformation:ListStacks", "ec2:GetAllowedImagesSettings", "ec2:GetEbsDefaultKmsKeyId"),
+        *("ec2:GetEbsEncryptionByDefault", "ec2:GetInstanceMetadataDefaults"),
+        *("servicequotas:GetAWSDefaultServiceQuota", "tag:GetResources"),
     }
 )
 _DESCRIPTIONS = ("autoscaling:Describe", "ec2:Describe")
@@ -53,7 +54,7 @@ _REMOVALS = (
 # A network interface of EFS has no tags of the cluster's.
 _UNTAGGED = "ec2:DeleteNetworkInterface"
 # Actions that make and change, and the types of resources that they take: what has another cluster's tag is refused.
-_TYPES: Mapping[str, str] = {
+TYPES: Mapping[str, str] = {
     "ec2:AllocateAddress": "elastic-ip",
     "ec2:AssociateRouteTable": "route-table subnet",
     "ec2:AttachInternetGateway": "internet-gateway vpc",
@@ -124,6 +125,8 @@ _USED = {
         "elasticfilesystem:*:*:file-system/*",
     ),
     "iam:GetPolicy": "iam::*:policy/*",
+    # One's own policies. No variable has a role's name: a role is to be named by whoever attaches the policy.
+    "iam:SimulatePrincipalPolicy": "iam::*:user/${aws:username}",
     "route53:AssociateVPCWithHostedZone": "route53:::hostedzone/*",
     "servicequotas:GetServiceQuota": "servicequotas:*:*:*/L-*",
 }
@@ -191,7 +194,7 @@ def statements(
     Parameters, buckets and roles have statements of their own. `launched` are further types of EC2 that are used.
     """
     wanted = {*actions} - {*_OF_BUCKETS, *_OF_PARAMETERS, *_OF_SERVICES, *_OF_ROLES}
-    used, made = wanted & {*_USED}, wanted & {*_TYPES}
+    used, made = wanted & {*_USED}, wanted & {*TYPES}
     anywhere = {one for one in wanted - made if one in _ANYWHERE or _is_without_resource(one)}
     removals = {one for one in wanted - made if one.startswith(_REMOVALS)}
     owned = wanted - used - made - anywhere - removals
@@ -221,7 +224,7 @@ def of_roles(document: Mapping[str, Any], actions: Iterable[str], cluster: str) 
         ("Roles", wanted - {"iam:AttachRolePolicy", "iam:PassRole"}, bound),
         (
             "PoliciesOfRoles",
-            wanted & {"iam:AttachRolePolicy"},
+            wanted & {"iam:AttachRolePolicy"} if attached else frozenset[str](),
             {**bound, "ArnLike": {"iam:PolicyARN": sorted(attached)}},
         ),
         ("PassRoles", wanted & {"iam:PassRole"}, {"StringEquals": {"iam:PassedToService": sorted(trusted)}}),
@@ -289,7 +292,7 @@ def _services(actions: Iterable[str]) -> set[str]:
 
 
 def _arns_of_types(actions: Iterable[str], launched: Iterable[str]) -> set[str]:
-    found = {(one.partition(":")[0], kind) for one in actions for kind in _TYPES[one].split()}
+    found = {(one.partition(":")[0], kind) for one in actions for kind in TYPES[one].split()}
     found |= {("ec2", kind) for kind in launched}
     return {f"{service}:*:{_OWNERS.get(kind, '*')}:{kind}/*" for service, kind in found}
 

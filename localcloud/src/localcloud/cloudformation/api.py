@@ -15,7 +15,8 @@ from moto.s3.exceptions import MissingBucket
 from moto.s3.models import s3_backends
 
 from localcloud.api import partitions
-from localcloud.cloudformation.change_sets import ChangeSet, described_change, described_change_set
+from localcloud.cloudformation import validations
+from localcloud.cloudformation.change_sets import IN_REVIEW, ChangeSet, described_change, described_change_set
 from localcloud.cloudformation.engine import Engine, StackRequest
 from localcloud.cloudformation.errors import Refused
 from localcloud.cloudformation.model import Event, Resource, Stack
@@ -177,6 +178,16 @@ class CloudFormationApi(BaseResponse):
         events = [_event(stack, event) for event in reversed(list(stack.events))]
         return self._page("StackEvents", events, "EventId")
 
+    def describe_events(self) -> ActionResult:
+        """Answer with what validations found, and what failed while a stack was made (docs/aws-behaviour.md 1.50)."""
+        if self._get_param("ChangeSetName"):
+            return self._page("OperationEvents", _of_review(self._change_set()), "EventId")
+        if not self._get_param("StackName"):
+            raise Refused("One of ChangeSetName, OperationId or StackName must be specified")
+        stack = self._stack()
+        of_reviews = [event for one in self._engine.change_sets.of(stack) for event in _of_review(one)]
+        return self._page("OperationEvents", [*of_reviews, *_of_operations(stack)], "EventId")
+
     def describe_stack_resources(self) -> ActionResult:
         if not self._get_param("StackName") and self._get_param("PhysicalResourceId"):
             stack = self._owner(self._get_param("PhysicalResourceId"))
@@ -306,7 +317,33 @@ def _summary(stack: Stack) -> dict[str, Any]:
     }
 
 
+def _of_review(change_set: ChangeSet) -> list[dict[str, Any]]:
+    if change_set.is_pending():
+        return []
+    operation = {"StackId": change_set.stack.stack_id, "OperationId": change_set.operation_id}
+    operation |= {"OperationType": "CREATE_CHANGESET", "Timestamp": change_set.made_at}
+    return _numbered(operation, change_set.validations)
+
+
+def _of_operations(stack: Stack) -> list[dict[str, Any]]:
+    """Return what failed of a stack's creation: validations before it, or resources."""
+    operation = {"StackId": stack.stack_id, "OperationId": stack.operation_id, "OperationType": "CREATE_STACK"}
+    found = [event for event in list(stack.events) if event.status.endswith("_FAILED")]
+    failed = [
+        {**_event(stack, one), **operation, "EventType": "PROVISIONING_ERROR", "StackName": None} for one in found
+    ]
+    return [*_numbered({**operation, "Timestamp": stack.created_at}, stack.validations), *failed]
+
+
+def _numbered(operation: Mapping[str, Any], found: Iterable[validations.Validation]) -> list[dict[str, Any]]:
+    events = [validations.described(one, operation) for one in found]
+    return [{**one, "EventId": f"{operation['OperationId']}-{number}"} for number, one in enumerate(events)]
+
+
 def _described(stack: Stack) -> dict[str, Any]:
+    if stack.status == IN_REVIEW:
+        # The change set has the rest until it is executed (docs/aws-behaviour.md 1.52).
+        return _summary(stack) | {"Tags": [], "DisableRollback": False, "NotificationARNs": []}
     return _summary(stack) | {
         "Description": stack.template.description,
         "Parameters": [entry.described() for entry in stack.inputs.values()],

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from localcloud.cloudformation.errors import Refused
 from localcloud.cloudformation.model import STACKS, Stack
 from localcloud.cloudformation.revisions import Change, Detail, Revision
+from localcloud.cloudformation.validations import Validation
 
 IN_REVIEW = "REVIEW_IN_PROGRESS"
 NO_CHANGES = "The submitted information didn't contain changes. Submit different information to create a change set."
@@ -22,7 +24,7 @@ NO_CHANGES = "The submitted information didn't contain changes. Submit different
 class ChangeSet:
     """One change set. `failure` is the reason why it can't be executed, "" if it can.
 
-    Without a `revision` it creates its stack.
+    Without a `revision` it creates its stack. `is_absent` and `is_pending` tell what the API shows of it so far.
     """
 
     arn: str
@@ -33,9 +35,15 @@ class ChangeSet:
     changes: tuple[Change, ...] = ()
     revision: Revision | None = None
     execution: str = "AVAILABLE"
+    validations: tuple[Validation, ...] = ()
+    is_absent: Callable[[], bool] = lambda: False
+    is_pending: Callable[[], bool] = lambda: False
+    operation_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     @property
     def status(self) -> str:
+        if self.is_pending():
+            return "CREATE_IN_PROGRESS"
         return "FAILED" if self.failure else "CREATE_COMPLETE"
 
 
@@ -73,17 +81,25 @@ class ChangeSets:
         found = self._all.get(name_or_arn)
         if found is None and stack is not None:
             found = next((one for one in self.of(stack) if one.name == name_or_arn), None)
-        if found is None:
+        if found is None or found.is_absent():
             raise Refused(f"ChangeSet [{name_or_arn}] does not exist", "ChangeSetNotFound")
         return found
 
     def remove(self, change_set: ChangeSet) -> None:
-        """Forget a change set."""
+        """Forget a change set. Raises Refused while it is being made (docs/aws-behaviour.md 1.51)."""
+        if change_set.is_pending():
+            raise Refused(
+                f"ChangeSet [{change_set.arn}] cannot be deleted in its current status of [{change_set.status}]",
+                "InvalidChangeSetStatus",
+            )
+        self._forget(change_set)
+
+    def _forget(self, change_set: ChangeSet) -> None:
         self._all.pop(change_set.arn, None)
 
     def execute(self, change_set: ChangeSet) -> None:
         """Mark a change set as executed, and delete the stack's others. Raises Refused if it can't be."""
-        if change_set.execution != "AVAILABLE":
+        if change_set.execution != "AVAILABLE" or change_set.is_pending():
             raise Refused(
                 f"ChangeSet [{change_set.arn}] cannot be executed in its current status of [{change_set.status}]",
                 "InvalidChangeSetStatus",
@@ -95,7 +111,7 @@ class ChangeSets:
     def retire(self, stack: Stack) -> None:
         """Delete a stack's change sets: they compare with what it no longer is."""
         for one in self.of(stack):
-            self.remove(one)
+            self._forget(one)
 
 
 def described_change_set(change_set: ChangeSet) -> dict[str, Any]:
@@ -107,8 +123,8 @@ def described_change_set(change_set: ChangeSet) -> dict[str, Any]:
         "StackName": change_set.stack.name,
         "CreationTime": change_set.made_at,
         "Status": change_set.status,
-        "StatusReason": change_set.failure or None,
-        "ExecutionStatus": change_set.execution,
+        "StatusReason": None if change_set.is_pending() else change_set.failure or None,
+        "ExecutionStatus": "UNAVAILABLE" if change_set.is_pending() else change_set.execution,
     }
 
 

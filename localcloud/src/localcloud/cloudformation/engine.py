@@ -6,9 +6,10 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 from localcloud.api import partitions
-from localcloud.cloudformation import refusals, revisions, service_roles
+from localcloud.cloudformation import refusals, revisions, service_roles, validations
 from localcloud.cloudformation.change_sets import IN_REVIEW, NO_CHANGES, ChangeSet, ChangeSets
 from localcloud.cloudformation.errors import Refused
 from localcloud.cloudformation.exports import Exports
@@ -70,6 +71,7 @@ class Engine:
         """Start to create a stack, or raise Refused as CreateStack would."""
         worker = self._accept(request)
         if not worker.stack.status:
+            worker.stack.validations = _stopping(validations.planted(_declared(worker.stack)))
             worker.create()
         return worker.stack
 
@@ -82,14 +84,38 @@ class Engine:
             revision = self._revision(existing, request)
             found = revisions.changes(existing, revision)
             failure = "" if self._is_change(existing, revision, found) else NO_CHANGES
-            return self.change_sets.add(name, existing, now, failure, tuple(found), revision)
+            added = {one: revision.wanted[one] for one in revision.wanted.keys() - existing.resources.keys()}
+            made = self.change_sets.add(name, existing, now, failure, tuple(found), revision)
+            return self._validated(made, added, revision.scope)
         if existing is None and not creates:
             raise Refused(f"Stack [{request.name}] does not exist")
         stack = existing or self._accept(request).stack
         if existing is None:
             stack.mark(IN_REVIEW, now, "User Initiated")
         added = tuple(Change("Add", name, resource.declared.type) for name, resource in stack.resources.items())
-        return self.change_sets.add(name, stack, now, "", added)
+        made = self.change_sets.add(name, stack, now, "", added)
+        return self._validated(made, _declared(stack), self._workers[stack.stack_id].scope)
+
+    def _validated(self, made: ChangeSet, wanted: Mapping[str, Declared], scope: Scope) -> ChangeSet:
+        """Validate a change set, which takes a while in bad weather (docs/aws-behaviour.md 11.21)."""
+        found = validations.find(wanted, scope, made.stack.region, self._context.account)
+        made.validations = tuple(found)
+        if not made.failure and (failure := validations.failure(found)):
+            made.failure, made.execution = failure, "UNAVAILABLE"
+        draw = self._context.weather.draw("change-sets", made.stack.name)
+        takes_s = draw.seconds(2, 60) if draw else validations.PLANTED.takes_s
+        if draw and draw.happens(0.5):
+            made.is_absent = self._until(draw.seconds(0, 5))
+        if takes_s:
+            made.is_pending = self._until(takes_s)
+            if draw:
+                self._context.weather.struck("change-sets", f"{made.name} of {made.stack.name} takes {takes_s:.1f} s")
+        return made
+
+    def _until(self, delay_s: float) -> Callable[[], bool]:
+        """Return whether this delay has not passed yet."""
+        end = self._context.clock.now() + timedelta(seconds=delay_s)
+        return lambda: self._context.clock.now() < end
 
     def execute(self, change_set: ChangeSet, token: str | None = None) -> None:
         """Start to create or update the stack of a change set."""
@@ -258,6 +284,7 @@ class Engine:
         if stack.status.startswith("UPDATE_") and stack.status.endswith("_IN_PROGRESS"):
             raise Refused(f"Stack [{stack.stack_id}] cannot be deleted while in status {stack.status}")
         if stack.status == IN_REVIEW:
+            self.change_sets.retire(stack)
             stack.mark("DELETE_COMPLETE", self._context.clock.now())
             return
         if retain and stack.status != "DELETE_FAILED":
@@ -295,6 +322,14 @@ class Engine:
         """Return when every stack has processed its messages (for tests and an orderly stop)."""
         for worker in list(self._workers.values()):
             worker.mailbox.join()
+
+
+def _declared(stack: Stack) -> dict[str, Declared]:
+    return {name: resource.declared for name, resource in stack.resources.items()}
+
+
+def _stopping(found: Collection[validations.Validation]) -> list[validations.Validation]:
+    return [one for one in found if one.mode == validations.FAIL]
 
 
 def with_previous(stack: Stack, request: StackRequest) -> dict[str, str]:

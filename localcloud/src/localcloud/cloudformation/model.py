@@ -76,6 +76,9 @@ class Stack:
     events: list[Event] = field(default_factory=list)
     outputs: list[dict[str, str]] = field(default_factory=list)
     imports: set[str] = field(default_factory=set)
+    validations: list[Any] = field(default_factory=list)
+    """What stopped the creation before it began (validations.Validation)."""
+    operation_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     status: str = ""
     reason: str = ""
     updated_at: datetime | None = None

@@ -23,6 +23,7 @@ from localcloud.cloudformation.resources import TYPES, Request
 from localcloud.cloudformation.schemas import problems
 from localcloud.cloudformation.signals import MISSED, RECEIVED, Signal, Wait, data_text, wait_of
 from localcloud.cloudformation.template import Declared
+from localcloud.cloudformation.validations import STACK_FAILED
 from localcloud.context import Context
 from localcloud.iam import middleware
 from localcloud.iam.credentials import May
@@ -104,7 +105,12 @@ class Worker(Mailbox):
         self._may = service_roles.rights(self.context, self.stack)
         self.stack.mark("CREATE_IN_PROGRESS", self.context.clock.now(), "User Initiated")
         self.context.spawn(self._run, name=f"stack-{self.stack.name}")
-        self.post(self._begin_creation)
+        self.post(*([self._abort, STACK_FAILED] if self.stack.validations else [self._begin_creation]))
+
+    @property
+    def scope(self) -> Scope:
+        """The values of names in the template."""
+        return self._scope
 
     def delete(self, token: str | None, retain: Collection[str]) -> None:
         """Start the deletion, whatever the stack is doing; its status has changed when this returns."""

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from localcloud.cloudformation.validations import PLANTED, Validation
 from localcloud.context import Context
 from localcloud.ec2 import account_quotas, capacity_blocks, fleet, interruptions
 from localcloud.ec2.capacity import EVERYWHERE, LaunchFailure
@@ -37,6 +38,8 @@ def apply(context: Context, document: dict[str, Any]) -> dict[str, Any]:
     clear_block    {"reservation_id"}: EC2 ends all instances in a Capacity Block now, and starts none there
     end            {"instance_id", "command"}: the kernel kills the processes whose command lines match this regular
                    expression, as when memory runs out
+    change_sets    {"takes_s": 0, "validations": []}: how long CloudFormation makes a change set, and what it finds:
+                   {"logical_id", "reason", "name": "PROPERTY_VALIDATION", "mode": "FAIL" or "WARN", "path"}
     stall          {"instance_id", "for_s": 40}: its processes stand still for a while, and its port 22 still answers
     """
     unknown = sorted(set(document) - set(_FAULTS))
@@ -115,6 +118,11 @@ def _clear_block(context: Context, fault: dict[str, Any]) -> None:
     capacity_blocks.clear(context, fault["reservation_id"])
 
 
+def _change_sets(_context: Context, fault: dict[str, Any]) -> None:
+    found = tuple(Validation(**one) for one in fault.get("validations", ()))
+    PLANTED.takes_s, PLANTED.validations = float(fault.get("takes_s", 0)), found
+
+
 def _stall(_context: Context, fault: dict[str, Any]) -> None:
     fleet.current().stall(_running(fault), float(fault.get("for_s", fleet.STALL_S)))
 
@@ -147,6 +155,7 @@ _FAULTS: dict[str, Callable[[Context, Any], None]] = {
     "interrupt": _interrupt,
     "clear_block": _clear_block,
     "end": _end,
+    "change_sets": _change_sets,
     "stall": _stall,
     "freeze": _freeze,
 }

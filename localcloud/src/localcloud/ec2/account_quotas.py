@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
-from moto.ec2.models import EC2Backend
+from moto.ec2.models import EC2Backend, ec2_backends
 from moto.servicequotas.exceptions import NoSuchResource
 from moto.servicequotas.models import ServiceQuotasBackend
 from moto.servicequotas.responses import ServiceQuotasResponse
@@ -53,6 +53,12 @@ def install(_context: Context) -> None:
 def limit(code: str, count: int | None) -> None:
     """Set the quota of Elastic IPs or VPCs in a region; None lifts it."""
     _limits[code] = ENOUGH if count is None else count
+
+
+def standing(code: str, region: str, account: str) -> tuple[int, int]:
+    """Return the quota of Elastic IPs or VPCs in a region, and how many there are."""
+    backend = ec2_backends[account][region]
+    return _limits.get(code, ENOUGH), len(backend.addresses if code == ADDRESSES else backend.vpcs)
 
 
 def _allocated(self: EC2Backend, *args: Any, **kwargs: Any) -> Any:

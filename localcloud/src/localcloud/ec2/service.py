@@ -60,7 +60,17 @@ def install(context: Context) -> None:
     setattr(ElasticBlockStore, "get_ebs_default_kms_key_id", _disk_key(context))  # noqa: B010
     setattr(General, "get_console_output", _console_output(context))  # noqa: B010 (pyright knows the original)
     Subnet.get_available_subnet_ip = placement.next_address
-    setattr(InstanceResponse, "run_instances", reserved.asking(_answer_run_instances))  # noqa: B010
+    setattr(InstanceResponse, "run_instances", _judged(context, reserved.asking(_answer_run_instances)))  # noqa: B010
+
+
+def _judged(context: Context, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return RunInstances as the organisation allows it."""
+
+    def run_instances(self: Any) -> Any:
+        organisation.check_run(context, self.region)
+        return run(self)
+
+    return run_instances
 
 
 def _disk_key(context: Context) -> Callable[[Any], ActionResult]:

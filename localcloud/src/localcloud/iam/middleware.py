@@ -16,7 +16,18 @@ from moto.iam.models import iam_backends
 
 from localcloud.api import admission
 from localcloud.context import ADMIN, Context
-from localcloud.iam import calls, credentials, errors, instance_identity, policy, propagation, resources, sts, usage
+from localcloud.iam import (
+    calls,
+    credentials,
+    errors,
+    instance_identity,
+    policy,
+    propagation,
+    resources,
+    simulator,
+    sts,
+    usage,
+)
 from localcloud.iam.calls import Call
 from localcloud.iam.credentials import Session
 
@@ -34,6 +45,7 @@ def install(context: Context) -> None:
     credentials.forget_all()
     usage.install(context)
     propagation.install(context)
+    simulator.install(context, rights_of)
 
 
 def wrap(context: Context, app: App) -> App:

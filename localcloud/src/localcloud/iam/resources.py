@@ -139,6 +139,22 @@ def iam_role(call: Call, account: str) -> Iterator[Target]:
     yield Target(role.arn if role else f"arn:aws:iam::{account}:role{path}{name}", keys)
 
 
+def launch(call: Call, account: str) -> Iterator[Target]:
+    """EC2, RunInstances: what it uses and what it makes (docs/aws-behaviour.md 6.2)."""
+    place = f"arn:aws:ec2:{call.region}:{account}"
+    yield Target(f"arn:aws:ec2:{call.region}::image/{call.params.get('ImageId', ANY)}")
+    yield Target(f"{place}:subnet/{call.params.get('SubnetId', ANY)}")
+    for kind in ("instance", "network-interface", "security-group", "volume"):
+        yield Target(f"{place}:{kind}/{ANY}")
+    if "KeyName" in call.params:
+        yield Target(f"{place}:key-pair/{call.params['KeyName']}")
+
+
+def principal(call: Call, _account: str) -> Iterator[Target]:
+    """IAM, the policy simulator: whose policies it evaluates."""
+    yield Target(str(call.params.get("PolicySourceArn", ANY)))
+
+
 def passed(call: Call, account: str) -> Iterator[tuple[str, str]]:
     """Yield the ARNs of the roles that a call passes on, each with the service that gets it (6.5)."""
     service = _PASSING.get(call.action, "")
@@ -376,13 +392,16 @@ _ACTIONS: dict[Finder, str] = {
         elasticfilesystem:DeleteFileSystem elasticfilesystem:DescribeFileSystems
         elasticfilesystem:DescribeMountTargetSecurityGroups elasticfilesystem:DescribeMountTargets""",
     vpc: "ec2:DescribeVpcAttribute",
+    launch: "ec2:RunInstances",
     managed_policy: "iam:GetPolicy",
+    principal: "iam:SimulatePrincipalPolicy",
     quota: "servicequotas:GetServiceQuota",
     security_group: "ec2:AuthorizeSecurityGroupIngress ec2:DeleteSecurityGroup",
     vpc_endpoints: "ec2:DeleteVpcEndpoints",
     stack: """
         cloudformation:CreateChangeSet cloudformation:CreateStack cloudformation:DeleteChangeSet
-        cloudformation:DeleteStack cloudformation:DescribeChangeSet cloudformation:DescribeStackEvents
+        cloudformation:DeleteStack cloudformation:DescribeChangeSet cloudformation:DescribeEvents
+        cloudformation:DescribeStackEvents
         cloudformation:DescribeStackResource cloudformation:DescribeStacks cloudformation:ExecuteChangeSet
         cloudformation:GetTemplate cloudformation:ListChangeSets cloudformation:ListStackResources
         cloudformation:SignalResource""",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from moto.autoscaling.exceptions import ValidationError
+from moto.ec2.exceptions import EC2ClientError
 
 from localcloud.context import Context
 from localcloud.ec2.capacity import CapacityError
@@ -21,12 +22,22 @@ def check_group(context: Context, region: str) -> None:
             f" perform: iam:CreateServiceLinkedRole on resource: {role}"
         )
     if context.weather.forbids("explicit-deny"):
-        instances = f"arn:aws:ec2:{region}:{context.account}:instance/*"
-        raise ValidationError(
-            "You must use a valid fully-formed launch template. You are not authorized to perform this operation."
-            f" User: {user} is not authorized to perform: ec2:RunInstances on resource: {instances} with an explicit"
-            " deny in a service control policy"
-        )
+        said = _unauthorized(context, region)
+        raise ValidationError(f"You must use a valid fully-formed launch template. {said}")
+
+
+def check_run(context: Context, region: str) -> None:
+    """Raise EC2ClientError for what forbids RunInstances to whoever calls it, a dry run included."""
+    if context.weather.forbids("explicit-deny"):
+        raise EC2ClientError("UnauthorizedOperation", _unauthorized(context, region))
+
+
+def _unauthorized(context: Context, region: str) -> str:
+    user, instances = f"arn:aws:iam::{context.account}:user/admin", f"arn:aws:ec2:{region}:{context.account}:instance/*"
+    return (
+        f"You are not authorized to perform this operation. User: {user} is not authorized to perform:"
+        f" ec2:RunInstances on resource: {instances} with an explicit deny in a service control policy"
+    )
 
 
 def check_launch(context: Context) -> None:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import lustre_file_systems, stacks, tags
+from phalanx.aws import change_sets, lustre_file_systems, stacks, tags
 from phalanx.aws.inventory import remains, strays
 from phalanx.errors import CloudError
 from phalanx.spec.own_tags import CLUSTER_TAG
@@ -31,6 +31,7 @@ _IN_INDEX = ("queue", "table", "topic", "log group", "rule")
 # Without EC2's, of which there are many, and EFS's, whose file systems `down` keeps.
 _INDEXED = ("cloudformation", "dynamodb", "elasticmapreduce", "events", "fsx", "lambda", "logs", "sns", "sqs")
 _INDEX_PAGE = 100
+_IN_REVIEW = "an empty stack with a change set, which `phalanx plan --on-aws` could not remove"
 # The root directory of an EFS file system without data counts as one object (docs/aws-behaviour.md 4.19).
 _EMPTY_BYTES = 6144
 # What EFS has counted may be hours behind what was written (ibid.).
@@ -54,6 +55,8 @@ def find(api: Aws, trouble: remains.Trouble | None = None) -> list[Orphans]:
     """
     empty = dict(remains.answered(lambda: _empty_file_systems(api).items(), trouble))
     named = clusters(api, trouble) | empty.keys()
+    reviewed = set(remains.answered(lambda: change_sets.in_review(api), trouble))
+    named |= reviewed
     looks = (partial(_of, api, cluster, empty.get(cluster, ()), trouble) for cluster in sorted(named))
     return [found for look in looks for found in remains.answered(look, trouble)]
 
@@ -151,6 +154,9 @@ def _of(api: Aws, cluster: str, empty: Iterable[str], trouble: remains.Trouble |
         lines = (*remains.find(api, cluster, (), trouble), *empty)
         if lines:
             yield Orphans(cluster, "", lines)
+    elif state.in_review:
+        if state.ours:
+            yield Orphans(cluster, state.status, (_IN_REVIEW,))
     elif state.status not in _LIVES and not state.in_progress:
         made = stacks.resources(api, state.stack_id)
         if state.ours or any(one.logical_id == _OURS for one in made):

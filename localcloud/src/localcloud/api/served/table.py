@@ -19,7 +19,7 @@ SERVED = {
         DescribeNotificationConfigurations CreateLaunchConfiguration DescribeLaunchConfigurations
         PutScheduledUpdateGroupAction DescribeScheduledActions DeleteScheduledAction""",
     "cloudformation": """
-        CancelUpdateStack ContinueUpdateRollback CreateChangeSet DeleteChangeSet DescribeChangeSet
+        CancelUpdateStack ContinueUpdateRollback CreateChangeSet DeleteChangeSet DescribeChangeSet DescribeEvents
         ExecuteChangeSet GetTemplateSummary ListChangeSets ListExports ListImports CreateStack DeleteStack UpdateStack
         DescribeStackEvents DescribeStackResource DescribeStackResources DescribeStacks GetTemplate
         ListStackResources ListStacks SignalResource ValidateTemplate""",
