@@ -28,6 +28,8 @@ _CODES = {
     "lambda": "InvalidParameterValueException",
     "tag": "InvalidParameterException",
 }
+# Its own answer to a dry run checks what the launch needs, too.
+_TRIED = "RunInstances"
 _WOULD_SUCCEED = "Request would have succeeded, but DryRun flag is set."
 # A launch template may name a type that does not exist.
 _CHECKED_AT_LAUNCH = ("InstanceType",)
@@ -41,7 +43,7 @@ def wrap(app: App) -> App:
         refusal = _refusal(call)
         if refusal:
             return errors.refused(call, *refusal, start_response, 400)
-        if call.service == "ec2" and str(call.params.get("DryRun", "")).lower() == "true":
+        if call.service == "ec2" and call.operation != _TRIED and str(call.params.get("DryRun", "")).lower() == "true":
             return _dry_run(call, start_response)
         return _answer(app, call, environ, start_response)
 
