@@ -78,7 +78,7 @@ def test_a_plan_on_aws_compares_the_cluster_with_the_file_and_changes_nothing(te
 def test_what_validations_say_of_a_change_stops_it(terminal):
     said = {"logical_id": "MailSubscription", "reason": "Endpoint is not an address", "name": "PROPERTY_VALIDATION"}
     break_on_purpose(terminal, change_sets={"validations": [said]})
-    write(terminal, "mail: me@example.com")
+    write(terminal, "mail: another@example.com")
     asked = json.loads(terminal.phalanx("plan", "--on-aws", "--json", check=False).stdout)["on_aws"]
     assert [(one["key"], one["logical_id"]) for one in asked["validations"]] == [("mail", "MailSubscription")]
     for command in (["plan", "--on-aws"], ["up", "--yes"]):

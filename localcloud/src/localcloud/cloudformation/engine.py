@@ -84,9 +84,8 @@ class Engine:
             revision = self._revision(existing, request)
             found = revisions.changes(existing, revision)
             failure = "" if self._is_change(existing, revision, found) else NO_CHANGES
-            added = {one: revision.wanted[one] for one in revision.wanted.keys() - existing.resources.keys()}
             made = self.change_sets.add(name, existing, now, failure, tuple(found), revision)
-            return self._validated(made, added, revision.scope)
+            return self._validated(made, revision.wanted, revision.scope)
         if existing is None and not creates:
             raise Refused(f"Stack [{request.name}] does not exist")
         stack = existing or self._accept(request).stack
@@ -98,7 +97,8 @@ class Engine:
 
     def _validated(self, made: ChangeSet, wanted: Mapping[str, Declared], scope: Scope) -> ChangeSet:
         """Validate a change set, which takes a while in bad weather (docs/aws-behaviour.md 11.21)."""
-        found = validations.find(wanted, scope, made.stack.region, self._context.account)
+        added = {one.logical_id for one in made.changes if one.action == "Add"}
+        found = validations.find(wanted, added, scope, made.stack.region, self._context.account)
         made.validations = tuple(found)
         if not made.failure and (failure := validations.failure(found)):
             made.failure, made.execution = failure, "UNAVAILABLE"

@@ -7,7 +7,7 @@ of VPCs and addresses; whatever else AWS would find, a fault plants, and CreateS
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,11 +49,13 @@ class Planted:
 PLANTED = Planted()
 
 
-def find(wanted: Mapping[str, Declared], scope: Scope, region: str, account: str) -> list[Validation]:
-    """Return what is wrong with these resources of a change set."""
+def find(
+    wanted: Mapping[str, Declared], added: Collection[str], scope: Scope, region: str, account: str
+) -> list[Validation]:
+    """Return what is wrong with the resources of a change set, of which those in `added` are new."""
     values = _with_placeholders(wanted, scope)
     wrong = [one for declared in wanted.values() for one in _of_properties(declared, values)]
-    return [*planted(wanted), *wrong, *_beyond_quotas(wanted, region, account)]
+    return [*planted(wanted), *wrong, *_beyond_quotas([wanted[one] for one in wanted if one in added], region, account)]
 
 
 def planted(wanted: Mapping[str, Declared]) -> list[Validation]:
@@ -94,9 +96,9 @@ def _of_properties(declared: Declared, scope: Scope) -> Iterator[Validation]:
         yield Validation(declared.logical_id, reason, path=path, type=declared.type)
 
 
-def _beyond_quotas(wanted: Mapping[str, Declared], region: str, account: str) -> Iterator[Validation]:
+def _beyond_quotas(added: Iterable[Declared], region: str, account: str) -> Iterator[Validation]:
     more: Counter[str] = Counter()
-    for declared in wanted.values():
+    for declared in added:
         code = _COUNTED.get(declared.type)
         if code is None:
             continue
