@@ -12,7 +12,7 @@ from terminals import a_terminal, assert_nothing_is_left
 
 pytestmark = pytest.mark.cluster
 
-FORGOTTEN = "name: forgotten\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nkeep: no\ndown_after: 20s\n"
+FORGOTTEN = "name: forgotten\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nkeep: no\ndown_after: 10s\n"
 # A rule looks every minute, divided by the weather's speed, which divides all of AWS's own waits.
 HURRY = ("local", "weather", "1", "--only", "packages", "--speed", "20")
 REMOVED_S = 400.0
@@ -32,7 +32,7 @@ def test_a_forgotten_cluster_is_removed_without_its_data_and_one_started_in_time
         assert "is deleted in" in terminal.phalanx("extend", "1h").stdout
         assert extension(terminal) > time.time() + 600
         assert "removal   in " in terminal.phalanx("status").stdout
-        time.sleep(30)
+        time.sleep(15)
         assert cluster_stack(terminal)["StackStatus"] == "CREATE_COMPLETE", "extended"
         terminal.phalanx("up")
         assert cluster_stack(terminal)["StackId"] == first["StackId"], "started in time"

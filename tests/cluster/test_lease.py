@@ -11,7 +11,7 @@ from terminals import a_cluster, read_until
 
 pytestmark = pytest.mark.cluster
 
-IDLE_S = 15
+IDLE_S = 8
 # Nodes are in use from their boot until a test lets them rest: on a slow machine its next command may come too late.
 BUSY = """boot: |
   rm -f /efs/.rest

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import WaiterError
-from local_clouds import api, create_as_the_console, endpoint
+from local_clouds import api, bad_weather, create_as_the_console, endpoint
 from needed_rights import not_needed, rights
 from own_vpc import ClosedVpc
 from terminals import PHALANX, Terminal, a_cluster
@@ -219,7 +219,9 @@ def test_without_an_endpoint_that_nodes_need_there_is_no_cluster_and_why_names_i
     terminal.directory.mkdir()
     spec = SPEC.replace("name: private", f"name: {name}").replace("4m", "8s")
     (terminal.directory / "phalanx.yaml").write_text(spec)
-    document = json.loads(terminal.phalanx("template").stdout)
+    # For the agent's times of a rehearsal; calls that nobody answers are repeated for a minute otherwise.
+    with bad_weather(private, 1, "packages"):
+        document = json.loads(terminal.phalanx("template").stdout)
     del document["Resources"][title]
     document["Resources"]["WorkersGroup"]["DependsOn"].remove(title)
     stacks = api(private, "cloudformation")

@@ -20,7 +20,7 @@ GPUS = "p4d.24xlarge"
 # The agent announces the end of a block ten minutes before EC2 clears it, half an hour before its end.
 NOTICE_S = 40 * 60
 # Until then, the cluster comes up and a job starts.
-BEFORE_S = 90
+BEFORE_S = 45
 PATIENCE_S = 300.0
 SAVES = (
     "import signal; signal.signal(signal.SIGUSR1, lambda *_: print('saved', flush=True)); print('ready', flush=True); "
