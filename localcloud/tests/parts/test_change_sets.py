@@ -80,10 +80,12 @@ def test_a_stack_in_review_is_created_from_another_document_and_its_change_set_i
     stack = api.create_stack(StackName="taken", TemplateBody=json.dumps({"Resources": {"New": TOPIC}}))["StackId"]
     assert stack == made["StackId"]
     assert cloud.settled(stack) == "CREATE_COMPLETE"
-    assert [one["LogicalResourceId"] for one in api.list_stack_resources(StackName=stack)["StackResourceSummaries"]] == [
-        "New"
-    ]
-    assert [status for logical_id, status, _ in cloud.history(stack) if logical_id == "taken"][0] == "REVIEW_IN_PROGRESS"
+    assert [
+        one["LogicalResourceId"] for one in api.list_stack_resources(StackName=stack)["StackResourceSummaries"]
+    ] == ["New"]
+    assert [status for logical_id, status, _ in cloud.history(stack) if logical_id == "taken"][
+        0
+    ] == "REVIEW_IN_PROGRESS"
     found = api.describe_change_set(ChangeSetName=made["Id"])
     assert (found["Status"], found["ExecutionStatus"]) == ("CREATE_COMPLETE", "OBSOLETE")
     with pytest.raises(ClientError, match="InvalidChangeSetStatus"):
