@@ -80,12 +80,9 @@ def test_a_stack_in_review_is_created_from_another_document_and_its_change_set_i
     stack = api.create_stack(StackName="taken", TemplateBody=json.dumps({"Resources": {"New": TOPIC}}))["StackId"]
     assert stack == made["StackId"]
     assert cloud.settled(stack) == "CREATE_COMPLETE"
-    assert [
-        one["LogicalResourceId"] for one in api.list_stack_resources(StackName=stack)["StackResourceSummaries"]
-    ] == ["New"]
-    assert [status for logical_id, status, _ in cloud.history(stack) if logical_id == "taken"][
-        0
-    ] == "REVIEW_IN_PROGRESS"
+    (made_of_it,) = api.list_stack_resources(StackName=stack)["StackResourceSummaries"]
+    assert made_of_it["LogicalResourceId"] == "New"
+    assert next(status for name, status, _ in cloud.history(stack) if name == "taken") == "REVIEW_IN_PROGRESS"
     found = api.describe_change_set(ChangeSetName=made["Id"])
     assert (found["Status"], found["ExecutionStatus"]) == ("CREATE_COMPLETE", "OBSOLETE")
     with pytest.raises(ClientError, match="InvalidChangeSetStatus"):
