@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -223,7 +224,6 @@ def test_outputs_metadata_and_tags_are_updates_by_themselves(cloud):
 @pytest.mark.parametrize(
     ("resources", "reason"),
     [
-        ({"Topic": queue(30)}, r"modifies resource type of the following resources: \[Topic\]"),
         ({"Topic": TOPIC, "Zone": {"Type": "AWS::Route53::HostedZone"}}, "does not support the resource types"),
         (
             {
@@ -245,6 +245,15 @@ def test_what_is_not_served_is_refused_by_name_before_anything_is_changed(cloud,
     with pytest.raises(ClientError, match=reason):
         change_set(cloud, stack, resources)
     assert len(cloud.history(stack)) == before
+
+
+def test_a_resource_keeps_its_type(cloud):
+    stack, reason = cloud.made({"Topic": TOPIC}), "modifies resource type of the following resources: [Topic]"
+    with pytest.raises(ClientError, match=re.escape(reason)):
+        cloud.updated(stack, {"Topic": queue(30)})
+    planned = change_set(cloud, stack, {"Topic": queue(30)})
+    assert (planned["Status"], planned["ExecutionStatus"]) == ("FAILED", "UNAVAILABLE")
+    assert reason in planned["StatusReason"]
 
 
 def test_a_resource_with_a_name_of_its_own_is_not_replaced(cloud):

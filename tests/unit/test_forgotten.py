@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +13,6 @@ from error_codes import raises_code
 from plans import CLOSED, PLANS, resources
 
 from localcloud.cloudformation import rights
-from localcloud.cloudformation.refusals import dependencies
-from localcloud.cloudformation.template import parse
 from localcloud.iam.policy import Ask, Decision, decide, like
 from phalanx.aws.model import Running, StackState
 from phalanx.cluster.spending import removed_at_s
@@ -34,7 +31,6 @@ STACK = "arn:aws:cloudformation:us-east-1:123456789012:stack/demo/1"
 PLACE = "us-east-1:123456789012"
 SUBNET = "arn:aws:ec2:us-east-1:123456789012:subnet/subnet-1"
 PRIVATE = {"cloud": "aws", "network": {"access": "private"}, "image": "dlami-base", "metrics": "yes"}
-HELD = ("AWS::EC2::SecurityGroup", "AWS::EC2::Subnet", "AWS::EC2::VPC")
 NATTED = replace(CLOSED, way_out=NAT)
 
 
@@ -186,25 +182,6 @@ def test_whoever_runs_up_may_make_and_delete_the_rule(document):
     role = "arn:aws:iam::123456789012:role/phalanx/us-east-1/demo-RemovalRole-1"
     for action in ("iam:CreateRole", "iam:DeleteRole", "iam:PutRolePolicy", "iam:ListRoleTags"):
         assert decide(made, Ask(action, role)) is Decision.ALLOWED
-
-
-@pytest.mark.parametrize("is_natted", [False, True])
-@pytest.mark.parametrize("name", ["local", "private", "inside"])
-def test_what_mails_outlives_whatever_others_can_keep_from_being_deleted(name, is_natted):
-    """CloudFormation deletes nothing that something needs which it could not delete."""
-    one = PLANS[name]
-    vpc = one.facts.vpc and replace(one.facts.vpc, **({"head": NATTED, "workers": NATTED} if is_natted else {}))
-    given = make_plan(replace(one.spec, down_after_s=DAY_S), replace(one.facts, vpc=vpc))
-    made = parse(synthesize(given)).resources
-    mails = {"RemovalRule", "RemovalPermission", "Function", "FunctionRole", "FleetTopic", "MailSubscription"}
-    held = [title for title, one in made.items() if one.type in HELD]
-    assert len(held) >= 2 and [title for title in held if mails - needed(made, title)] == []
-
-
-def needed(made: Mapping[str, Any], title: str) -> set[str]:
-    """Return what a resource needs, directly or not."""
-    direct = dependencies(made[title], made)
-    return direct.union(*(needed(made, one) for one in direct))
 
 
 # ---- the spec and the plan

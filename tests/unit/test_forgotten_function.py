@@ -162,14 +162,24 @@ def test_a_stack_whose_files_another_cluster_mounts_stays_in_whatever_network(aw
     assert len(aws.deleted) == 1
 
 
-def test_a_stack_that_could_not_be_deleted_is_mailed_once_a_day(aws, look):
+def test_the_deletion_is_mailed_while_there_is_something_that_mails(aws, look):
+    """What mails is deleted with the rest, whatever others hold of it (docs/aws-behaviour.md 1.36)."""
+    look(days=30)
+    (mail,) = aws.sent
+    assert len(aws.deleted) == 1 and "phalanx ls" in mail["Message"]
     aws.status, aws.groups = "DELETE_FAILED", {}
-    for hour in range(48):
-        look(hours=hour, minutes=17)
-    assert [one["Message"] for one in aws.sent] == [
-        "demo is stopped; its stack could not be deleted: see `phalanx down`."
-    ] * 2
-    assert aws.deleted == []
+    look(days=31)
+    assert len(aws.deleted) == len(aws.sent) == 1
+
+
+def test_a_mail_that_can_not_be_sent_does_not_keep_the_stack(aws, look, monkeypatch):
+    def refuse(**_: Any) -> None:
+        raise RuntimeError("throttled")
+
+    monkeypatch.setattr(aws, "publish", refuse)
+    with pytest.raises(RuntimeError):
+        look(days=30)
+    assert len(aws.deleted) == 1
 
 
 def test_what_autoscaling_no_longer_remembers_was_long_ago_but_never_before_the_stack(aws, look, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -152,3 +153,44 @@ def test_a_creation_that_a_validation_stops_makes_nothing_and_names_no_reason(cl
     assert {one["LogicalResourceId"] for one in shown} == {"stopped"}
     assert not any("already exists" in one.get("ResourceStatusReason", "") for one in shown)
     assert [one["ValidationStatusReason"] for one in events(cloud, StackName=stack)] == ["already exists"]
+
+
+def test_a_stack_in_review_is_created_from_another_document_and_its_change_set_is_obsolete(cloud):
+    api, given = cloud.cloudformation, {"ChangeSetName": "old", "ChangeSetType": "CREATE"}
+    made = api.create_change_set(StackName="taken", TemplateBody=json.dumps({"Resources": {"Old": TOPIC}}), **given)
+    stack = api.create_stack(StackName="taken", TemplateBody=json.dumps({"Resources": {"New": TOPIC}}))["StackId"]
+    assert stack == made["StackId"]
+    assert cloud.settled(stack) == "CREATE_COMPLETE"
+    (made_of_it,) = api.list_stack_resources(StackName=stack)["StackResourceSummaries"]
+    assert made_of_it["LogicalResourceId"] == "New"
+    assert next(status for name, status, _ in cloud.history(stack) if name == "taken") == "REVIEW_IN_PROGRESS"
+    found = api.describe_change_set(ChangeSetName=made["Id"])
+    assert (found["Status"], found["ExecutionStatus"]) == ("CREATE_COMPLETE", "OBSOLETE")
+    with pytest.raises(ClientError, match="InvalidChangeSetStatus"):
+        api.execute_change_set(ChangeSetName=made["Id"])
+
+
+def test_a_change_set_outlives_its_stack_whose_name_is_free_again(cloud):
+    api, body = cloud.cloudformation, json.dumps({"Resources": {"Topic": TOPIC}})
+    stack = deployed(cloud, body, "again")
+    assert cloud.settled(stack) == "CREATE_COMPLETE"
+    executed = api.describe_change_set(StackName=stack, ChangeSetName="new")["ChangeSetId"]
+    again = r"already exists and cannot be created again with the changeSet \[new\]\."
+    with pytest.raises(ClientError, match=rf"Stack \[again\] {again}"):
+        deployed(cloud, body, "again")
+    assert cloud.deleted(stack) == "DELETE_COMPLETE"
+    assert deployed(cloud, body, "again") != stack
+    found = api.describe_change_set(ChangeSetName=executed)
+    assert (found["StackId"], found["ExecutionStatus"]) == (stack, "EXECUTE_COMPLETE")
+    with pytest.raises(ClientError, match=again):
+        deployed(cloud, body, stack)
+
+
+def test_a_deleted_stack_is_not_updated_by_its_id(cloud):
+    stack, body = cloud.made({"Topic": TOPIC}), json.dumps({"Resources": {"Other": TOPIC}})
+    assert cloud.deleted(stack) == "DELETE_COMPLETE"
+    gone = re.escape(f"Stack:{stack} is in DELETE_COMPLETE state and can not be updated.")
+    with pytest.raises(ClientError, match=gone):
+        cloud.cloudformation.update_stack(StackName=stack, TemplateBody=body)
+    with pytest.raises(ClientError, match=gone):
+        cloud.cloudformation.create_change_set(StackName=stack, ChangeSetName="late", TemplateBody=body)

@@ -132,7 +132,9 @@ def test_interfaces_of_the_fabric_are_counted_and_have_no_address(local):
     interfaces = [{"NetworkCardIndex": n, "DeviceIndex": m, "InterfaceType": kind} for n, m, kind in kinds]
     made = launched_into(local, InstanceType="p4d.24xlarge", NetworkInterfaces=interfaces)
     assert len(described(local, made["InstanceId"])["NetworkInterfaces"]) == 1
-    with pytest.raises(ClientError, match=r"EFA interface count exceeds the limit for c5\.large\. The maximum is 0"):
+    with pytest.raises(ClientError, match="AttachmentLimitExceeded"):
+        launched_into(local, InstanceType="p4d.24xlarge", NetworkInterfaces=[*interfaces, interfaces[-1]])
+    with pytest.raises(ClientError, match=r"UnsupportedOperation.* EFA interfaces are not supported on c5\.large"):
         launched_into(local, InstanceType="c5.large", NetworkInterfaces=interfaces[:2])
 
 

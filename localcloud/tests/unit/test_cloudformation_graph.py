@@ -50,12 +50,3 @@ def test_exactly_the_cycle_is_named(dependencies, circle):
     found = find_cycle(tied)
     assert set(circle) <= set(found)
     assert all(tied[name] & set(found) for name in found)
-
-
-def test_what_fails_keeps_its_followers_back_and_the_rest_goes_on():
-    walk = Walk({"a": [], "b": ["a"], "c": []})
-    assert walk.ready() == ["a", "c"]
-    walk.failed("a")
-    walk.done("c")
-    assert walk.ready() == []
-    assert not walk.running

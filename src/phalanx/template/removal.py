@@ -1,7 +1,8 @@
 """The end of a forgotten cluster: a rule has the function look, and CloudFormation deletes the stack with its own role.
 
 CloudFormation can't go on with a role that it has deleted, so that role and its rights outlive the stack; `phalanx
-down`, `up` and `reap` remove them (docs/aws-behaviour.md 1.33).
+down`, `up` and `reap` remove them (docs/aws-behaviour.md 1.33). Nothing else does: CloudFormation deletes what mails
+even if others hold the VPC (1.36).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from troposphere import AWSObject, GetAtt, If, Ref, Split, Sub, Template, awslambda, events, iam
+from troposphere import AWSObject, GetAtt, Ref, Split, Sub, Template, awslambda, events, iam
 
 from phalanx.plan.money import removal_steps
 from phalanx.plan.plan import Plan
@@ -49,17 +50,6 @@ def add_to(template: Template, plan: Plan) -> None:
     for resource in (_role(plan), _rule(plan), _permission()):
         template.add_resource(resource)
     template.add_resource(_policy(template, plan))
-    _keep_what_mails(template)
-
-
-def _keep_what_mails(template: Template) -> None:
-    """Let what mails outlive what others can hold: the VPC, or security groups in one that is not the stack's.
-
-    CloudFormation deletes nothing on which something depends that it could not delete (docs/aws-behaviour.md 1.36).
-    """
-    groups = [name for name, one in template.resources.items() if one.resource_type == "AWS::EC2::SecurityGroup"]
-    for name in ["Vpc"] if "Vpc" in template.resources else groups:
-        template.resources[name].resource["DependsOn"] = "RemovalPermission"
 
 
 def _role(plan: Plan) -> iam.Role:
@@ -147,8 +137,6 @@ def _rule(plan: Plan) -> events.Rule:
     return events.Rule(
         "RemovalRule",
         ScheduleExpression=f"rate({minutes} minute{'s' if minutes > 1 else ''})",
-        # It outlives the rule so, which DependsOn can't say of what is conditional.
-        Description=If("HasMail", Ref("MailSubscription"), ""),
         Targets=[events.Target("RemovalTarget", Id="function", Arn=GetAtt("Function", "Arn"))],
     )
 

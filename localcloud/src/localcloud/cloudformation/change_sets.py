@@ -113,6 +113,11 @@ class ChangeSets:
         for one in self.of(stack):
             self._forget(one)
 
+    def outdate(self, reviewed: Stack, created: Stack) -> None:
+        """Mark the change sets of a stack in review, which CreateStack has created, as obsolete (1.35)."""
+        for one in self.of(reviewed):
+            one.stack, one.execution = created, "OBSOLETE"
+
 
 def described_change_set(change_set: ChangeSet) -> dict[str, Any]:
     """Describe a change set as ListChangeSets does."""

@@ -16,7 +16,7 @@ from localcloud.cloudformation.exports import Exports
 from localcloud.cloudformation.functions import NO_VALUE, Scope, chosen, references
 from localcloud.cloudformation.inputs import Input, read_inputs
 from localcloud.cloudformation.model import Resource, Stack
-from localcloud.cloudformation.revisions import Change, Revision
+from localcloud.cloudformation.revisions import Change, OtherTypes, Revision
 from localcloud.cloudformation.signals import Signal
 from localcloud.cloudformation.template import Declared, Template, parse
 from localcloud.cloudformation.updater import Updater
@@ -80,8 +80,12 @@ class Engine:
         now, existing = self._context.clock.now(), self._taken(request)
         if existing is not None and existing.status != IN_REVIEW:
             if creates:
-                raise Refused(f"Stack [{request.name}] already exists and cannot be created again with the changeSet")
-            revision = self._revision(existing, request)
+                again = f"already exists and cannot be created again with the changeSet [{name}]"
+                raise Refused(f"Stack [{request.name}] {again}.")
+            try:
+                revision = self._revision(existing, request)
+            except OtherTypes as refused:
+                return self.change_sets.add(name, existing, now, refused.message, ())
             found = revisions.changes(existing, revision)
             failure = "" if self._is_change(existing, revision, found) else NO_CHANGES
             made = self.change_sets.add(name, existing, now, failure, tuple(found), revision)
@@ -183,9 +187,10 @@ class Engine:
         return bool(found) or stack.tags != revision.tags or revisions.outputs_change(stack, revision)
 
     def _taken(self, request: StackRequest) -> Stack | None:
+        # A deleted stack keeps its id.
         def is_it(stack: Stack) -> bool:
-            named = request.name in (stack.name, stack.stack_id)
-            return named and stack.region == request.region and not stack.gone
+            named = request.name == stack.stack_id or (request.name == stack.name and not stack.gone)
+            return named and stack.region == request.region
 
         return next((stack for stack in self.stacks if is_it(stack)), None)
 
@@ -197,13 +202,16 @@ class Engine:
         inputs = self.inputs(template, request.parameters, request.region, role)
         refusals.refuse_capabilities(template, request.capabilities)
         with self._lock:
-            if taken := self._taken(request):
-                # The same token means that the same request was sent twice.
-                if request.token and taken.token == request.token:
-                    return self._workers[taken.stack_id]
+            taken = self._taken(request)
+            # The same token means that the same request was sent twice.
+            if taken and request.token and taken.token == request.token:
+                return self._workers[taken.stack_id]
+            if taken and taken.status != IN_REVIEW:
                 raise Refused(f"Stack [{request.name}] already exists", "AlreadyExistsException")
-            worker = self._worker(request, template, inputs)
+            worker = self._worker(request, template, inputs, taken)
             self._workers[worker.stack.stack_id] = worker
+            if taken:
+                self.change_sets.outdate(taken, worker.stack)
         return worker
 
     def inputs(self, template: Template, given: Mapping[str, str], region: str, role: str) -> dict[str, Input]:
@@ -222,8 +230,12 @@ class Engine:
         refusals.refuse_template(template)
         return template
 
-    def _worker(self, request: StackRequest, template: Template, inputs: dict[str, Input]) -> Updater:
-        arn = f"arn:aws:cloudformation:{request.region}:{self._context.account}:stack/{request.name}/{uuid.uuid4()}"
+    def _worker(
+        self, request: StackRequest, template: Template, inputs: dict[str, Input], reviewed: Stack | None
+    ) -> Updater:
+        """Return the worker of a new stack, or of one in review, which keeps its id and its events."""
+        made = f"arn:aws:cloudformation:{request.region}:{self._context.account}:stack/{request.name}/{uuid.uuid4()}"
+        arn = reviewed.stack_id if reviewed else made
         scope = self._scope(request, arn, template, inputs)
         wanted = selected(template, scope)
         stack = Stack(
@@ -242,6 +254,7 @@ class Engine:
             role=request.role,
             resources={name: Resource(declared) for name, declared in wanted.items()},
             dependencies={name: refusals.dependencies(declared, wanted) for name, declared in wanted.items()},
+            events=reviewed.events if reviewed else [],
         )
         return Updater(self._context, stack, scope, self.exports(request.region))
 

@@ -55,10 +55,6 @@ class Walk:
         for needs in self._waiting.values():
             needs.discard(name)
 
-    def failed(self, name: str) -> None:
-        """Mark `name` as failed: what depends on it never starts."""
-        self._started.discard(name)
-
     def stop(self) -> None:
         """Drop all names that have not started."""
         self._waiting.clear()

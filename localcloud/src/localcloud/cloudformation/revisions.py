@@ -24,6 +24,10 @@ NEVER, ALWAYS = "Never", "Always"
 STATIC, DYNAMIC = "Static", "Dynamic"
 
 
+class OtherTypes(Refused):
+    """A template gives resources another type: UpdateStack refuses it, and a change set FAILs (1.31)."""
+
+
 @dataclass(frozen=True)
 class Revision:
     """What a stack is to be: a template with everything that it needs. `wanted` are the resources it declares.
@@ -121,7 +125,7 @@ def _refuse_other_types(stack: Stack, revision: Revision) -> None:
     both = stack.resources.keys() & revision.wanted.keys()
     other = sorted(name for name in both if stack.resources[name].declared.type != revision.wanted[name].type)
     if other:
-        raise Refused(
+        raise OtherTypes(
             "Update of resource type is not permitted. The new template modifies resource type of the following "
             f"resources: [{', '.join(other)}]"
         )

@@ -416,10 +416,10 @@ class Worker(Mailbox):
         if error:
             self._mark_doomed(name, "DELETE_FAILED", error)
             self._failed.append(name)
-            self._walk.failed(name)
         else:
             self._mark_doomed(name, "DELETE_COMPLETE")
-            self._walk.done(name)
+        # What it depends on is deleted whether it could be or not (docs/aws-behaviour.md 1.36).
+        self._walk.done(name)
 
     def _finish_deletion(self) -> None:
         self._doomed = {}

@@ -292,7 +292,10 @@ def _check_adapters(instance_type: str, interfaces: list[dict[str, Any]]) -> Non
     # docs/aws-behaviour.md 2.5, 2.36
     network = INSTANCE_TYPES.get(instance_type, {}).get("NetworkInfo", {})
     most = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
-    if sum(str(one.get("InterfaceType", "")).startswith("efa") for one in interfaces) > most:
+    wanted = sum(str(one.get("InterfaceType", "")).startswith("efa") for one in interfaces)
+    if wanted and not most:
+        raise EC2ClientError("UnsupportedOperation", f"EFA interfaces are not supported on {instance_type}")
+    if wanted > most:
         raise EC2ClientError(
             "AttachmentLimitExceeded",
             f"EFA interface count exceeds the limit for {instance_type}. The maximum is {most}.",

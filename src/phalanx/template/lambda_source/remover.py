@@ -24,12 +24,13 @@ def look(event: dict, context: object) -> None:
     stacks = CLIENT("cloudformation")
     stack = stacks.describe_stacks(StackName=OWN_STACK)["Stacks"][0]
     left = (due := end(stack)) - now - int(SETTINGS["WARNING"])
-    if stack["StackStatus"] == "DELETE_FAILED":
-        if now % 86400 < PERIOD_S:
-            warn("could not be deleted: see `phalanx down`.")
-    elif 0 < due <= now:
+    if 0 < due <= now:
         if not is_shared():
-            stacks.delete_stack(StackName=OWN_STACK, RoleARN=SETTINGS["ROLE"])
+            # What mails is deleted first, and even if something stays.
+            try:
+                warn("is being deleted without its data: `phalanx ls` shows whether anything stays.")
+            finally:
+                stacks.delete_stack(StackName=OWN_STACK, RoleARN=SETTINGS["ROLE"])
         elif (now - due) % 86400 < PERIOD_S:
             warn("stays: another cluster uses its network or files.")
     elif -PERIOD_S < left <= 0:
