@@ -127,7 +127,7 @@ def _answers_text(spec: ClusterSpec, answers: Answers, file: Path) -> Iterator[s
         resources = counted(len(answers.changes), "resource")
         yield f"CloudFormation: {resources} {would}" if answers.changes else "CloudFormation: nothing would change"
     if answers.launches:
-        yield f"EC2: a dry run would launch {', '.join(answers.launches)}; it knows rights, and no capacity"
+        yield f"EC2: you may launch {', '.join(answers.launches)} (a dry run, which does not look at capacity)"
     if answers.rights and not answers.denied:
         yield f"IAM: you have the {counted(answers.rights, 'right')} that `phalanx policy` prints"
     yield from (f"not checked: {one}" for one in answers.not_checked)
