@@ -1,6 +1,6 @@
 """Ask EC2 and IAM what they would allow: a dry run of RunInstances, and IAM's policy simulator. Nothing is made.
 
-Both know the caller's policies and those of the organisation; neither knows capacity (docs/aws-behaviour.md 2.69, 6.6).
+Both know the caller's policies and those of the organisation; neither knows capacity (docs/aws-behaviour.md 2.73, 6.6).
 """
 
 from __future__ import annotations

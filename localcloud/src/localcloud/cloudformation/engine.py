@@ -96,7 +96,7 @@ class Engine:
         return self._validated(made, _declared(stack), self._workers[stack.stack_id].scope)
 
     def _validated(self, made: ChangeSet, wanted: Mapping[str, Declared], scope: Scope) -> ChangeSet:
-        """Validate a change set, which takes a while in bad weather (docs/aws-behaviour.md 11.20)."""
+        """Validate a change set, which takes a while in bad weather (docs/aws-behaviour.md 11.21)."""
         added = {one.logical_id for one in made.changes if one.action == "Add"}
         found = validations.find(wanted, added, scope, made.stack.region, self._context.account)
         made.validations = tuple(found)

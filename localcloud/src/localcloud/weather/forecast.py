@@ -19,7 +19,7 @@ KINDS = {
     "launches": "a launch fails once: no capacity, a pending verification, or an internal error (11.6)",
     "stalls": "one instance in five stands still for 40 s, within its first ten minutes (11.13)",
     "neighbours": "GuardDuty, or a person, adds an interface and a security group to every second VPC (11.14)",
-    "change-sets": "CloudFormation takes 2 to 60 s to make a change set, and does not find it at first (11.20)",
+    "change-sets": "CloudFormation takes 2 to 60 s to make a change set, and does not find it at first (11.21)",
     "packages": "apt of a full operating system can install nothing for the first one to five minutes (11.18)",
     "gpus": "`nvidia-smi` takes 35 to 90 s at first, and one machine in ten has lost a GPU (11.15)",
     "tag-index": "the index of tags shows what is new 10 to 300 s late, and what was deleted for up to an hour (11.19)",
