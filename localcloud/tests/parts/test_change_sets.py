@@ -194,3 +194,12 @@ def test_a_deleted_stack_is_not_updated_by_its_id(cloud):
         cloud.cloudformation.update_stack(StackName=stack, TemplateBody=body)
     with pytest.raises(ClientError, match=gone):
         cloud.cloudformation.create_change_set(StackName=stack, ChangeSetName="late", TemplateBody=body)
+
+
+def test_a_new_stack_has_no_previous_values(cloud):
+    body = json.dumps({"Parameters": {"P": {"Type": "String", "Default": "x"}}, "Resources": {"Topic": TOPIC}})
+    keep = [{"ParameterKey": "P", "UsePreviousValue": True}]
+    with pytest.raises(ClientError, match="Cannot specify UsePreviousValue on Parameters when ChangeSetType is CREATE"):
+        cloud.cloudformation.create_change_set(
+            StackName="fresh", ChangeSetName="new", ChangeSetType="CREATE", TemplateBody=body, Parameters=keep
+        )

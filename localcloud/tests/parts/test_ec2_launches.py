@@ -149,6 +149,9 @@ def test_a_disk_that_the_image_or_its_type_does_not_allow_is_refused(local, disk
     _, (subnet,) = local.network()
     with pytest.raises(ClientError, match=refused):
         run(local, subnet, BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": disk}])
+    beside = {"DeviceName": "/dev/sdz", "Ebs": {"VolumeType": "gp3"}}
+    with pytest.raises(ClientError, match=r"MissingParameter.* must contain the parameter size or snapshotId"):
+        run(local, subnet, BlockDeviceMappings=[beside])
     larger = {"VolumeSize": 20, "VolumeType": "gp3", "Iops": 4000}
     assert run(local, subnet, BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": larger}])
 

@@ -78,6 +78,8 @@ class Engine:
     def review(self, request: StackRequest, name: str, *, creates: bool) -> ChangeSet:
         """Add a change set of this name, for a new stack or for one that is there. Raises Refused as AWS does."""
         now, existing = self._context.clock.now(), self._taken(request)
+        if creates and request.previous:
+            raise Refused("Cannot specify UsePreviousValue on Parameters when ChangeSetType is CREATE")
         if existing is not None and existing.status != IN_REVIEW:
             if creates:
                 again = f"already exists and cannot be created again with the changeSet [{name}]"
