@@ -60,14 +60,10 @@ class Question:
     keys: tuple[tuple[str, str], ...] = ()
 
 
-# As in launch templates: what a policy may demand of a launch is not read from a template (docs/aws-behaviour.md 2.72).
-_METADATA = {"HttpEndpoint": "enabled", "HttpTokens": "required"}
-
-
 def launch(aws: Aws, **arguments: Any) -> str:
     """Return why RunInstances would refuse this launch; "" if it would not. Raises NotCheckedError."""
     try:
-        aws.call("ec2", "run_instances", MinCount=1, MaxCount=1, DryRun=True, MetadataOptions=_METADATA, **arguments)
+        aws.call("ec2", "run_instances", MinCount=1, MaxCount=1, DryRun=True, **arguments)
     except CloudError as error:
         kind = code(error.__cause__)
         if kind == _WOULD_WORK:
