@@ -71,12 +71,12 @@ def _shared(item: pytest.Item) -> str:
 
 def _place(item: pytest.Item) -> int:
     order = (
+        "test_rights",
         "engines",
         "cluster.test_examples",
         "cluster.test_data_in_s3",
         "cluster",
         "test_deaths",
-        "test_rights",
         "shared_lab",
         "test_private_clusters",
         "test_via",
