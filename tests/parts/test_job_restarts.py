@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fake_jobs import outcome, run, runner_pid, wait_for_line
 from fake_nodes import kill_marked, kill_starter, pids
+from fleet_fakes import until
 
 from phalanx.jobs.job import (
     JobSpec,
@@ -93,6 +94,9 @@ def test_a_machine_that_shuts_down_ends_all_and_the_job_restarts_when_it_is_back
     command = ("sh", "-c", "echo on $PHALANX_RESTART; sleep $((300 - 300 * PHALANX_RESTART))")
     job = submit(two_nodes, JobSpec(command, "exec", directory=code, restarts=1))
     wait_for_line(job.follow(), "on 0")
+    state = Path(job.directory, "state.json")
+    # Output may come before the state that says so.
+    until(lambda: json.loads(state.read_text())["state"] == "running")
     runner = runner_pid(job)
     watcher = int(Path(f"/proc/{runner}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -106,7 +110,7 @@ def test_a_machine_that_shuts_down_ends_all_and_the_job_restarts_when_it_is_back
     while list(pids(of_the_job)):
         assert time.monotonic() < deadline, "processes outlive the shutdown"
         time.sleep(0.05)
-    assert json.loads(Path(job.directory, "state.json").read_text())["state"] == "running"
+    assert json.loads(state.read_text())["state"] == "running"
     lines, status = outcome(job.follow())
     assert (status.state, status.attempt) == (JobState.SUCCEEDED, 1)
     assert [line for line in lines if "on 1" in line]
