@@ -110,7 +110,7 @@ def test_nothing_of_a_function_outlives_it(local):
     child = "subprocess.Popen(['sleep', '31415'], start_new_session=True).pid"
     made = function(local, f"import subprocess\ndef handler(event, context): return {child}")
     result(local, made)
-    assert named("sleep 31415")
+    until(lambda: named("sleep 31415"))
     local.clock.advance(functions.WARM_S)
     until(lambda: not named("sleep 31415"))
 

@@ -79,7 +79,7 @@ def test_a_bootstrap_action_that_fails_on_the_master_ends_the_cluster(emr, how, 
     }
     assert data["primary-instance-id"] == master["Ec2InstanceId"]
     assert data["amazon-s3-path"] == f"s3://logs/here/{cluster}/node/{master['Ec2InstanceId']}/bootstrap-actions/1/"
-    assert not emr.instances(cluster)
+    until(lambda: not emr.instances(cluster))
 
 
 def test_a_bootstrap_action_that_fails_on_a_core_instance_names_it(emr):
