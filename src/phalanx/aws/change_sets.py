@@ -240,9 +240,7 @@ def _until_deleted(aws: Aws, delete: Callable[[], None]) -> None:
             delete()
             return
         except CloudError as error:
-            again = error.code in ("not-deleted", "throttled") or code(error.__cause__).startswith(
-                "InvalidChangeSetStatus"
-            )
+            again = error.code in _PASSING or code(error.__cause__).startswith("InvalidChangeSetStatus")
             if is_gone(error.__cause__):
                 return
             if not again or time.monotonic() > end:

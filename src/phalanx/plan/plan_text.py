@@ -358,8 +358,7 @@ def _about_disks(facts: Facts) -> Iterator[str]:
     if facts.disk_key:
         yield (
             f"the account encrypts disks with {facts.disk_key}: launches fail unless the role "
-            "AWSServiceRoleForAutoScaling may use it (`aws kms list-grants`, `aws kms create-grant`; "
-            "docs/troubleshooting.md)"
+            "AWSServiceRoleForAutoScaling may use it (`phalanx doctor` shows whether it may, and the grant to make)"
         )
 
 

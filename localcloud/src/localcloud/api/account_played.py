@@ -25,6 +25,7 @@ from localcloud.accounts import BOUNDARY, OWNER, REGION, SUBNETS
 from localcloud.api.refusals.before import Given, before
 from localcloud.context import ADMIN, Context
 from localcloud.ec2 import account_quotas, fleet, placement
+from localcloud.weather import organisation
 
 _NEW = 5
 _BLOCK = "10.64"
@@ -267,8 +268,7 @@ def _a_tag_has_a_value_of_the_policy(_backend: Any, given: Given) -> None:
     key = rule["tag_key"]
     value = (given.kwargs.get("tags") or {}).get("instance", {}).get(key)
     if _played.is_company and value is not None and value not in rule["tag_value"]:
-        message = f"The tag policy does not allow the specified value for the following tag key: '{key}'."
-        raise EC2ClientError("TagPolicyViolation", message)
+        raise EC2ClientError(*organisation.tag_violation(key))
 
 
 @before(IAMBackend, "create_role")

@@ -43,9 +43,15 @@ def _unauthorized(context: Context, region: str) -> str:
 def check_launch(context: Context) -> None:
     """Raise CapacityError for what forbids a launch."""
     if context.weather.forbids("tag-policy"):
-        key = context.weather.tag_key
-        message = f"The tag policy does not allow the specified value for the following tag key: '{key}'."
-        raise CapacityError("TagPolicyViolation", message)
+        raise CapacityError(*tag_violation(context.weather.tag_key))
+
+
+def tag_violation(key: str) -> tuple[str, str]:
+    """Return EC2's code and message for a tag whose value a policy does not allow."""
+    return (
+        "TagPolicyViolation",
+        f"The tag policy does not allow the specified value for the following tag key: '{key}'.",
+    )
 
 
 def forbids_disk(context: Context) -> bool:
