@@ -14,6 +14,7 @@ import pytest
 from processes import process_file
 from terminals import Terminal, shared_of
 
+from phalanx.spec.spec_load import load_value
 from phalanx.ssh import remote
 
 pytestmark = pytest.mark.cluster
@@ -22,7 +23,9 @@ pytestmark = pytest.mark.cluster
 def shared_connections(cluster: Terminal) -> list[int]:
     """Return the ssh processes that hold this terminal's shared connections, by their options or their titles."""
     config, found = str(cluster.state).encode(), []
-    (socket,) = {remote._digest(str(path)) for path in (cluster.state / "clusters").iterdir()}
+    # Other tests may have had other clusters in this state directory.
+    name = load_value(cluster.directory / "phalanx.yaml", "name")
+    socket = remote._digest(str(cluster.state / f"clusters/{name}"))
     for process in Path("/proc").glob("[0-9]*"):
         argv = process_file(int(process.name), "cmdline")
         if (b"ControlMaster=yes" in argv and config in argv) or (b"[mux]" in argv and socket.encode() in argv):
