@@ -1,4 +1,4 @@
-.PHONY: check-types check-types-on-a-mac check-pages check-style checkov conformance full-os images smoke-aws fuzz red mutants lock fresh soak help setup demo test check format docs rights site dist bench
+.PHONY: check-types check-types-on-a-mac check-pages check-style checkov conformance full-os images smoke-aws fuzz red mutants lock fresh soak help setup demo test check format docs tables site dist bench
 
 # Tests start thousands of processes: without compiled modules on disk, each would compile its own.
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,6 +34,7 @@ check-pages:
 	@.venv/bin/python scripts/lock --check
 	@.venv/bin/python scripts/commands --check
 	@.venv/bin/python scripts/rights --check
+	@.venv/bin/python scripts/types --check
 	@.venv/bin/python scripts/proofs
 	@scripts/site >/dev/null
 
@@ -53,8 +54,9 @@ docs: setup ## Generate docs/commands.md, docs/phalanx-yaml.md and docs/terminal
 	@.venv/bin/python scripts/commands
 	@scripts/terminal
 
-rights: setup ## Generate the tables of the rights that CloudFormation needs, from cfn-lint's copy of AWS's schemas
+tables: setup ## Generate the tables of rights and instance types, from what cfn-lint and moto carry of AWS
 	@.venv/bin/python scripts/rights
+	@.venv/bin/python scripts/types
 
 site: setup ## Build the documents as web pages in build/site and check every link
 	@scripts/site

@@ -28,9 +28,9 @@ class Item:
 
 def bill() -> Iterator[Item]:
     """Yield what is billed. Prices: aws.amazon.com/ec2/pricing, and the same of vpc, ebs and efs."""
-    prices = table("instance_types")
-    network, sizes = prices["network_usd_per_hour"], prices["types"][TYPE]
-    yield Item(f"{NODES} {TYPE}", NODES * HOURS, "h", sizes["usd_per_hour"])
+    prices, sizes = table("prices"), table("instance_types")["types"][TYPE]
+    network = prices["network_usd_per_hour"]
+    yield Item(f"{NODES} {TYPE}", NODES * HOURS, "h", prices["usd_per_hour"][TYPE])
     # T3 is `unlimited` by default: full load beyond the baseline costs extra. Here it lasts for minutes.
     yield Item("their CPU credits: 15 minutes at full load", NODES * sizes["vcpus"] / 4, "vCPU h", 0.05)
     yield Item("NAT gateway, each hour that begins", HOURS, "h", network["nat_gateway"])

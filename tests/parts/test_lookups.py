@@ -90,12 +90,12 @@ def test_the_first_zone_of_the_list_that_offers_the_type_is_chosen(aws):
     assert make_plan(spec, lookups.facts(aws, spec, "")).zone == "us-east-1c"
 
 
-def test_the_types_whose_sizes_are_known_here_are_ec2s(local):
+def test_the_types_whose_prices_are_known_here_are_ec2s(local):
     """Otherwise `plan` accepts one, and CloudFormation fails."""
     # The short list: that of all types with what they have takes four seconds of CPU time.
     listed = local.client("ec2").get_paginator("describe_instance_type_offerings").paginate()
     there = {one["InstanceType"] for page in listed for one in page["InstanceTypeOfferings"]}
-    assert not {*table("instance_types")["types"]} - there
+    assert not table("prices")["usd_per_hour"].keys() - there
 
 
 @pytest.mark.parametrize("kind", ["p3.16xlarge", "g2.2xlarge"])

@@ -25,7 +25,7 @@ from phalanx.plan.plan_text import as_dict, explain, warnings
 @pytest.fixture(scope="module")
 def local(tmp_path_factory) -> Iterator[Stacks]:
     with stacks(tmp_path_factory.mktemp("state")) as made:
-        made.context.prices = location("instance_types")
+        made.context.prices = location("prices")
         yield made
 
 
@@ -61,7 +61,7 @@ def test_a_type_has_the_products_that_aws_lists_and_filters_choose_one(local):
 def test_all_pages_together_are_the_table(local):
     found = products(local, capacitystatus="Used")
     kinds = [one["product"]["attributes"]["instanceType"] for one in found]
-    assert len(kinds) == len({*kinds}) and {*kinds} == table("instance_types")["types"].keys()
+    assert len(kinds) == len({*kinds}) and {*kinds} == table("prices")["usd_per_hour"].keys()
 
 
 @pytest.mark.parametrize(

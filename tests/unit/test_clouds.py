@@ -174,6 +174,7 @@ def test_facts_are_read_from_what_ec2_says():
         "MemoryInfo": {"SizeInMiB": 196608},
         "GpuInfo": {"Gpus": [{"Count": 4, "Manufacturer": "NVIDIA"}, {"Count": 1, "Manufacturer": "AMD"}]},
         "NetworkInfo": {"MaximumNetworkCards": 1},
+        "PlacementGroupInfo": {"SupportedStrategies": ["partition", "spread"]},
     }
     tags = [{"Key": "phalanx:cluster", "Value": "demo"}]
     free = {"FileSystemId": "fs-2", "LifeCycleState": "available", "NumberOfMountTargets": 0, "Tags": tags}
@@ -255,6 +256,8 @@ SMALL = {
     "ProcessorInfo": {"SupportedArchitectures": ["i386", "x86_64"]},
     "VCpuInfo": {"DefaultVCpus": 2},
     "MemoryInfo": {"SizeInMiB": 4096},
+    "NetworkInfo": {"MaximumNetworkCards": 1},
+    "PlacementGroupInfo": {"SupportedStrategies": ["partition", "spread"]},
 }
 
 

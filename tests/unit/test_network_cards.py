@@ -73,7 +73,6 @@ ROLE = ("#slots=-1\n", "#efa=\n")
     ("fields", "found", "message"),
     [
         ({}, (), "efa: p5.48xlarge has no Elastic Fabric Adapter"),
-        ({}, None, "efa: only EC2 knows the network cards of a type"),
         ({}, cards(described(4, 15)), "would have 4 network cards, and EC2 gives no public address to an instance"),
     ],
 )

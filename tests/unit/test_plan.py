@@ -12,7 +12,7 @@ from phalanx.errors import SpecError
 from phalanx.plan import quotas
 from phalanx.plan.machine_images import Image
 from phalanx.plan.mount_targets import MountTarget
-from phalanx.plan.plan import HeadFacts, known_sizes, make_plan, offline_facts
+from phalanx.plan.plan import HeadFacts, make_plan, offline_facts
 from phalanx.plan.plan_text import as_dict, describe, explain, warnings
 
 
@@ -300,12 +300,16 @@ def test_offline_facts_come_from_the_table():
 
 
 def test_tables_say_where_they_are_from():
-    for name in ("instance_types", "images", "regions", "quotas", "efs"):
+    for name in ("prices", "images", "regions", "quotas", "efs"):
         assert "2026" in table(name)["_source"]
 
 
-def test_every_listed_type_is_whole():
-    keys = {"vcpus", "gpus", "memory_gib", "architecture", "network_cards", "usd_per_hour"}
-    types = table("instance_types")["types"]
-    assert len(types) >= 25
-    assert all(set(known_sizes(name) or {}) - {"efa_interfaces"} == keys for name in types)
+def test_a_type_without_a_known_price_is_planned_offline():
+    trainium = aws_spec(type="trn1.32xlarge", image="dlami-base")
+    facts = offline_facts(trainium)
+    assert facts and (facts.vcpus, facts.gpus, len(facts.cards)) == (128, 0, 8)
+    assert make_plan(trainium, facts).cost_usd_per_hour is None
+
+
+def test_types_with_a_price_are_types_of_ec2():
+    assert not table("prices")["usd_per_hour"].keys() - table("instance_types")["types"].keys()

@@ -56,25 +56,23 @@ def facts(api: Aws, spec: ClusterSpec, ssh_public_key: str) -> Facts:
 def _of_type(api: Aws, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     named = _named(api, spec)
     described, vpc = named.described, named.vpc
-    vcpus = described["VCpuInfo"]["DefaultVCpus"]
-    wanted = quotas.of(spec, vcpus, named.head.vcpus if named.head else None, vpc) if not is_local(spec.cloud) else []
+    of_type = sizes(described)
+    wanted = (
+        quotas.of(spec, of_type["vcpus"], named.head.vcpus if named.head else None, vpc)
+        if not is_local(spec.cloud)
+        else []
+    )
     zones = _zones_of_all(api, spec, vpc)
     asked, unknown = usage.ask(api, spec.name, wanted)
     return Facts(
         cloud=spec.cloud,
         region=spec.region,
         zones=zones,
-        vcpus=vcpus,
-        gpus=_gpus(described),
-        memory_gib=described["MemoryInfo"]["SizeInMiB"] / 1024,
-        architecture=_architecture(described),
+        **of_type,
         kept_file_system="" if spec.file_system or spec.storage == LUSTRE else file_systems.kept(api, spec.name),
         lustre=named.lustre,
         image=named.image,
         ssh_public_key=ssh_public_key,
-        network_cards=described.get("NetworkInfo", {}).get("MaximumNetworkCards", 1),
-        cards=network_cards.cards(described),
-        strategies=_strategies(described),
         reservation=named.reservation,
         vpc=vpc,
         node_role=named.node_role,
@@ -175,6 +173,19 @@ def disk_key(api: Aws) -> str:
     return "" if found.endswith("alias/aws/ebs") else found
 
 
+def sizes(described: dict[str, Any]) -> dict[str, Any]:
+    """Return what DescribeInstanceTypes says of a type, by the names of Facts."""
+    return {
+        "vcpus": described["VCpuInfo"]["DefaultVCpus"],
+        "memory_gib": described["MemoryInfo"]["SizeInMiB"] / 1024,
+        "gpus": _gpus(described),
+        "architecture": _architecture(described),
+        "network_cards": described["NetworkInfo"]["MaximumNetworkCards"],
+        "cards": network_cards.cards(described),
+        "strategies": tuple(sorted(described["PlacementGroupInfo"]["SupportedStrategies"])),
+    }
+
+
 def _gpus(described: dict[str, Any]) -> int:
     """Return how many of NVIDIA's GPUs a type has."""
     found = described.get("GpuInfo", {}).get("Gpus", [])
@@ -191,11 +202,6 @@ def _head_facts(api: Aws, spec: ClusterSpec) -> HeadFacts | None:
     described = _describe_type(api, spec.head["type"], "head")
     memory_gib = described["MemoryInfo"]["SizeInMiB"] / 1024
     return HeadFacts(described["VCpuInfo"]["DefaultVCpus"], memory_gib, _architecture(described))
-
-
-def _strategies(described: dict[str, Any]) -> tuple[str, ...] | None:
-    supported = described.get("PlacementGroupInfo", {}).get("SupportedStrategies")
-    return None if supported is None else tuple(supported)
 
 
 def promised_bit_s(api: Aws, instance_type: str) -> float | None:

@@ -381,7 +381,7 @@ def _request(
 
 def _serve_argv() -> list[str]:
     binds = [argument for path in _visible_in_nodes() for argument in ("--bind", str(path))]
-    files = ["--images", str(images.directory()), "--prices", str(location("instance_types"))]
+    files = ["--images", str(images.directory()), "--prices", str(location("prices"))]
     return isolated.program("serve", "--state", _place(), *binds, "--path", f"{sys.prefix}/bin", *files, *_mode())
 
 

@@ -179,7 +179,7 @@ def warnings(found: ExistingVpc) -> Iterator[str]:
     if found.workers.way_out == OTHER:
         yield f"{found.workers.subnet_id} has {OTHER} as its way out: whether it leads to AWS and the web is not known"
     if found.workers.way_out == INTERNET:
-        address = table("instance_types")["network_usd_per_hour"]["public_address"]
+        address = table("prices")["network_usd_per_hour"]["public_address"]
         yield f"workers in {found.workers.subnet_id} have public addresses, at ${address} an hour each"
 
 

@@ -50,10 +50,10 @@ class Facts:
     """The file system that an earlier `down` of this name kept; the shared directory uses it again."""
     ssh_public_key: str = ""
     network_cards: int = 1
-    cards: tuple[Card, ...] | None = None
-    """The type's network cards if it takes Elastic Fabric Adapters, else none; None if EC2 was not asked."""
-    strategies: tuple[str, ...] | None = None
-    """The strategies of placement groups that the type supports; None if EC2 was not asked."""
+    cards: tuple[Card, ...] = ()
+    """The type's network cards if it takes Elastic Fabric Adapters, else none."""
+    strategies: tuple[str, ...] = ("cluster", "partition", "spread")
+    """The strategies of placement groups that the type supports."""
     reservation: Reservation | None = None
     """The reservation that the spec names."""
     mount_targets: tuple[MountTarget, ...] = ()

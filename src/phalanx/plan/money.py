@@ -42,13 +42,12 @@ class Prices:
         """Return the price of a node; None if it is not known."""
         if self.listed_in:
             return self.usd_per_hour.get(instance_type)
-        sizes = table("instance_types")["types"].get(instance_type)
-        return sizes["usd_per_hour"] if sizes else None
+        return table("prices")["usd_per_hour"].get(instance_type)
 
     @property
     def source(self) -> str:
         """The regions and the dates of the prices: those of addresses and endpoints are the table's."""
-        prices = table("instance_types")["prices_of"]
+        prices = table("prices")["prices_of"]
         of_table = f"prices of {prices['region']}, {prices['date']}"
         others = "network" if self.nat_gateway is None else "addresses"
         return f"AWS's price list, {self.listed_in}; {others}: {of_table}" if self.listed_in else of_table
@@ -143,7 +142,7 @@ def network_usd_per_hour(
     In an existing VPC that is the head's address. EMR's nodes are all in one public subnet: each has an address, and
     none needs the gateway. A private cluster has `endpoints` in place of all that; None is for one that is not.
     """
-    network = table("instance_types")["network_usd_per_hour"]
+    network = table("prices")["network_usd_per_hour"]
     if endpoints is not None:
         return round(endpoints * network["interface_endpoint"], 4)
     address = network["public_address"]

@@ -36,10 +36,10 @@ def cards(described: Mapping[str, Any]) -> tuple[Card, ...]:
     )
 
 
-def listed(sizes: Mapping[str, Any]) -> tuple[Card, ...]:
-    """Return the cards of a type by its row in the table; none if it takes no EFA."""
-    most = sizes.get("efa_interfaces", 0)
-    return tuple(Card(index, most, _ALONE) for index in range(sizes["network_cards"])) if most else ()
+def listed(groups: Sequence[tuple[int, int, str]]) -> tuple[Card, ...]:
+    """Return the cards that the table lists: how many are alike, the interfaces on each, and their kind for EFA."""
+    kinds = [(most, efa) for number, most, efa in groups for _ in range(number)]
+    return tuple(Card(index, *kind) for index, kind in enumerate(kinds))
 
 
 def _efa(kinds: Any) -> str:
@@ -74,16 +74,10 @@ def addresses(cards: Sequence[Card]) -> int:
     return sum(kind != _ALONE for _, _, kind in layout(cards))
 
 
-def refuse_impossible(spec: ClusterSpec, found: tuple[Card, ...] | None) -> None:
+def refuse_impossible(spec: ClusterSpec, found: tuple[Card, ...]) -> None:
     """Raise SpecError if the nodes can't have the adapters that the spec wants."""
     if not spec.uses_efa:
         return
-    if found is None:
-        raise SpecError(
-            "efa: only EC2 knows the network cards of a type",
-            "Plan with credentials and a connection.",
-            code="cloud-not-asked",
-        )
     if not found:
         raise SpecError(
             f"efa: {spec.type} has no Elastic Fabric Adapter",

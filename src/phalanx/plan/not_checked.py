@@ -52,7 +52,7 @@ def _of_nodes(plan: Plan) -> Iterator[tuple[str, str]]:
         yield what, f"aws ec2 describe-subnets --subnet-ids {names}"
     for one in (plan, *plan.alternatives) if spec.uses_efa else ():
         kind = one.spec.type
-        what = f"the network cards of {kind}, {adapters(one.facts.cards or ())} by the table"
+        what = f"the network cards of {kind}, {adapters(one.facts.cards)} by the table"
         yield what, f"aws ec2 describe-instance-types --instance-types {kind} --query '*[].NetworkInfo'"
     if AUTO in spec.ssh_sources:
         yield "this machine's public address, for ssh_from", "curl https://checkip.amazonaws.com"

@@ -207,8 +207,13 @@ def image_choice(spec: ClusterSpec, facts: Facts) -> ImageChoice:
 
 
 def known_sizes(instance_type: str) -> dict[str, Any] | None:
-    """Return vcpus, gpus, memory_gib, architecture, network_cards and usd_per_hour; None for an unknown type."""
-    return table("instance_types")["types"].get(instance_type)
+    """Return what the table says of a type, by the names of Facts; None for an unknown one."""
+    known = table("instance_types")
+    if instance_type not in known["types"]:
+        return None
+    row = {**known["usual"], **known["types"][instance_type]}
+    cards = network_cards.listed(row.pop("efa"))
+    return {**row, "cards": cards, "strategies": tuple(row["strategies"])}
 
 
 def unknown_type_hint(instance_type: str, cloud: str) -> str:
@@ -239,8 +244,6 @@ def _offline(spec: ClusterSpec, ssh_public_key: str, not_asked: str) -> Facts | 
     sizes, of_head = known_sizes(spec.type), known_sizes(spec.head["type"]) if spec.head else {}
     if sizes is None or of_head is None:
         return None
-    cards = network_cards.listed(sizes)
-    sizes = {key: value for key, value in sizes.items() if key not in ("usd_per_hour", "efa_interfaces")}
     head = HeadFacts(of_head["vcpus"], of_head["memory_gib"], of_head["architecture"]) if of_head else None
     zones = spec.zones or (f"{spec.region}a",)
     facts = Facts(
@@ -249,7 +252,6 @@ def _offline(spec: ClusterSpec, ssh_public_key: str, not_asked: str) -> Facts | 
         zones,
         ssh_public_key=ssh_public_key,
         head=head,
-        cards=cards,
         vpc=existing_vpc.assumed(spec),
         not_asked=not_asked,
         **sizes,
@@ -353,7 +355,7 @@ def _refuse_head(spec: ClusterSpec, facts: Facts) -> None:
 
 
 def _refuse_placement(spec: ClusterSpec, facts: Facts) -> None:
-    if spec.placement and facts.strategies is not None and "cluster" not in facts.strategies:
+    if spec.placement and "cluster" not in facts.strategies:
         raise SpecError(
             f"placement: {spec.type} can't be in a cluster placement group",
             "Remove the line, or choose a type that can, such as c5.large.",

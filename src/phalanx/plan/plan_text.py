@@ -217,7 +217,7 @@ def _placement(spec: ClusterSpec) -> str:
 
 
 def _adapters(plan: Plan) -> str:
-    number = adapters(plan.facts.cards or ()) if plan.spec.uses_efa else 0
+    number = adapters(plan.facts.cards) if plan.spec.uses_efa else 0
     return f"{counted(number, 'adapter')} on each node that trains" if number else ""
 
 
@@ -286,7 +286,7 @@ def _paid_network(plan: Plan) -> str:
         return "public addresses, without EMR's own price"
     paid = "the head's address" if plan.facts.vpc else "NAT gateway, public addresses"
     if plan.spec.is_private:
-        each = table("instance_types")["network_usd_per_hour"]["interface_endpoint"]
+        each = table("prices")["network_usd_per_hour"]["interface_endpoint"]
         paid = f"{counted(len(plan.endpoints), 'endpoint')} at ${each} each"
     if usd := lustre_storage.usd_per_hour(plan.spec):
         return f"{paid}, Lustre at ${usd:.2f} an hour until `down`"
@@ -364,7 +364,7 @@ def _about_disks(facts: Facts) -> Iterator[str]:
 
 def not_asked(facts: Facts) -> str:
     """Say that a plan is from the tables, and why."""
-    date = table("instance_types")["prices_of"]["date"]
+    date = table("prices")["prices_of"]["date"]
     rest = "`phalanx plan` with credentials checks what is named below"
     return f"AWS was not asked ({facts.not_asked}): sizes and prices come from tables of {date}; {rest}"
 
@@ -390,7 +390,7 @@ def _about_stand_ins(instance_type: str, gpus: int, stand_ins: int) -> str:
 
 
 def _about_money(spec: ClusterSpec, facts: Facts) -> Iterator[str]:
-    prices, where = facts.prices, table("instance_types")["prices_of"]
+    prices, where = facts.prices, table("prices")["prices_of"]
     if prices.unlisted:
         yield f"the prices are those of a table: {prices.unlisted}"
     for unknown in (kind for kind in money.types_of(spec) if prices.of(kind) is None):

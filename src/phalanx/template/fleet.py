@@ -179,7 +179,7 @@ def _instance_type(role: str, plan: Plan) -> Any:
 
 def _network(role: str, plan: Plan, groups: Sequence[str]) -> dict[str, Any]:
     """Return a node's security groups, or its interfaces, which then have the groups (docs/aws-behaviour.md 2.4)."""
-    cards = plan.facts.cards if plan.spec.uses_efa and plan.trains(role) else None
+    cards = plan.facts.cards if plan.spec.uses_efa and plan.trains(role) else ()
     if not cards and not plan.needs_public_address(role):
         return {"SecurityGroupIds": [Ref(group) for group in groups]}
     found = _interfaces(cards or PLAIN, groups)
@@ -231,7 +231,7 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "min": Ref("MinNodes"),
         "node_timeout_s": Ref("NodeTimeout"),
         "slots": Ref("Slots") if plan.trains(role) else "-1",
-        "efa": str(adapters(plan.facts.cards or ())) if _has_adapters(plan, role) else "",
+        "efa": str(adapters(plan.facts.cards)) if _has_adapters(plan, role) else "",
         "metrics": "1" if plan.spec.sends_metrics else "",
         "gpus": f"{plan.spec.type}={plan.facts.gpus}" if plan.gpus else "",
         "block": _block(plan),

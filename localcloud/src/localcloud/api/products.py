@@ -1,8 +1,8 @@
 """AWS's price list: GetProducts for EC2's machines, with the prices of a file that the local cloud is started with.
 
-The file has what instance types and a NAT gateway cost an hour, and where: {"prices_of": {"region", "date"}, "types":
-{TYPE: {"usd_per_hour", "vcpus", "memory_gib"}}, "network_usd_per_hour": {"nat_gateway"}}. Of other regions there are no
-products. Shape: docs/aws-behaviour.md 2.39.
+The file has what instance types and a NAT gateway cost an hour, and where: {"prices_of": {"region", "date"},
+"usd_per_hour": {TYPE: PRICE}, "network_usd_per_hour": {"nat_gateway"}}. Of other regions there are no products. Shape:
+docs/aws-behaviour.md 2.39.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from localcloud.context import Context
 from localcloud.iam import errors
@@ -82,9 +84,9 @@ def _all(context: Context) -> Iterator[dict[str, Any]]:
     if context.prices is None:
         return
     table = json.loads(context.prices.read_text(encoding="utf-8"))
-    for kind, about in table["types"].items():
+    for kind, usd_per_hour in table["usd_per_hour"].items():
         for status in _STATUSES:
-            yield _instance(kind, about, table["prices_of"], status)
+            yield _instance(kind, usd_per_hour, table["prices_of"], status)
     for usage, unit in (("Hours", "Hrs"), ("Bytes", "Quantity")):
         yield _nat_gateway(table["network_usd_per_hour"]["nat_gateway"], table["prices_of"], usage, unit)
 
@@ -99,13 +101,13 @@ def _nat_gateway(amount: float, where: Mapping[str, str], usage: str, unit: str)
     return _product("NAT Gateway", attributes, where, amount, f"${amount:g} per NAT Gateway {unit}", unit)
 
 
-def _instance(kind: str, about: Mapping[str, Any], where: Mapping[str, str], status: str) -> dict[str, Any]:
+def _instance(kind: str, usd_per_hour: float, where: Mapping[str, str], status: str) -> dict[str, Any]:
     usage, words, share = _STATUSES[status]
-    amount = about["usd_per_hour"] * share
+    amount, sizes = usd_per_hour * share, INSTANCE_TYPES[kind]
     attributes = {
         "instanceType": kind,
-        "vcpu": str(about["vcpus"]),
-        "memory": f"{about['memory_gib']} GiB",
+        "vcpu": str(sizes["VCpuInfo"]["DefaultVCpus"]),
+        "memory": f"{sizes['MemoryInfo']['SizeInMiB'] / 1024:g} GiB",
         "operatingSystem": "Linux",
         "preInstalledSw": "NA",
         "licenseModel": "No License required",
