@@ -65,7 +65,7 @@ MAIL = matching(
 
 
 def _types() -> dict[str, Any]:
-    return {"anyOf": [{"enum": list(table("instance_types")["types"])}, {"pattern": whole(checks.TYPE)}]}
+    return {"anyOf": [{"enum": list(table("prices")["usd_per_hour"])}, {"pattern": whole(checks.TYPE)}]}
 
 
 @dataclass(frozen=True, kw_only=True)
