@@ -1,4 +1,4 @@
-.PHONY: check-types check-types-on-a-mac check-pages check-style checkov conformance full-os images smoke-aws fuzz red mutants lock fresh soak help setup demo test check format docs tables site dist bench
+.PHONY: check-types check-types-on-a-mac check-pages check-style checkov conformance full-os images smoke-aws fuzz red mutants lock fresh soak help setup demo test check format docs tables newer site dist bench
 
 # Tests start thousands of processes: without compiled modules on disk, each would compile its own.
 unexport PYTHONDONTWRITEBYTECODE
@@ -57,6 +57,9 @@ docs: setup ## Generate docs/commands.md, docs/phalanx-yaml.md and docs/terminal
 tables: setup ## Generate the tables of rights and instance types, from what cfn-lint and moto carry of AWS
 	@.venv/bin/python scripts/rights
 	@.venv/bin/python scripts/types
+
+newer: setup ## Say what the newest botocore, cfn-lint and moto know of AWS that this checkout does not (a minute)
+	@.venv/bin/python scripts/newer
 
 site: setup ## Build the documents as web pages in build/site and check every link
 	@scripts/site
