@@ -135,16 +135,16 @@ def test_a_type_that_the_list_lacks_brings_the_table_s_prices_for_all(aws):
     assert (found.of("c5.large"), found.of("x9.large")) == (0.085, None)
 
 
-class Api:
-    """A cloud whose answers the test gives, by operation; its price list has no NAT gateway."""
-
-    name = "aws"
+class Api(Aws):
+    """A cloud whose answers the test gives, by operation, or as pages; its price list has no NAT gateway."""
 
     def __init__(self, region: str = "us-east-1", **answers: Any) -> None:
-        self.region, self.answers = region, answers
+        super().__init__(region)
+        self.answers = answers
 
     def call(self, service: str, operation: str, **arguments: Any) -> Any:
         answer = self.answers[operation]
+        answer = answer.pop(0) if isinstance(answer, list) else answer
         if isinstance(answer, Exception):
             raise answer
         return {"PriceList": []} if "NAT Gateway" in str(arguments) else answer
@@ -214,6 +214,8 @@ def test_spot_workers_show_what_they_cost_now_in_the_zone_that_is_tried_first():
     (line,) = (line for line in explain(made) if line.startswith("cost now"))
     assert "about $0.23 an hour with spot workers, each at $0.0310 in us-east-1b" in line
     assert as_dict(made)["spot_usd_per_hour"] == pytest.approx(0.085 + 3 * 0.031 + 0.055)
+    pages = [{"SpotPriceHistory": [], "NextToken": "more"}, {"SpotPriceHistory": history}]
+    assert price_list.ask(Api(**answers, describe_spot_price_history=pages), ["c5.large"], "us-east-1b") == prices
     denied = Api(**answers, describe_spot_price_history=CloudError("no"))
     assert price_list.ask(denied, ["c5.large"], "us-east-1b").spot == {}
 

@@ -59,9 +59,9 @@ def _on_demand(api: Aws, attributes: Mapping[str, str]) -> float | None:
     """Return the price of an hour; None unless the list has exactly one."""
     wanted = {**attributes, "regionCode": api.region}
     filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
-    answer = api.call("pricing", "get_products", ServiceCode="AmazonEC2", Filters=filters, MaxResults=100)
+    products = list(api.pages("pricing", "get_products", "PriceList", ServiceCode="AmazonEC2", Filters=filters))
     try:
-        amounts = {amount for product in answer["PriceList"] for amount in _hourly(json.loads(product))}
+        amounts = {amount for product in products for amount in _hourly(json.loads(product))}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CloudError(
             f"its answer has another form ({type(error).__name__}: {error})", code="price-list-format"
@@ -83,8 +83,10 @@ def _spot(api: Aws, types: Collection[str], zone: str) -> dict[str, float]:
     now = datetime.now(timezone.utc)
     given = {"StartTime": now, "EndTime": now, "ProductDescriptions": ["Linux/UNIX"], "AvailabilityZone": zone}
     try:
-        found = api.call("ec2", "describe_spot_price_history", InstanceTypes=list(types), **given)
+        found = list(
+            api.pages("ec2", "describe_spot_price_history", "SpotPriceHistory", InstanceTypes=list(types), **given)
+        )
     except CloudError:
         return {}
-    entries = (one for one in found["SpotPriceHistory"] if _AMOUNT.fullmatch(one["SpotPrice"]))
+    entries = (one for one in found if _AMOUNT.fullmatch(one["SpotPrice"]))
     return {one["InstanceType"]: float(one["SpotPrice"]) for one in entries if one["AvailabilityZone"] == zone}
