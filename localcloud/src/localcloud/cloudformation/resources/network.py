@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
@@ -10,6 +11,7 @@ from moto.ec2.models import ec2_backends
 
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources.registry import Made, Request, resource
+from localcloud.ec2.zones import ordinary
 from localcloud.storage import file_systems
 
 
@@ -90,7 +92,7 @@ def _subnet(request: Request) -> Made:
     subnet = backend.create_subnet(
         properties["VpcId"],
         properties.get("CidrBlock", ""),
-        availability_zone=properties.get("AvailabilityZone") or f"{request.region}a",
+        availability_zone=properties.get("AvailabilityZone") or _any_zone(request),
         tags={"subnet": request.tag_map()},
     )
     # moto makes the first subnet of a zone the default one; in AWS only a default VPC has default subnets.
@@ -107,6 +109,12 @@ def _subnet(request: Request) -> Made:
             "NetworkAclAssociationId": f"aclassoc-{subnet.id[7:]}",
         },
     )
+
+
+def _any_zone(request: Request) -> str:
+    """Return the zone of a subnet that names none. AWS chooses; here subnets with other addresses get another zone."""
+    zones = ordinary(ec2(request).describe_availability_zones())
+    return zones[-1 - zlib.crc32(str(request.properties.get("CidrBlock")).encode()) % len(zones)]
 
 
 def _delete_internet_gateway(request: Request, physical_id: str) -> None:
