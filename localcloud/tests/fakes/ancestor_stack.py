@@ -33,7 +33,13 @@ def network():
         "Vpc": made("AWS::EC2::VPC", CidrBlock="10.0.0.0/16", EnableDnsHostnames=True, EnableDnsSupport="true"),
         "Gateway": made("AWS::EC2::InternetGateway"),
         "Attached": made("AWS::EC2::VPCGatewayAttachment", VpcId=ref("Vpc"), InternetGatewayId=ref("Gateway")),
-        "Public": made("AWS::EC2::Subnet", VpcId=ref("Vpc"), CidrBlock="10.0.0.0/24", MapPublicIpOnLaunch=True),
+        "Public": made(
+            "AWS::EC2::Subnet",
+            VpcId=ref("Vpc"),
+            CidrBlock="10.0.0.0/24",
+            AvailabilityZone="us-east-1a",
+            MapPublicIpOnLaunch=True,
+        ),
         "Private": made(
             "AWS::EC2::Subnet",
             VpcId=ref("Vpc"),

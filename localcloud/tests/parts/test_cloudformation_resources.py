@@ -326,9 +326,8 @@ def test_a_gateway_endpoint_leads_to_a_service_that_exists(cloud):
 def test_subnets_that_name_no_zone_are_not_all_in_the_first_one(cloud):
     blocks = {f"S{n}": made("AWS::EC2::Subnet", VpcId=ref("Vpc"), CidrBlock=f"10.0.{n}.0/24") for n in range(20, 40)}
     stack = cloud.made({**NETWORK, **blocks})
-    subnets = cloud.client("ec2").describe_subnets(SubnetIds=[cloud.physical(stack, name) for name in blocks])[
-        "Subnets"
-    ]
+    ids = [cloud.physical(stack, name) for name in blocks]
+    subnets = cloud.client("ec2").describe_subnets(SubnetIds=ids)["Subnets"]
     zones = {subnet["AvailabilityZone"] for subnet in subnets}
     assert len(zones) > 3 and not {zone for zone in zones if "atl" in zone}
     cloud.deleted(stack)
