@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -252,6 +253,10 @@ def test_data_are_copied_and_their_place_is_printed(phalanx, cluster, tmp_path):
     status, out, err = phalanx("put", "data", "sets/")
     assert (status, out) == (0, f"{cluster.shared}/sets/data\n")
     assert "left out: out" in err
+    past = time.time() - 60
+    os.utime(tmp_path / "here/data/a", (past, past))
+    phalanx("put", "data", "sets/")
+    assert "; 1 file unchanged" in phalanx("put", "data", "sets/")[2]
 
 
 @pytest.fixture
