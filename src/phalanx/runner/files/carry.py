@@ -13,16 +13,8 @@ from typing import IO, Any, Callable, Dict, FrozenSet, List, Set, Tuple
 
 from phalanx import guest_file
 from phalanx.node.validate import Invalid, parse
-from phalanx.runner.files.unchanged import (
-    MOST_ITEMS,
-    NOTHING,
-    Known,
-    compare,
-    read_answer,
-    set_time,
-    time_text,
-    write_list,
-)
+from phalanx.runner.files import unchanged
+from phalanx.runner.files.unchanged import NOTHING, Known
 
 # The first bytes of the stream: what a login script prints before them is skipped.
 MAGIC = b"\0phalanx-carry-1\n"
@@ -84,7 +76,12 @@ class Load:
 
     def header(self) -> Dict[str, Any]:
         counts = {"items": len(self.items), "files": self.files, "bytes": self.bytes}
-        return {**counts, "left_out": self.left_out, "unread": self.unread, LISTED: len(self.items) <= MOST_ITEMS}
+        return {
+            **counts,
+            "left_out": self.left_out,
+            "unread": self.unread,
+            LISTED: len(self.items) <= unchanged.MOST_ITEMS,
+        }
 
     def without(self, numbers: FrozenSet[int]) -> Load:
         """Return what is left to send if the receiver has the items with these numbers."""
@@ -122,7 +119,7 @@ def offer(out: IO[bytes], load: Load) -> None:
     """Write the stream's header, and the list of its files. Raises OSError when `out` breaks."""
     say(out, load.header())
     if load.header()[LISTED]:
-        write_list(out, load.items)
+        unchanged.write_list(out, load.items)
 
 
 def say(out: IO[bytes], answer: Any) -> None:
@@ -137,9 +134,9 @@ def known(source: IO[bytes], header: Dict[str, Any], target: str) -> Known:
         return NOTHING
     items = _announced(header, "items")
     try:
-        if items > MOST_ITEMS:
+        if items > unchanged.MOST_ITEMS:
             raise Invalid("is too long")
-        return compare(source, items, target, TOP)
+        return unchanged.compare(source, items, target, TOP)
     except Invalid as error:
         raise CarryError(f"its list of files {error}") from error
 
@@ -148,7 +145,7 @@ def is_known(source: IO[bytes], load: Load) -> FrozenSet[int]:
     """Return the numbers of the items that the receiver has, by its answer to `offer`. Raises CarryError."""
     answer = read_header(source)
     try:
-        return read_answer(answer, load.items)
+        return unchanged.read_answer(answer, load.items)
     except Invalid as error:
         raise CarryError(str(answer.get("error") or f"the other end {error}")) from error
 
@@ -327,7 +324,7 @@ def _add(tar: tarfile.TarFile, item: Item) -> Tuple[str, bool]:
         return "", False
     # It may be longer or shorter by now: what the header announced is sent at most, with the time that was listed.
     info.size = min(item.bytes, content.size)
-    info.uname = time_text(item.changed_ns)
+    info.uname = unchanged.time_text(item.changed_ns)
     padded = guest_file.Padded(content)
     try:
         tar.addfile(info, padded)
@@ -494,7 +491,7 @@ def _write_file(content: Any, member: tarfile.TarInfo, path: str, arrived: _Arri
         while data := content.read(_COPY_BYTES):
             arrived.add(file.write(data))
         os.fchmod(fd, member.mode & 0o777)
-    set_time(path, member.uname, member.mtime)
+    unchanged.set_time(path, member.uname, member.mtime)
 
 
 def _shown(path: Any) -> str:
