@@ -182,6 +182,8 @@ class Starter:
                 self._terminate()
         elif kind == frames.KICK:
             self._kick()
+        elif kind == frames.LOOK:
+            self._look(number)
         elif kind == frames.NOTICE:
             self._notice = self._notice or Notice()
             self._pass_on_notice()
@@ -331,6 +333,12 @@ class Starter:
         for pid, number in self._numbers.items():
             if number >= frames.FIRST_RANK_NUMBER:
                 kill(pid, signal.SIGKILL)
+
+    def _look(self, number: int) -> None:
+        from phalanx.runner.starter.doing import doing  # here, because most jobs write at once
+
+        text = next((doing(pid) for pid, owner in self._numbers.items() if owner == number), "")
+        self._out.send(frames.pack_json(frames.DOING, {"text": text}, number))
 
     def _pass_on_notice(self) -> None:
         if self._notice:

@@ -1,0 +1,84 @@
+"""Says what a silent rank does, from what the kernel counts for it and its children: it computes, reads, or waits."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from phalanx.node import proc_files
+from phalanx.runner.reaper import children_of, processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, List, Tuple
+
+# A process that uses this part of one core computes, and one that reads so much a second reads.
+_BUSY = 0.3
+_READS_BYTES_S = 1 << 20
+_MOST_PACKAGES = 4
+_PACKAGE = re.compile(r"/site-packages/([A-Za-z0-9_]{1,40})[^\n]*\.so[.\d]*$", re.MULTILINE)
+_STATES = {"D": "waits for a disk or the shared directory", "T": "is stopped (SIGSTOP)", "t": "is in a debugger"}
+
+
+def doing(pid: int) -> str:
+    """Return what a process and its children have done since its start, in words; "" if it has ended."""
+    table = processes()
+    family = _family(pid, children_of(table)) if pid in table else []
+    stats, _ = proc_files.read_each(family, "stat")
+    used = {one: _used(text) for one, text in stats.items()}
+    if not used or not table[pid]["start"]:
+        return ""
+    # The one that does the work: a shell that runs a script only waits for it.
+    worker = max(used, key=lambda one: used[one])
+    cpu_s = sum(seconds for seconds, _ in used.values())
+    age_s = max(0.1, _uptime_s() - int(table[pid]["start"]) / os.sysconf("SC_CLK_TCK"))
+    read_bytes = _read_bytes(family)
+    does = _does(cpu_s / age_s, read_bytes / age_s, table[worker]["state"])
+    facts = [f"{cpu_s:.1f} s of CPU", f"{read_bytes / (1 << 20):.0f} MiB read", *_loaded(worker)]
+    return f"({_plain(table[worker]['name'])}) {does}: so far {', '.join(facts)}"
+
+
+def _does(cores: float, bytes_s: float, state: str) -> str:
+    if state in _STATES:
+        return _STATES[state]
+    if cores >= _BUSY or state == "R":
+        return "computes"
+    return "reads files" if bytes_s >= _READS_BYTES_S else "waits"
+
+
+def _family(pid: int, children: Dict[int, List[int]]) -> List[int]:
+    found = [pid]
+    for one in found:
+        found += [child for child in children.get(one, ()) if child not in found]
+    return found
+
+
+def _used(stat: bytes) -> Tuple[float, int]:
+    """Return the CPU time in /proc/PID/stat, with that of children that have ended, and the pages of memory."""
+    fields = stat.rpartition(b")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"), int(fields[21])
+
+
+def _read_bytes(pids: Iterable[int]) -> int:
+    """Return how much these processes have read, from caches, too."""
+    texts, _ = proc_files.read_each(pids, "io")
+    return sum(int(found[1]) for text in texts.values() if (found := re.match(rb"rchar: (\d+)", text)))
+
+
+def _loaded(pid: int) -> List[str]:
+    """Return the Python packages whose libraries are in the process's memory: those that have been imported so far."""
+    texts, _ = proc_files.read_each([pid], "maps")
+    names = set(_PACKAGE.findall(texts.get(pid, b"").decode(errors="replace")))
+    if not names:
+        return []
+    more = f" and {len(names) - _MOST_PACKAGES} more" if len(names) > _MOST_PACKAGES else ""
+    return [f"loaded {', '.join(sorted(names)[:_MOST_PACKAGES])}{more}"]
+
+
+def _uptime_s() -> float:
+    with open("/proc/uptime") as file:
+        return float(file.read().split()[0])
+
+
+def _plain(name: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in name)
