@@ -20,6 +20,7 @@ from phalanx.cli.kept_output import keeping
 from phalanx.cli.terminal import CLEAR_LINE, has_colors, obeys, one_line, plain, write
 from phalanx.counts import counted
 from phalanx.errors import JobError, PhalanxError
+from phalanx.jobs.advice import advice
 from phalanx.jobs.job import JobState, OutputLine
 from phalanx.jobs.job_output import last_of_bar, last_state
 from phalanx.runner.starter.check import python_target
@@ -311,6 +312,8 @@ def _report_end(status: JobStatus, with_tail: bool = True) -> None:
     note(f"job {status.id} {click.style(status.state.value, fg=color)}{took}{message}")
     if with_tail and status.tail and status.state.value in ("failed", "lost"):
         note("\n".join(f"  | {line}" for line in status.tail))
+    if helps := advice(status):
+        note(helps)
     note(_verdict(status))
 
 
