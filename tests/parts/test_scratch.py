@@ -55,12 +55,16 @@ def test_the_temporary_directory_is_the_users_alone_and_goes_with_all_in_it(scra
     assert list(tmp_path.iterdir()) == []
 
 
-def test_segments_that_engines_left_since_go_and_others_stay(scratch, segment):
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_segments_that_engines_left_go_with_earlier_ones_if_no_other_job_is_there(
+    scratch, segment, monkeypatch, is_alone
+):
+    monkeypatch.setattr("phalanx.runner.starter.scratch.has_other_starters", lambda _: not is_alone)
     left, users = segment("sm_segment."), segment("dataset.")
     earlier = segment("vader_segment.")
     os.utime(earlier, (1, 1))
     scratch.remove()
-    assert [path.exists() for path in (left, users, earlier)] == [False, True, True]
+    assert [path.exists() for path in (left, users, earlier)] == [False, True, not is_alone]
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ FULL = [
     "RuntimeError: unable to write to file </torch_77_2309_0>: No space left on device (28)",
     "RuntimeError: unable to allocate shared memory(shm) for file </torch_77_2309_0>: Success (0)",
     "OSError: [Errno 28] No space left on device: '/dev/shm/x'",
+    "    sl = self._semlock = _multiprocessing.SemLock(\n           ^^^\nOSError: [Errno 28] No space left on device",
     "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-abc (size 9637888)",
     "[ip-10-0-0-4:00123] Signal: Bus error (7)",
 ]

@@ -18,9 +18,12 @@ _NO_RANK = re.compile(rf"KeyError: '({_VARIABLES})'|environment variable ({_VARI
 # PyTorch's loaders, its strategy `file_system`, NCCL and Open MPI write into /dev/shm through memory: when it is full,
 # a process gets SIGBUS, or the file can't be made.
 _NO_SHARED_MEMORY = re.compile(
-    r"[Bb]us error|SIGBUS|insufficient shared memory|allocate shared memory|/dev/shm/.*No space left"
-    r"|No space left on device.*(?:/dev/shm|/psm_|/torch_)|</torch_[^>]*>.*No space left|shared memory segment"
+    r"[Bb]us error|SIGBUS|insufficient shared memory|allocate shared memory|shared memory segment"
+    r"|/dev/shm/.*No space left|No space left on device.*(?:/dev/shm|/psm_|/torch_)|</torch_[^>]*>.*No space left"
+    r"|SemLock\([^$]{0,400}No space left"
 )
+# A job's lines have any length, and a pattern may take the square of it.
+_LONGEST_LINE = 1000
 _NO_FILES = re.compile(r"Too many open files|received 0 items of ancdata")
 
 
@@ -28,7 +31,7 @@ def advice(status: JobStatus) -> str:
     """Return what helps after a job's failure; "" if nothing is known."""
     if status.exit_code in (None, 0):
         return ""
-    text = "\n".join((status.message, *status.tail))
+    text = "\n".join(line[:_LONGEST_LINE] for line in (status.message, *status.tail))
     found = _NO_RANK.search(text)
     name = found[1] or found[2] if found else ""
     if name and status.launcher != "torchrun" and (status.launcher != "exec" or name == "LOCAL_RANK"):

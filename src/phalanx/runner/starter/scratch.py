@@ -96,7 +96,8 @@ class Scratch:
         segments, files = _ours(_SHARED_MEMORY, _SEGMENTS, self._since), _ours(_SHORT_TEMPORARY, _FILES, self._since)
         is_alone = not has_other_starters(self._job_id)
         if is_alone:
-            segments += _ours(_SHARED_MEMORY, _OF_LIBRARIES, 0.0)
+            # Those of engines, too: a recipe's check starts one outside of any job, for example.
+            segments = _ours(_SHARED_MEMORY, (*_SEGMENTS, *_OF_LIBRARIES), 0.0)
             files += _ours(_QUEUES, ("",), self._since) if os.path.isdir(_QUEUES) else []
         else:
             segments += filter(self._is_own, _ours(_SHARED_MEMORY, _OF_LIBRARIES, self._since))
