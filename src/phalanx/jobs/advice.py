@@ -20,7 +20,7 @@ _NO_RANK = re.compile(rf"KeyError: '({_VARIABLES})'|environment variable ({_VARI
 _NO_SHARED_MEMORY = re.compile(
     r"[Bb]us error|SIGBUS|insufficient shared memory|allocate shared memory|shared memory segment"
     r"|/dev/shm/.*No space left|No space left on device.*(?:/dev/shm|/psm_|/torch_)|</torch_[^>]*>.*No space left"
-    r"|SemLock\([^$]{0,400}No space left"
+    r"|SemLock\([\s\S]{0,400}No space left"
 )
 # A job's lines have any length, and a pattern may take the square of it.
 _LONGEST_LINE = 1000
