@@ -18,8 +18,6 @@ from phalanx.node.validate import Invalid, parse
 if TYPE_CHECKING:
     from typing import IO, Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
-    from phalanx.runner.files.carry import Item
-
 _S = 1_000_000_000
 # Every file system accepts times from 1970 to 2106.
 _LATEST_NS = ((1 << 32) - 1) * _S
@@ -48,8 +46,8 @@ class Known(NamedTuple):
 NOTHING = Known()
 
 
-def write_list(out: IO[bytes], items: Sequence[Item]) -> None:
-    """Write a line for each item: of files their names, sizes, times and modes. Raises OSError."""
+def write_list(out: IO[bytes], items: Sequence[Any]) -> None:
+    """Write a line for each of a `carry.Load`'s items: of files their names, sizes, times and modes. Raises OSError."""
     for item in items:
         line: List[Any] = [item.name] if stat.S_ISDIR(item.mode) else []
         if stat.S_ISREG(item.mode):
@@ -80,7 +78,7 @@ def compare(source: IO[bytes], items: int, target: str, top: str) -> Known:
     return Known(frozenset(same), count)
 
 
-def read_answer(answer: Any, items: Sequence[Item]) -> FrozenSet[int]:
+def read_answer(answer: Any, items: Sequence[Any]) -> FrozenSet[int]:
     """Return the numbers of the files that the receiver has, from its answer. Raises Invalid."""
     said = answer.get(_SAME) if isinstance(answer, dict) else None
     if not isinstance(said, str) or len(said) not in (0, len(items)) or not set(said) <= {"0", "1"}:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 
 from phalanx.node import proc_files
 from phalanx.runner.reaper import children_of, processes
@@ -16,7 +15,8 @@ if TYPE_CHECKING:
 _BUSY = 0.3
 _READS_BYTES_S = 1 << 20
 _MOST_PACKAGES = 4
-_PACKAGE = re.compile(r"/site-packages/([A-Za-z0-9_]{1,40})[^\n]*\.so[.\d]*$", re.MULTILINE)
+_PACKAGES = "/site-packages/"
+_LONGEST_NAME = 40
 _STATES = {"D": "waits for a disk or the shared directory", "T": "is stopped (SIGSTOP)", "t": "is in a debugger"}
 
 
@@ -62,13 +62,16 @@ def _used(stat: bytes) -> Tuple[float, int]:
 def _read_bytes(pids: Iterable[int]) -> int:
     """Return how much these processes have read, from caches, too."""
     texts, _ = proc_files.read_each(pids, "io")
-    return sum(int(found[1]) for text in texts.values() if (found := re.match(rb"rchar: (\d+)", text)))
+    counts = (text.split(b"\n", 1)[0].rpartition(b": ")[2] for text in texts.values())
+    return sum(int(count) for count in counts if count.isdigit())
 
 
 def _loaded(pid: int) -> List[str]:
     """Return the Python packages whose libraries are in the process's memory: those that have been imported so far."""
     texts, _ = proc_files.read_each([pid], "maps")
-    names = set(_PACKAGE.findall(texts.get(pid, b"").decode(errors="replace")))
+    lines = texts.get(pid, b"").decode(errors="replace").splitlines()
+    places = (line.partition(_PACKAGES)[2].split("/")[0].split(".")[0] for line in lines if ".so" in line)
+    names = {_plain(place[:_LONGEST_NAME]) for place in places if place}
     if not names:
         return []
     more = f" and {len(names) - _MOST_PACKAGES} more" if len(names) > _MOST_PACKAGES else ""

@@ -31,6 +31,7 @@ from phalanx.runner.starter.check import (
     python_target,
     taken,
 )
+from phalanx.runner.starter.doing import doing
 from phalanx.runner.starter.forward import Forwarder
 from phalanx.runner.starter.guest import Guest
 from phalanx.runner.starter.keeper import ASKED
@@ -335,8 +336,6 @@ class Starter:
                 kill(pid, signal.SIGKILL)
 
     def _look(self, number: int) -> None:
-        from phalanx.runner.starter.doing import doing  # here, because most jobs write at once
-
         text = next((doing(pid) for pid, owner in self._numbers.items() if owner == number), "")
         self._out.send(frames.pack_json(frames.DOING, {"text": text}, number))
 
