@@ -157,7 +157,8 @@ class AttemptRunner:
         is_silent = self._phase == self._run and not self._starters.has_output
         if is_silent and self.began_at and time.time() > self.began_at + self._look_after_s:
             self._look_after_s *= 2
-            self._starters.look()
+            if not self._starters.look():
+                self._say_what_is_done(f"{self._job.launcher} has started no rank yet")
 
     def _stop(self) -> None:
         self.outcome.stop()
@@ -312,9 +313,12 @@ class AttemptRunner:
 
     def on_doing(self, member: Member, text: str) -> None:
         """Handle what a silent rank does, in words."""
+        self._say_what_is_done(f"{member.ranks_name} {text}")
+
+    def _say_what_is_done(self, text: str) -> None:
         if self.began_at and not self._starters.has_output:
             after_s = max(0.0, time.time() - self.began_at)
-            self._context.on_silence(f"after {after_s:.0f} s, {member.ranks_name} {text}"[:_LONGEST_ACTIVITY])
+            self._context.on_silence(f"after {after_s:.0f} s, {text}"[:_LONGEST_ACTIVITY])
 
     def on_saving(self) -> None:
         """Handle a node whose report waits for files that are saved in S3."""

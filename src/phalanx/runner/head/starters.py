@@ -193,11 +193,12 @@ class Starters:
         """Signal all ranks that a node leaves."""
         self._send_to_all(frames.pack(frames.NOTICE))
 
-    def look(self) -> None:
-        """Ask what the first rank does; `on_doing` gets the answer."""
+    def look(self) -> bool:
+        """Ask what the first rank does; `on_doing` gets the answer. Return whether there is a rank."""
         found = self.table.first_rank()
         if found:
             self.channels[found[0]].send(frames.pack(frames.LOOK, found[1]))
+        return found is not None
 
     def kick(self) -> None:
         """End only the ranks, so that their engines restart them."""

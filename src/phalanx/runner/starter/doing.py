@@ -20,22 +20,30 @@ _LONGEST_NAME = 40
 _STATES = {"D": "waits for a disk or the shared directory", "T": "is stopped (SIGSTOP)", "t": "is in a debugger"}
 
 
-def doing(pid: int) -> str:
-    """Return what a process and its children have done since its start, in words; "" if it has ended."""
-    table = processes()
-    family = _family(pid, children_of(table)) if pid in table else []
-    stats, _ = proc_files.read_each(family, "stat")
-    used = {one: _used(text) for one, text in stats.items()}
-    if not used or not table[pid]["start"]:
-        return ""
-    # The one that does the work: a shell that runs a script only waits for it.
-    worker = max(used, key=lambda one: used[one])
-    cpu_s = sum(seconds for seconds, _ in used.values())
-    age_s = max(0.1, _uptime_s() - int(table[pid]["start"]) / os.sysconf("SC_CLK_TCK"))
-    read_bytes = _read_bytes(family)
-    does = _does(cpu_s / age_s, read_bytes / age_s, table[worker]["state"])
-    facts = [f"{cpu_s:.1f} s of CPU", f"{read_bytes / (1 << 20):.0f} MiB read", *_loaded(worker)]
-    return f"({_plain(table[worker]['name'])}) {does}: so far {', '.join(facts)}"
+class Doing:
+    """Looks at one process again and again; each time it says what was done since the time before."""
+
+    def __init__(self) -> None:
+        self._last: Tuple[int, float, float, int] = (0, 0.0, 0.0, 0)  # pid, uptime, CPU time, bytes
+
+    def of(self, pid: int) -> str:
+        """Return what a process and its children do, and have done since its start, in words; "" if it has ended."""
+        table = processes()
+        family = _family(pid, children_of(table)) if pid in table else []
+        stats, _ = proc_files.read_each(family, "stat")
+        used = {one: _used(text) for one, text in stats.items()}
+        if not used or not table[pid]["start"]:
+            return ""
+        # The one that does the work: a shell that runs a script only waits for it.
+        worker = max(used, key=lambda one: used[one])
+        began_s = int(table[pid]["start"]) / os.sysconf("SC_CLK_TCK")
+        before = self._last if self._last[0] == pid else (pid, began_s, 0.0, 0)
+        now = (pid, _uptime_s(), sum(seconds for seconds, _ in used.values()), _read_bytes(family))
+        self._last = now
+        passed_s = max(0.1, now[1] - before[1])
+        does = _does((now[2] - before[2]) / passed_s, (now[3] - before[3]) / passed_s, table[worker]["state"])
+        facts = [f"{now[2]:.1f} s of CPU", f"{now[3] / (1 << 20):.0f} MiB read", *_loaded(worker)]
+        return f"({_plain(table[worker]['name'])}) {does}: so far {', '.join(facts)}"
 
 
 def _does(cores: float, bytes_s: float, state: str) -> str:
