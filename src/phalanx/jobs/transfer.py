@@ -18,7 +18,6 @@ from phalanx import guest_file
 from phalanx.errors import PhalanxError
 from phalanx.jobs import toolbox
 from phalanx.jobs.job import ClusterAccess, Job
-from phalanx.node.validate import truth
 from phalanx.runner.files import carry
 from phalanx.runner.files.unchanged import Known
 from phalanx.runner.names import WORK
@@ -75,7 +74,6 @@ _LONGEST_PATH = 4096
 _LOAD: dict[str, head_answers.Check] = {
     **dict.fromkeys(("items", "files", "bytes"), head_answers.whole),
     **dict.fromkeys(("left_out", "unread"), head_answers.list_of(head_answers.text)),
-    carry.LISTED: truth,
 }
 _MISSING: dict[str, head_answers.Check] = {
     **dict.fromkeys(("missing", "parent"), head_answers.text),
@@ -257,7 +255,7 @@ def _header(stdout: IO[bytes], said: IO[bytes], job: Job | None, path: str) -> d
         raise error
     if "error" in header:
         raise TransferError(head_answers.fields(header, _ANSWER)["error"])
-    return head_answers.required(header, _LOAD)
+    return {**head_answers.required(header, _LOAD), carry.LISTED: header.get(carry.LISTED) is True}
 
 
 def _fits(path: str, pattern: str) -> bool:
@@ -295,7 +293,7 @@ def _receive(
         with waiting("the list of the head's files"):
             known = carry.known(process.stdout, header, str(target))
         with suppress(BrokenPipeError), process.stdin as stdin:  # the head says why it is gone
-            carry.say(stdin, known.answer(header["items"]))
+            carry.say(stdin, known.answer())
         count = _counter(header["bytes"] - known.bytes, progress)
         return known, carry.receive(process.stdout, header, str(target), count, known)
     except carry.CarryError as error:

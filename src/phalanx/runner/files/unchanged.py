@@ -33,14 +33,16 @@ _TIME = re.compile(r"([0-9]{1,20}) (-?[0-9]{1,10})", re.ASCII)
 
 
 class Known(NamedTuple):
-    """What the receiver has already: the numbers of the files in the list, and how many bytes they are."""
+    """What the receiver has already: the numbers of the files in a list of `items`, and how many bytes they are."""
 
     same: FrozenSet[int] = frozenset()
     bytes: int = 0
+    items: int = 0
 
-    def answer(self, items: int) -> Dict[str, str]:
-        """Return the answer to a list of so many items."""
-        return {_SAME: "".join("1" if number in self.same else "0" for number in range(items)) if self.same else ""}
+    def answer(self) -> Dict[str, str]:
+        """Return the answer to the list."""
+        numbers = range(self.items if self.same else 0)
+        return {_SAME: "".join("1" if number in self.same else "0" for number in numbers)}
 
 
 NOTHING = Known()
@@ -75,7 +77,7 @@ def compare(source: IO[bytes], items: int, target: str, top: str) -> Known:
         elif _has(path, *found):
             same.add(number)
             count += found[0]
-    return Known(frozenset(same), count)
+    return Known(frozenset(same), count, items)
 
 
 def read_answer(answer: Any, items: Sequence[Any]) -> FrozenSet[int]:

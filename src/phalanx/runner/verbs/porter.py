@@ -55,7 +55,7 @@ def take(place: str, shared: str) -> int:
         _require_inside(os.path.dirname(place), shared)
         os.makedirs(os.path.dirname(place), exist_ok=True)
         known = carry.known(source, header, place)
-        carry.say(out, known.answer(header["items"]))
+        carry.say(out, known.answer())
         carry.receive(source, header, place, known=known)
         carry.say(out, {"place": place})
     except carry.CarryError as error:
