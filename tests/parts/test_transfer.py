@@ -25,7 +25,7 @@ from phalanx.cluster.stage_data import within
 from phalanx.jobs import toolbox
 from phalanx.jobs.job import Job
 from phalanx.jobs.transfer import TransferError, get, get_each, put, shared_path, source_path
-from phalanx.runner.files import carry
+from phalanx.runner.files import carry, unchanged
 from phalanx.spec.spec_data import places
 
 ODD_NAME = os.fsdecode(b"\xff odd 'name'")
@@ -279,6 +279,17 @@ def test_a_copy_that_was_cut_off_goes_on_where_it_was(cluster, tree, monkeypatch
     monkeypatch.setattr(carry, "send", whole)
     done = put(cluster, tree)
     assert (done.files, done.unchanged) == (1, 2)
+
+
+def test_what_a_killed_copy_left_goes_with_a_later_one(cluster, job, tmp_path, monkeypatch):
+    get(cluster, "checkpoints", job=job)
+    part = tmp_path / "checkpoints/.phalanx-1234.part"
+    part.write_text("half")
+    get(cluster, "checkpoints", job=job)
+    assert part.exists(), "another copy may write it"
+    monkeypatch.setattr(unchanged, "_PART_KEPT_S", -1.0)
+    get(cluster, "checkpoints", job=job)
+    assert not part.exists() and (tmp_path / "checkpoints/last.pt").exists()
 
 
 @pytest.mark.parametrize("at_ns", [1_764_000_000 * 10**9, 1_764_000_000 * 10**9 + 123_456_789])

@@ -401,6 +401,8 @@ class _Places:
             raise CarryError(f"{_shown(place)} is a symbolic link; nothing is written through it")
         if not os.path.isdir(place):
             os.mkdir(place)
+        else:
+            unchanged.remove_older_parts(place)
         self._directories.add(member.name)
 
 
@@ -456,7 +458,7 @@ class _Part:
         if os.path.isdir(place) and not os.path.islink(place):
             raise CarryError(f"{_shown(place)} is a directory; the file of that name can't replace it")
         self.place = place
-        self._path = os.path.join(os.path.dirname(place), f".phalanx-{os.getpid()}.part")
+        self._path = os.path.join(os.path.dirname(place), unchanged.part_name())
         return self._path
 
     def keep(self) -> None:

@@ -26,6 +26,8 @@ _LATEST_NS = ((1 << 32) - 1) * _S
 _TICK_NS, _COARSE_NS = _S // 20, 2 * _S
 # A name of 4096 bytes, of which each may need six characters in JSON, and numbers.
 _LONGEST_LINE = 6 * 4096 + 200
+_PART = re.compile(r"\.phalanx-[0-9]+\.part", re.ASCII)
+_PART_KEPT_S = 3600.0
 _SAME = "same"
 MOST_ITEMS = 4_000_000
 """A longer list is not made: its answer would be too long."""
@@ -106,6 +108,19 @@ def set_time(path: str, text: str, otherwise_s: float) -> None:
     if 0 <= age_ns < _COARSE_NS and os.stat(path).st_mtime_ns != wanted_ns:
         before_ns = max(0, wanted_ns - _S)
         os.utime(path, ns=(before_ns, before_ns))
+
+
+def part_name() -> str:
+    """Return the name that a file has until it is whole."""
+    return f".phalanx-{os.getpid()}.part"
+
+
+def remove_older_parts(directory: str) -> None:
+    """Remove such files of copies that were killed: nothing has written to them for an hour. Raises OSError."""
+    for name in filter(_PART.fullmatch, os.listdir(directory)):
+        path = os.path.join(directory, name)
+        if os.lstat(path).st_ctime < time.time() - _PART_KEPT_S:
+            os.unlink(path)
 
 
 def _has(path: str, size: int, changed_ns: int, mode: int) -> bool:
