@@ -14,7 +14,6 @@ from typing import IO, Any, Callable, Dict, FrozenSet, List, Set, Tuple
 from phalanx import guest_file
 from phalanx.node.validate import Invalid, parse
 from phalanx.runner.files import unchanged
-from phalanx.runner.files.unchanged import NOTHING, Known
 
 # The first bytes of the stream: what a login script prints before them is skipped.
 MAGIC = b"\0phalanx-carry-1\n"
@@ -128,14 +127,12 @@ def say(out: IO[bytes], answer: Any) -> None:
     out.flush()
 
 
-def known(source: IO[bytes], header: Dict[str, Any], target: str) -> Known:
+def known(source: IO[bytes], header: Dict[str, Any], target: str) -> unchanged.Known:
     """Read the list that follows the header, and return what is at `target` already. Raises CarryError."""
     if not header.get(LISTED):
-        return NOTHING
+        return unchanged.NOTHING
     items = _announced(header, "items")
     try:
-        if items > unchanged.MOST_ITEMS:
-            raise Invalid("is too long")
         return unchanged.compare(source, items, target, TOP)
     except Invalid as error:
         raise CarryError(f"its list of files {error}") from error
@@ -192,7 +189,7 @@ def receive(
     header: Dict[str, Any],
     target: str,
     progress: Progress = lambda _: None,
-    known: Known = NOTHING,
+    known: unchanged.Known = unchanged.NOTHING,
 ) -> List[str]:
     """Write the stream's content to `target`, each file under a temporary name and then renamed. Raises CarryError.
 

@@ -66,6 +66,8 @@ def compare(source: IO[bytes], items: int, target: str, top: str) -> Known:
     The sender may be hostile: no link is followed on the way, and nothing is said of what is not below the target.
     Raises Invalid.
     """
+    if items > MOST_ITEMS:
+        raise Invalid("is too long")
     directories, same, count = set(), set(), 0
     for number in range(items):
         name, found = _entry(source.readline(_LONGEST_LINE))
