@@ -103,9 +103,11 @@ def test_control_paths_are_short_private_and_different_for_each_node(tmp_path):
 
 def test_without_ssh_it_is_named_also_when_a_connection_is_open(head, monkeypatch):
     head.run("true", timeout_s=120)
-    monkeypatch.setenv("PATH", "/nowhere")
-    for call in (lambda: head.run("true", timeout_s=120), lambda: head.popen("true"), lambda: head.interactive("true")):
-        with raises_code("no-program", "ssh"):
+    calls = (lambda: head.run("true", timeout_s=120), lambda: head.popen("true"), lambda: head.interactive("true"))
+    for call in calls:
+        # Only meanwhile: the connection is closed by ssh, too.
+        with monkeypatch.context() as patch, raises_code("no-program", "ssh"):
+            patch.setenv("PATH", "/nowhere")
             call()
 
 
