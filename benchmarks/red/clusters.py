@@ -257,6 +257,11 @@ DEFENCES = (
         ("runner/files/carry.py", "if member.name != TOP and not is_known:", "if False:"),
     ),
     defence(
+        "a list of files names none behind a link",
+        "test_hostile_files.py::test_a_list_that_the_head_forged_touches_no_file_elsewhere",
+        ("runner/files/unchanged.py", 'parent not in directories or last in ("", ".", "..")', "False"),
+    ),
+    defence(
         "a link of a stream stays inside",
         "test_hostile_files.py::test_a_stream_that_the_head_forged_leaves_nothing_elsewhere",
         (

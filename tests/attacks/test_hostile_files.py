@@ -162,6 +162,24 @@ def test_a_forged_file_gets_no_rights_of_another(liar, tmp_path):
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) & 0o7000 == 0
 
 
+def test_a_list_that_the_head_forged_touches_no_file_elsewhere(liar, tmp_path):
+    """It may guess the size and the time of a file that a link leads to, and would learn that, and set its mode."""
+    (tmp_path / "in/home/x").mkdir(parents=True)
+    (tmp_path / "in/home/x/link").symlink_to(tmp_path)
+    for place in (tmp_path / "secret", tmp_path / "in/home/x/own"):
+        place.write_text("12345")
+        place.chmod(0o600)
+        os.utime(place, (1000, 1000))
+    names = ("top/link/secret", "top/../../../secret", "/secret", "top/own")
+    listed = [["top"], ["top/link"], *([name, 5, 1000 * 10**9, 0o644] for name in names)]
+    header = {"items": len(listed), "files": 4, "bytes": 20, "left_out": [], "unread": [], "listed": True}
+    lines = (json.dumps(line).encode() + b"\n" for line in (header, *listed))
+    answer_all_with(liar, MAGIC + b"".join(lines) + tar(TOP))
+    liar.phalanx("get", "/efs/x", str(tmp_path / "in/home"), check=False)
+    modes = [stat.S_IMODE(place.stat().st_mode) for place in (tmp_path / "secret", tmp_path / "in/home/x/own")]
+    assert modes == [0o600, 0o644]
+
+
 @pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
 def test_an_invalid_header_is_reported_in_a_sentence(liar, tmp_path, header):
     answer_all_with(liar, MAGIC + header + b"\n")

@@ -146,13 +146,19 @@ def test_this_machine_copies_to_s3_and_back_and_goes_on_with_an_upload(pets, buc
         "objects": 2,
         "bytes": len(LARGE) + 1,
         "left_out": ["link: it is a link, or a special file"],
+        "unchanged": 0,
     }
+    (source / "sub" / "a b+%2Fé").write_text("y")
+    put = pets.phalanx("data", "put", str(source), "s3://my-bucket/mine", "--json")
+    assert json.loads(put.stdout)["unchanged"] == 1
     assert "Uploads" not in bucket.list_multipart_uploads(Bucket="my-bucket")
     listed = json.loads(pets.phalanx("data", "ls", "s3://my-bucket/mine", "--json").stdout)
     assert [one["key"] for one in listed] == ["mine/large", "mine/sub/a b+%2Fé"]
     pets.phalanx("data", "get", "s3://my-bucket/mine", str(tmp_path / "back"))
     assert (tmp_path / "back" / "large").read_bytes() == LARGE
-    assert (tmp_path / "back" / "sub" / "a b+%2Fé").read_text() == "x"
+    assert (tmp_path / "back" / "sub" / "a b+%2Fé").read_text() == "y"
+    again = pets.phalanx("data", "get", "s3://my-bucket/mine", str(tmp_path / "back"), "--json")
+    assert json.loads(again.stdout)["unchanged"] == 2
     pets.phalanx("data", "get", "s3://my-bucket/mine/large", str(tmp_path / "one"))
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["large"]
     assert "add --yes" in pets.phalanx("data", "rm", "s3://my-bucket/mine", check=False).stderr

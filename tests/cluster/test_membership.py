@@ -155,6 +155,7 @@ def test_scale_up_with_a_head_whose_agent_was_killed_and_down_and_a_job_is_prote
 def test_a_shortage_is_reported_with_the_clouds_message(terminal):
     break_on_purpose(terminal, capacity={"c5.large": 3})
     done = terminal.phalanx("scale", "4", "--yes")
+    assert "generation" not in done.stdout + done.stderr
     assert "has 3 of 4 nodes" in done.stdout
     assert "We currently do not have sufficient c5.large capacity" in done.stdout
     break_on_purpose(terminal, capacity={"c5.large": None})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -74,6 +75,60 @@ def test_output_without_newlines_and_bytes_that_are_no_text_arrive_whole(cluster
     assert done.returncode == 0
     assert done.stdout.startswith(b"[0] " + bytes(range(14, 256)) + b"\n")
     assert done.stdout.count(b"x") == 3_000_000 + 1
+
+
+SSH_CONFIG = """Host *
+  ProxyJump nowhere.invalid
+  RemoteCommand /bin/false
+  RequestTTY force
+  SendEnv *
+  User nobody
+  Port 1
+  ControlMaster auto
+  ControlPath {home}/shared-%r@%h
+  LocalForward 22222 localhost:1
+  PermitLocalCommand yes
+  LocalCommand touch {home}/ran
+  StdinNull yes
+"""
+# What shells, conda, other launchers and CI systems set.
+OF_THE_SHELL = """RANK=7 WORLD_SIZE=9 MASTER_ADDR=elsewhere MASTER_PORT=1 OMP_NUM_THREADS=77 PYTHONPATH=/nowhere
+VIRTUAL_ENV=/nowhere CONDA_PREFIX=/nowhere CUDA_VISIBLE_DEVICES=9 LANG=C LC_ALL=xx_YY TZ=Mars/Olympus TMPDIR=/nowhere
+XDG_RUNTIME_DIR=/nowhere SHELL=/bin/false SSH_AUTH_SOCK=/nowhere SSH_ASKPASS_REQUIRE=force LD_LIBRARY_PATH=/nowhere"""
+
+
+def test_the_user_s_ssh_and_shell_settings_change_nothing(cluster, code, tmp_path):
+    home = tmp_path / "home with blanks"
+    (home / ".ssh").mkdir(mode=0o700, parents=True)
+    (home / ".ssh/config").write_text(SSH_CONFIG.format(home=home))
+    names = "RANK", "WORLD_SIZE", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_VISIBLE_DEVICES", "LANG", "SHELL"
+    options = code(f"import os\nprint(*(os.environ.get(name, '-') for name in {names}), 'ü', sep='|')")
+    shell = dict(one.split("=") for one in OF_THE_SHELL.split())
+    environment = {**os.environ, **shell, "PHALANX_STATE_DIR": str(cluster.state), "HOME": str(home)}
+
+    def typed(*words):
+        argv = [str(PHALANX), *words]
+        done = subprocess.run(argv, cwd=cluster.directory, env=environment, capture_output=True, timeout=600)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
+
+    shown = typed("run", *options, "-n", "1", "--", "python", "rank.py").split("|")
+    assert (shown[:2], "/nowhere" in "".join(shown), shown[3:6], shown[-1]) == (["[0] 0", "1"], False, ["-"] * 3, "ü\n")
+    assert typed("ssh", "--", "echo", "here") == "here\n"
+    assert typed("put", str(home / ".ssh/config"), "config") == "/efs/config\n"
+    assert not (home / "ran").exists()
+
+
+def test_a_terminal_is_told_what_a_silent_rank_does_and_a_file_is_not(cluster, code):
+    options = code("import time\ntime.sleep(6)")
+    line = shlex.join([str(PHALANX), "run", *options, "-n", "1", "--", "python", "rank.py"])
+    environment = {**os.environ, "PHALANX_STATE_DIR": str(cluster.state)}
+    for typed, said in ((["script", "-qec", line, os.devnull], True), (["sh", "-c", line], False)):
+        done = subprocess.run(
+            typed, cwd=cluster.directory, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=600
+        )
+        assert done.returncode == 0, done
+        assert (b"no output yet; after " in done.stdout and b"rank 0 (python) waits" in done.stdout) == said, done
 
 
 def test_a_reader_that_leaves_does_not_end_the_job(cluster, code):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import struct
 import tarfile
 from pathlib import Path
@@ -183,6 +184,7 @@ def carried(directory: Path) -> tuple[carry.Load, bytes]:
     (directory / "tree" / "link").symlink_to("sub/file")
     load = carry.survey(str(directory / "tree"))
     out = io.BytesIO()
+    carry.say(out, {**load.header(), carry.LISTED: False})
     carry.send(out, load)
     return load, out.getvalue()
 
@@ -218,11 +220,11 @@ def test_what_a_head_takes_stays_in_its_place(tmp_path: Path, monkeypatch: pytes
     def take(stream: bytes) -> dict[str, str]:
         remove(shared)
         shared.mkdir()
-        out = io.StringIO()
+        out = io.TextIOWrapper(io.BytesIO())
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(stream)))
         with contextlib.redirect_stdout(out):
             porter.take(f"{shared}/tree", str(shared))
-        return json.loads(out.getvalue())
+        return json.loads(out.buffer.getvalue().splitlines()[-1])
 
     def check(stream: bytes) -> None:
         answer = take(stream)
@@ -235,6 +237,31 @@ def test_what_a_head_takes_stays_in_its_place(tmp_path: Path, monkeypatch: pytes
     body = valid.partition(b"\n")[2].partition(b"\n")[2]
     streams = headers.map(lambda header: carry.MAGIC + header.encode() + b"\n" + body)
     fuzz(changed_bytes(valid) | streams | st.builds(a_member, KINDS, NAMES, NAMES), check)
+
+
+def test_a_list_of_files_changes_none(tmp_path: Path):
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "link").symlink_to(tmp_path)
+    for place in (tmp_path / "other", target / "file"):
+        place.write_text("1234567")
+        os.utime(place, ns=(5, 5))
+        place.chmod(0o640)
+
+    def check(lines: bytes) -> None:
+        with contextlib.suppress(carry.CarryError):
+            known = carry.known(io.BytesIO(lines), {"items": lines.count(b"\n"), carry.LISTED: True}, str(target))
+            assert known.bytes == 7 * len(known.same)
+        assert (tmp_path / "other").stat().st_mode & 0o777 == 0o640
+
+    listed = [["top"], ["top/link"], ["top/link/other", 7, 5, 0o777], ["top/file", 7, 5, 0o777], []]
+    valid = b"".join(json.dumps(line).encode() + b"\n" for line in listed)
+    assert len(carry.known(io.BytesIO(valid), {"items": 5, carry.LISTED: True}, str(target)).same) == 1
+    entries = st.lists(NAMES.map(lambda name: [name]) | NAMES.map(lambda name: [name, 7, 5, 0o777]), max_size=6)
+    fuzz(
+        changed_bytes(valid) | entries.map(lambda those: b"".join(json.dumps(one).encode() + b"\n" for one in those)),
+        check,
+    )
 
 
 KINDS = st.sampled_from(

@@ -34,10 +34,12 @@ def test_the_copy_is_the_directory(tmp_path):
     (code / "dangling").symlink_to("/nowhere")
     (code / "dirlink").symlink_to("sub")
     os.mkfifo(code / "fifo")
+    (code / "sub" / "empty").chmod(0o555)
     work = unpack(code_tree.scan(code), tmp_path / "out")
     assert {path.name for path in (work / "sub").iterdir()} == {*names, "empty"}
     assert all((work / "sub" / name).read_bytes() == os.fsencode(name) for name in names)
     assert os.access(work / "run.sh", os.X_OK)
+    assert (work / "sub" / "empty").stat().st_mode & 0o700 == 0o700
     assert (work / "link").readlink() == Path("sub/a b")
     assert (work / "dangling").readlink() == Path("/nowhere")
     assert (work / "dirlink").is_symlink()

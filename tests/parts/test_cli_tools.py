@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from fake_cloud import FakeAws
-from fake_nodes import FakeCluster
+from fake_nodes import FakeCluster, change_runner
 
 from phalanx import cli, connection
 from phalanx.aws.model import StackState
@@ -185,10 +186,34 @@ def test_quiet_shows_the_output_and_failures_only(runs, code, shown):
 
 def test_a_silent_phase_is_named_once(runs, monkeypatch):
     monkeypatch.setattr("phalanx.cli.following.SILENT_S", 0.3)
+    assert "no output yet" not in runs("-n", "1", "--", "python3", "train.py", "1.5")[2]  # no terminal
+    monkeypatch.setattr("phalanx.cli.following._is_watched", lambda: True)
     _, _, err = runs("-n", "1", "--", "python3", "train.py", "1.5")
     assert err.count("running, no output yet") == 1 and "importing" in err
     assert "no output yet" not in runs("-q", "-n", "1", "--", "python3", "train.py", "1")[2]
     assert "no output yet" not in runs("-n", "1", "--", "echo", "1")[2]
+
+
+@pytest.mark.parametrize(
+    ("script", "does"),
+    [
+        ("import time; time.sleep(2)", "waits"),
+        ("while True: pass", "computes"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", "is stopped (SIGSTOP)"),
+    ],
+)
+def test_a_terminal_shows_what_the_first_rank_does_as_long_as_it_is_silent(
+    runs, cluster, tmp_path, monkeypatch, script, does
+):
+    change_runner(monkeypatch, ("runner/head/attempt_runner.py", "^_SILENT_AFTER_S = 4.0$", "_SILENT_AFTER_S = 0.2"))
+    monkeypatch.setattr("phalanx.cli.following._is_watched", lambda: True)
+    (tmp_path / "here/train.py").write_text(script)
+    # A shell that starts the work only waits for it.
+    line = "python3 train.py 2>/dev/null & sleep 1.5; kill -9 $!; wait; echo over"
+    _, out, err = runs("-n", "2", "--", "sh", "-c", line)
+    assert sorted(out.splitlines()) == ["[0] over", "[1] over"]
+    looks = re.findall(r"2 ranks running, no output yet; after \d+ s, rank 0 \(python3\) (.*): so far [\d.]+ s", err)
+    assert 1 <= len(looks) <= 3 and looks[-1] == does
 
 
 def test_sizes_of_what_stays_take_no_long_time(tmp_path, monkeypatch):
@@ -252,6 +277,10 @@ def test_data_are_copied_and_their_place_is_printed(phalanx, cluster, tmp_path):
     status, out, err = phalanx("put", "data", "sets/")
     assert (status, out) == (0, f"{cluster.shared}/sets/data\n")
     assert "left out: out" in err
+    past = time.time() - 60
+    os.utime(tmp_path / "here/data/a", (past, past))
+    phalanx("put", "data", "sets/")
+    assert "; 1 file unchanged" in phalanx("put", "data", "sets/")[2]
 
 
 @pytest.fixture

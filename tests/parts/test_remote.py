@@ -101,6 +101,16 @@ def test_control_paths_are_short_private_and_different_for_each_node(tmp_path):
     assert Path(paths.pop()).parent.stat().st_mode & 0o077 == 0
 
 
+def test_without_ssh_it_is_named_also_when_a_connection_is_open(head, monkeypatch):
+    head.run("true", timeout_s=120)
+    calls = (lambda: head.run("true", timeout_s=120), lambda: head.popen("true"), lambda: head.interactive("true"))
+    for call in calls:
+        # Only meanwhile: the connection is closed by ssh, too.
+        with monkeypatch.context() as patch, raises_code("no-program", "ssh"):
+            patch.setenv("PATH", "/nowhere")
+            call()
+
+
 def test_run_gives_status_and_output_over_one_connection(head, bin_directory):
     assert head.run("echo out; echo err >&2", timeout_s=120).stdout == b"out\n"
     assert head.run("cat", input=b"text", timeout_s=120).stdout == b"text"

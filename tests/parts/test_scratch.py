@@ -7,6 +7,7 @@ import errno
 import mmap
 import os
 import shutil
+import socket
 import subprocess
 import time
 import uuid
@@ -54,12 +55,16 @@ def test_the_temporary_directory_is_the_users_alone_and_goes_with_all_in_it(scra
     assert list(tmp_path.iterdir()) == []
 
 
-def test_segments_that_engines_left_since_go_and_others_stay(scratch, segment):
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_segments_that_engines_left_go_with_earlier_ones_if_no_other_job_is_there(
+    scratch, segment, monkeypatch, is_alone
+):
+    monkeypatch.setattr("phalanx.runner.starter.scratch.has_other_starters", lambda _: not is_alone)
     left, users = segment("sm_segment."), segment("dataset.")
     earlier = segment("vader_segment.")
     os.utime(earlier, (1, 1))
     scratch.remove()
-    assert [path.exists() for path in (left, users, earlier)] == [False, True, True]
+    assert [path.exists() for path in (left, users, earlier)] == [False, True, not is_alone]
 
 
 @pytest.fixture
@@ -68,7 +73,7 @@ def alone(monkeypatch):
     monkeypatch.setattr("phalanx.runner.starter.scratch.has_other_starters", lambda _: False)
 
 
-@pytest.mark.parametrize("beginning", ["torch_1234_", "psm_", "nccl-", "mx_0001_", "sem.mp-"])
+@pytest.mark.parametrize("beginning", ["torch_1234_", "psm_", "nccl-", "mx_0001_", "sem.mp-", "sem.user"])
 def test_shared_memory_that_libraries_left_goes_also_that_of_earlier_jobs(scratch, segment, alone, beginning):
     left, earlier, users = segment(beginning), segment(beginning), segment("dataset.")
     os.utime(earlier, (1, 1))
@@ -155,6 +160,65 @@ def test_segments_of_system_v_that_were_left_since_go_and_attached_ones_stay(scr
     libc.shmdt(ctypes.c_void_p(place))
     libc.shmctl(used, 0, None)
     assert [str(one) in there for one in (left, used)] == [False, True]
+
+
+def of_system_v(kind):
+    return {int(line.split()[1]) for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()[1:]}
+
+
+def test_semaphores_and_queues_of_system_v_that_the_job_made_go_and_earlier_ones_stay(tmp_path, monkeypatch, alone):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    libc = ctypes.CDLL(None)
+    earlier = (libc.semget(0, 2, 0o600), libc.msgget(0, 0o600))
+    scratch = Scratch("job")
+    left = (libc.semget(0, 2, 0o600), libc.msgget(0, 0o600))
+    try:
+        # As another job's end would have it.
+        monkeypatch.setattr("phalanx.runner.starter.scratch.has_other_starters", lambda _: True)
+        scratch.remove()
+        assert left[0] in of_system_v("sem") and left[1] in of_system_v("msg")
+        monkeypatch.setattr("phalanx.runner.starter.scratch.has_other_starters", lambda _: False)
+        scratch.remove()
+        assert [number in of_system_v(kind) for kind, number in zip(("sem", "msg"), left, strict=True)] == [False] * 2
+        assert [number in of_system_v(kind) for kind, number in zip(("sem", "msg"), earlier, strict=True)] == [True] * 2
+    finally:
+        libc.semctl(earlier[0], 0, 0)
+        libc.msgctl(earlier[1], 0, None)
+
+
+# A rank that makes shared memory of System V, as Open MPI, PostgreSQL and X do, and leaves it.
+OF_SYSTEM_V = "import ctypes, time; print(ctypes.CDLL(None).shmget(0, 4096, 0o1600), flush=True); time.sleep({})"
+
+
+def test_shared_memory_of_system_v_goes_with_its_job_while_another_job_keeps_its_own(two_nodes, code, monkeypatch):
+    change_runner(monkeypatch, ("runner/liveness.py", "^BEAT_EVERY_S = 2.0$", "BEAT_EVERY_S = 0.1"))
+    other = submit(two_nodes, JobSpec(("python", "-c", OF_SYSTEM_V.format(300)), "exec", processes=1, directory=code))
+    kept = int(next(event.data for event in other.follow() if hasattr(event, "data")))
+    lines, _ = run(two_nodes, code, "python", "-c", OF_SYSTEM_V.format(1), processes=1)
+    assert [number in of_system_v("shm") for number in (int(lines[-1].split()[-1]), kept)] == [False, True]
+    other.stop()
+    assert kept not in of_system_v("shm")
+
+
+def test_an_abandoned_socket_goes_and_one_that_is_served_stays(scratch, alone, monkeypatch, tmp_path):
+    monkeypatch.setattr("phalanx.runner.starter.scratch._SHORT_TEMPORARY", str(tmp_path))
+    with socket.socket(socket.AF_UNIX) as served, socket.socket(socket.AF_UNIX) as ended:
+        served.bind(str(tmp_path / "a served one"))
+        ended.bind(str(tmp_path / "abandoned"))
+        ended.close()
+        (tmp_path / "file").write_text("the user's")
+        monkeypatch.chdir(tmp_path)
+        with socket.socket(socket.AF_UNIX) as relative:
+            relative.bind("a relative one")
+            scratch.remove()
+            assert {path.name for path in tmp_path.iterdir()} == {"a served one", "a relative one", "file"}
+
+
+def test_a_queue_of_posix_goes_where_they_are_files(scratch, alone, monkeypatch, tmp_path):
+    monkeypatch.setattr("phalanx.runner.starter.scratch._QUEUES", str(tmp_path))
+    (tmp_path / "queue").touch()
+    scratch.remove()
+    assert not (tmp_path / "queue").exists()
 
 
 def test_a_segment_that_somebody_has_mapped_stays(scratch, segment):

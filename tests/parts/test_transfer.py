@@ -9,6 +9,7 @@ import shlex
 import stat
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ from phalanx.cluster.stage_data import within
 from phalanx.jobs import toolbox
 from phalanx.jobs.job import Job
 from phalanx.jobs.transfer import TransferError, get, get_each, put, shared_path, source_path
-from phalanx.runner.files import carry
+from phalanx.runner.files import carry, unchanged
 from phalanx.spec.spec_data import places
 
 ODD_NAME = os.fsdecode(b"\xff odd 'name'")
@@ -51,6 +52,12 @@ def job(cluster):
 
 def names(directory):
     return sorted(path.name for path in directory.iterdir())
+
+
+def received(stream, place):
+    """Receive a stream whose sender waits for no answer."""
+    header = carry.read_header(stream)
+    return carry.receive(stream, header, str(place), known=carry.known(stream, header, str(place)))
 
 
 def test_a_file_comes_home_under_its_own_name_or_another(cluster, job, tmp_path):
@@ -112,11 +119,11 @@ def test_what_can_t_be_read_is_named_and_the_rest_comes(open_to_all, tmp_path):
     with as_nobody():
         load = carry.survey(str(source))
     (source / "removed").unlink()
+    carry.offer(stream, load)
     assert [name.partition(":")[0] for name in carry.send(stream, load)] == ["removed"]
     stream.seek(0)
-    header = carry.read_header(stream)
-    assert [name.partition(":")[0] for name in header["unread"]] == ["locked", "secret"]
-    assert [name.partition(":")[0] for name in carry.receive(stream, header, str(tmp_path / "to"))] == ["removed"]
+    assert [name.partition(":")[0] for name in load.unread] == ["locked", "secret"]
+    assert [name.partition(":")[0] for name in received(stream, tmp_path / "to")] == ["removed"]
     assert names(tmp_path / "to") == ["plain"]
 
 
@@ -184,7 +191,8 @@ def test_a_destination_in_a_missing_directory_is_reported(cluster, job, tmp_path
 
 def test_a_stream_that_breaks_leaves_no_file(cluster, job, tmp_path, monkeypatch):
     whole = toolbox.command
-    monkeypatch.setattr(toolbox, "command", lambda *arguments: f"{whole(*arguments)} | head -c 100000; echo cut >&2")
+    cut = "dd bs=1 count=100000 status=none; echo cut >&2"
+    monkeypatch.setattr(toolbox, "command", lambda *arguments: f"{whole(*arguments)} | {cut}")
     with raises_code("incomplete-copy", "cut"):
         get(cluster, "checkpoints/last.pt", job=job)
     assert not [name for name in names(tmp_path) if "last" in name]
@@ -202,6 +210,135 @@ def test_data_go_to_the_shared_directory_and_into_what_is_there(cluster, tmp_pat
     assert Path(cluster.shared, "data/a").read_text() == "newer"
     assert put(cluster, tmp_path / "data/a", "sets/one/").place == f"{cluster.shared}/sets/one/a"
     assert put(cluster, tmp_path / "data/a", "sets/two").place == f"{cluster.shared}/sets/two"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A directory with three files that were changed long ago; `age` makes further ones so."""
+    root = tmp_path / "data"
+    (root / "deep" / ODD_NAME).mkdir(parents=True)
+    for name in ("a", "deep/b", f"deep/{ODD_NAME}/c"):
+        (root / name).write_bytes(b"x" * 1000)
+    (root / "deep/link").symlink_to("b")
+    age(root)
+    return root
+
+
+def age(root, seconds=3600.123456789):
+    for path in (root, *root.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            at_ns = int((time.time() - seconds) * 1e9)
+            os.utime(path, ns=(at_ns, at_ns))
+
+
+def test_the_same_copy_again_sends_only_what_changed(cluster, tree, tmp_path):
+    def copy():
+        done = put(cluster, tree)
+        return done.files, done.bytes, done.unchanged
+
+    there = Path(cluster.shared, "data")
+    assert (copy(), copy()) == ((3, 3000, 0), (0, 0, 3))
+    before = (tree / "a").stat()
+    (tree / "a").write_bytes(b"y" * 1000)
+    (there / "deep/b").unlink()
+    age(tree / "deep", 7200)  # c: touched, as far as anybody can see
+    (tree / "new").write_text("new")
+    assert copy() == (4, 3003, 0)
+    assert (there / "a").read_bytes() == b"y" * 1000 and (there / "new").read_text() == "new"
+    # A job's change is replaced, and a change of the rights alone arrives without the content.
+    (there / "a").write_bytes(b"z" * 1000)
+    age(tree)
+    copy()
+    assert (there / "a").read_bytes() == b"y" * 1000
+    (tree / "a").chmod(0o751)
+    assert (copy(), (there / "a").stat().st_mode & 0o777) == ((0, 0, 4), 0o751)
+    assert (there / "a").stat().st_mtime_ns == (tree / "a").stat().st_mtime_ns != before.st_mtime_ns
+
+
+def test_results_that_are_here_are_not_fetched_again(cluster, job, tmp_path):
+    work = Path(job.directory, "work")
+    age(work)
+    first, again = get(cluster, "checkpoints", job=job), get(cluster, "checkpoints", job=job)
+    assert ((first.files, first.unchanged), (again.files, again.bytes, again.unchanged)) == ((2, 0), (0, 0, 2))
+    (tmp_path / "checkpoints/last.pt").write_bytes(b"\0\2" * 100_000)
+    assert (get(cluster, "checkpoints", job=job).files, get(cluster, "checkpoints/last.pt", job=job).files) == (1, 1)
+    assert (tmp_path / "checkpoints/last.pt").read_bytes() == b"\0\1" * 100_000
+
+
+def test_a_copy_that_was_cut_off_goes_on_where_it_was(cluster, tree, monkeypatch):
+    whole = carry.send
+
+    def cut(out, load, progress):
+        half = load.without(frozenset({len(load.items) - 1}))
+        whole(out, half, progress)
+        raise carry.CarryError("cut")
+
+    monkeypatch.setattr(carry, "send", cut)
+    with raises_code("not-copied", "cut"):
+        put(cluster, tree)
+    monkeypatch.setattr(carry, "send", whole)
+    done = put(cluster, tree)
+    assert (done.files, done.unchanged) == (1, 2)
+
+
+def test_what_a_killed_copy_left_goes_with_a_later_one(cluster, job, tmp_path, monkeypatch):
+    get(cluster, "checkpoints", job=job)
+    part = tmp_path / "checkpoints/.phalanx-1234.part"
+    part.write_text("half")
+    get(cluster, "checkpoints", job=job)
+    assert part.exists(), "another copy may write it"
+    monkeypatch.setattr(unchanged, "_PART_KEPT_S", -1.0)
+    get(cluster, "checkpoints", job=job)
+    assert not part.exists() and (tmp_path / "checkpoints/last.pt").exists()
+
+
+@pytest.mark.parametrize("at_ns", [1_764_000_000 * 10**9, 1_764_000_000 * 10**9 + 123_456_789])
+def test_a_change_within_the_same_moment_is_sent(tmp_path, monkeypatch, at_ns):
+    """The time of such a file proves nothing: kernels count in ticks, some file systems in seconds."""
+    monkeypatch.setattr(time, "time_ns", lambda: at_ns + 1_000_000)
+    for text in ("first", "other"):
+        (tmp_path / "file").write_text(text)
+        os.utime(tmp_path / "file", ns=(at_ns, at_ns))
+        load, stream = carry.survey(str(tmp_path / "file")), io.BytesIO()
+        carry.offer(stream, load)
+        carry.send(stream, load)
+        stream.seek(0)
+        header = carry.read_header(stream)
+        known = carry.known(stream, header, str(tmp_path / "to"))
+        assert not known.same
+        carry.receive(stream, header, str(tmp_path / "to"), known=known)
+
+
+@pytest.mark.parametrize("name", ["top/../secret", "top/link/secret", "top/./secret", "/secret", "top//secret", "x"])
+def test_a_hostile_head_learns_nothing_of_other_files(tmp_path, name):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "here/link").symlink_to(tmp_path / "out")
+    for place in ("secret", "out/secret", "here/plain"):
+        (tmp_path / place).write_text("12345")
+        (tmp_path / place).chmod(0o600)
+        os.utime(tmp_path / place, (1000, 1000))
+    listed = [["top"], ["top/link"], [name, 5, 1000 * 10**9, 0o777], ["top/plain", 5, 1000 * 10**9, 0o600]]
+    lines = b"".join(json.dumps(one).encode() + b"\n" for one in listed)
+    known = carry.known(io.BytesIO(lines), {"listed": True, "items": 4}, str(tmp_path / "here"))
+    assert (known.same, known.bytes, known.answer()) == ({3}, 5, {"same": "0001"})
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == (tmp_path / "out/secret").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("line", [b"", b"{}", b"[1]", b'["top",1,2]', b'["top",1,2,4095]', b'["top",1.5,2,3]', b"[["])
+def test_a_list_that_is_none_is_refused(tmp_path, line):
+    with pytest.raises(carry.CarryError, match="list of files"):
+        carry.known(io.BytesIO(line + b"\n"), {"listed": True, "items": 1}, str(tmp_path))
+
+
+@pytest.mark.parametrize("said", [[], {}, {"same": 1}, {"same": "11"}, {"same": "2"}, {"same": ["1"]}])
+def test_an_answer_that_is_none_is_refused(tmp_path, said):
+    (tmp_path / "file").write_text("x")
+    load, answer = carry.survey(str(tmp_path / "file")), io.BytesIO()
+    carry.say(answer, said)
+    answer.seek(0)
+    with pytest.raises(carry.CarryError):
+        carry.is_known(answer, load)
 
 
 def test_what_can_t_be_put_is_reported(cluster, tmp_path):
@@ -371,6 +508,7 @@ def sent_meanwhile(directory, change):
                 change()
             return stream.write(data)
 
+    carry.offer(stream, load)
     unread = carry.send(Out(), load)
     return io.BytesIO(stream.getvalue()), unread
 
@@ -387,7 +525,7 @@ def data(tmp_path):
 @pytest.mark.parametrize("change", [lambda file: (file.parents[1] / "new").replace(file), Path.unlink])
 def test_a_file_that_is_replaced_or_removed_while_it_is_copied_is_whole(data, tmp_path, change):
     stream, unread = sent_meanwhile(data, lambda: change(data / "a"))
-    assert unread == carry.receive(stream, carry.read_header(stream), str(tmp_path / "to")) == []
+    assert unread == received(stream, tmp_path / "to") == []
     assert (tmp_path / "to/a").read_bytes() == b"a" * (8 << 20)
     assert (tmp_path / "to/b").read_bytes() == b"b"
 
@@ -410,7 +548,7 @@ def test_a_file_that_breaks_off_is_named_and_the_rest_comes(data, tmp_path, monk
     (tmp_path / "to/a").write_text("older")
     stream, unread = sent_meanwhile(data, lambda: change(data / "a"))
     assert [text.partition(":")[0] for text in unread] == ["a"]
-    assert carry.receive(stream, carry.read_header(stream), str(tmp_path / "to")) == unread
+    assert received(stream, tmp_path / "to") == unread
     assert (tmp_path / "to/a").read_text() == "older"
     assert names(tmp_path / "to") == (["a"] if is_last else ["a", "b"])
 

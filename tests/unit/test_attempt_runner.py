@@ -35,6 +35,7 @@ class Starter:
         self.found: dict[str, object] = WELL
         self.on_spawn: Callable[[int], None] = lambda _number: None
         self.on_terminate: Callable[[int], None] = lambda number: self.ends(number, -15, was_ending=True)
+        self.on_look: Callable[[int], None] = lambda _number: None
         self.says_last: list[tuple[int, dict[str, str]]] = []
         self.heard: list[int] = []
         self.commands: list[str] = []
@@ -59,6 +60,9 @@ class Starter:
         self._living.append(number)
         self._say(frames.RANK, {"label": label}, number)
 
+    def writes(self, number: int) -> None:
+        os.write(self._out_fd, frames.pack(frames.OUTPUT, number, b"here", frames.STDOUT))
+
     def dies(self) -> None:
         self._is_dead = True
         os.close(self._out_fd)
@@ -75,6 +79,9 @@ class Starter:
             self._living.append(number)
             self.commands.append(body["argv"][-1])
             self.on_spawn(number)
+        elif kind == frames.LOOK:
+            self._say(frames.DOING, {"text": "(work) waits" * 100}, number)
+            self.on_look(number)
         elif kind == frames.TERMINATE:
             for one in list(self._living):
                 self.on_terminate(one)
@@ -111,6 +118,7 @@ def context(loop: Loop, tmp_path) -> SimpleNamespace:
         stop_requested=False,
         publish=output.flush,
         on_notice=lambda _text: None,
+        on_silence=lambda _text: None,
     )
 
 
@@ -162,6 +170,24 @@ def test_all_well(conduct, starters):
     assert attempt.outcome.record["state"] == "succeeded"
     assert [(verdict.node, verdict.clean) for verdict in verdicts] == [(HEAD, True), (OTHER, True)]
     assert starters[OTHER].heard == [frames.CHECK, frames.SPAWN, frames.END]
+
+
+def test_a_silent_job_s_first_rank_is_looked_at_until_one_writes(conduct, starters, context, monkeypatch):
+    monkeypatch.setattr("phalanx.runner.head.attempt_runner._SILENT_AFTER_S", 0.0)
+    heard: list[str] = []
+    context.on_silence = heard.append
+
+    def looked_at(number):
+        if starters[OTHER].heard.count(frames.LOOK) == 2:
+            starters[OTHER].writes(number)
+            starters[OTHER].ends(number, 0)
+
+    starters[OTHER].on_look = looked_at
+    starters[HEAD].on_spawn = ending(starters[HEAD], 0)
+    # Rank 1 has ended, and rank 0 is silent.
+    conduct(rank(0, OTHER), rank(1, HEAD)).run()
+    assert starters[OTHER].heard.count(frames.LOOK) == 2 and frames.LOOK not in starters[HEAD].heard
+    assert heard[0].startswith("after 0 s, rank 0 (work) waits") and len(heard[0]) == 300
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,8 @@ LINUX_ELSEWHERE = {
     "phalanx.guest_file": {"/proc/"},
     # It runs in jobs on nodes, too; where there is no /proc, it looks at no threads.
     "phalanx.torch": {"/proc/"},
+    # It reads what nodes have said.
+    "phalanx.jobs.advice": {"/dev/shm"},
 }
 IMPORTS_INSIDE = re.compile(r"^[ \t]+(?:from|import) ", re.MULTILINE)
 NAMESPACE_CALLS = ("unshare", "setns", "pivot_root", "mount_setattr", "CLONE_NEW")

@@ -29,12 +29,13 @@ class S3TransferError(PhalanxError):
 
 @dataclass(frozen=True)
 class Copied:
-    """What a copy has brought to its place."""
+    """What is at its place after a copy; `unchanged`: how many objects were there before it."""
 
     place: str
     objects: int
     bytes: int
     left_out: tuple[str, ...] = ()
+    unchanged: int = 0
 
 
 class Store:
@@ -60,7 +61,7 @@ class Store:
             is_one = any(one.key == self.key for one in self.objects())
             place = self.key if is_one or self.key[-1:] in ("", "/") else f"{self.key}/"
             total = download.download(self._bucket, place, str(destination), self._keys, show)
-        return Copied(str(destination), total.objects, total.bytes)
+        return Copied(str(destination), total.objects, total.bytes, unchanged=total.unchanged)
 
     def put(self, source: Path, show: download.Show) -> Copied:
         """Copy a file or a directory to the URL; below it if the URL ends with a slash."""
@@ -69,7 +70,7 @@ class Store:
             key = f"{key.rstrip('/')}/" if key else ""
         with _explained():
             total, left_out = multipart.upload(self._bucket, str(source), key, self._keys, show)
-        return Copied(f"s3://{self._bucket.name}/{key}", total.objects, total.bytes, tuple(left_out))
+        return Copied(f"s3://{self._bucket.name}/{key}", total.objects, total.bytes, tuple(left_out), total.unchanged)
 
     def objects(self) -> list[Object]:
         """Return what is at the URL: one object, or all below it."""

@@ -10,6 +10,7 @@ import click
 
 from phalanx.cli.console import duration, note, say
 from phalanx.cli.terminal import CLEAR_LINE, obeys
+from phalanx.counts import counted
 from phalanx.objects.download import size_text as size
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ class Meter:
         if self._shown and self._terminal:
             click.echo(CLEAR_LINE, err=True, nl=False)
         files = "" if copied.files == 1 else f"{copied.files} files, "
+        unchanged = f"; {counted(copied.unchanged, 'file')} unchanged" if copied.unchanged else ""
         say(copied.place)
-        note(f"{files}{size(copied.bytes)} in {duration(time.monotonic() - self._started_s)}")
+        note(f"{files}{size(copied.bytes)} in {duration(time.monotonic() - self._started_s)}{unchanged}")
         for name in copied.left_out[:5]:
             note(f"left out: {name} (a link that leads out of the directory, or a special file)")
         if len(copied.left_out) > 5:

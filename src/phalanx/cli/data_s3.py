@@ -148,7 +148,8 @@ def _report(copied: Copied, as_json: bool) -> None:
         print_json(asdict(copied))
         return
     say(copied.place)
-    note(f"{counted(copied.objects, 'object')}, {size_text(copied.bytes)}")
+    unchanged = f"; {copied.unchanged} unchanged" if copied.unchanged else ""
+    note(f"{counted(copied.objects, 'object')}, {size_text(copied.bytes)}{unchanged}")
     for one in copied.left_out[:5]:
         note(f"left out: {one}")
     if len(copied.left_out) > 5:

@@ -17,9 +17,10 @@ import click
 
 from phalanx.cli.console import drop_output, duration, note
 from phalanx.cli.kept_output import keeping
-from phalanx.cli.terminal import CLEAR_LINE, has_colors, obeys, plain, write
+from phalanx.cli.terminal import CLEAR_LINE, has_colors, obeys, one_line, plain, write
 from phalanx.counts import counted
 from phalanx.errors import JobError, PhalanxError
+from phalanx.jobs.advice import advice
 from phalanx.jobs.job import JobState, OutputLine
 from phalanx.jobs.job_output import last_of_bar, last_state
 from phalanx.runner.starter.check import python_target
@@ -138,24 +139,37 @@ def _print_all(
 
 
 class _Phases:
-    """Says what a job does that has neither a message nor any output for some seconds, once in each state."""
+    """Says what a job does that has neither a message nor any output for some seconds, once in each state.
+
+    On a terminal it also says what the first rank does, as the job's runner reports it more and more seldom.
+    """
 
     def __init__(self, job_id: str, is_shown: bool) -> None:
         self._id, self._is_over = job_id, not is_shown
         self._timer: threading.Timer | None = None
         self._known: tuple[JobState, bool] | None = None
+        self._said = ""
 
     def show(self, status: JobStatus) -> None:
         """Begin to wait for the first output, or for another state or message."""
         says_nothing = status.state is JobState.RUNNING or not (status.state.final or status.message)
+        if not self._is_over and status.state is JobState.RUNNING and status.activity not in ("", self._said):
+            self._say_what_it_does(status)
+            return
         if self._is_over or (status.state, says_nothing) == self._known:
             return
         self._cancel()
         self._known = status.state, says_nothing
-        if says_nothing:
+        if says_nothing and (status.state is JobState.PENDING or _is_watched()):
             self._timer = threading.Timer(SILENT_S, note, (f"job {self._id}: {_phase(status)}",))
             self._timer.daemon = True
             self._timer.start()
+
+    def _say_what_it_does(self, status: JobStatus) -> None:
+        self._cancel()
+        self._known, self._said = (status.state, True), status.activity
+        if _is_watched():
+            note(f"job {self._id}: {counted(status.processes, 'rank')} running, no output yet; {one_line(self._said)}")
 
     def end(self) -> None:
         """Say nothing more: there is output, or the job has ended."""
@@ -165,6 +179,11 @@ class _Phases:
     def _cancel(self) -> None:
         if self._timer:
             self._timer.cancel()
+
+
+def _is_watched() -> bool:
+    """Whether a person waits for output: a file or a pipe gets nothing but what the job writes, and its states."""
+    return sys.stderr.isatty() and sys.stdout.isatty()
 
 
 def _phase(status: JobStatus) -> str:
@@ -293,6 +312,8 @@ def _report_end(status: JobStatus, with_tail: bool = True) -> None:
     note(f"job {status.id} {click.style(status.state.value, fg=color)}{took}{message}")
     if with_tail and status.tail and status.state.value in ("failed", "lost"):
         note("\n".join(f"  | {line}" for line in status.tail))
+    if helps := advice(status):
+        note(helps)
     note(_verdict(status))
 
 

@@ -30,7 +30,8 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
 
     SHARED_PATH is relative to the shared directory, or absolute; by default its top. If it is a directory or ends with
     a slash, the files are placed in it, as with cp. Several PATHs are always placed in a directory, which is created if
-    needed. Each file appears only when it is complete. The exit code is 1 if something could not be read.
+    needed. Each file appears only when it is complete; one that is there with the same size and time is not sent again.
+    The exit code is 1 if something could not be read.
 
     From S3, a job copies an object, or all below a prefix, with the rights of the role of jobs: `data` in phalanx.yaml
     must name it, or a prefix above it. SHARED_PATH is then the directory for the files, and what is there already is

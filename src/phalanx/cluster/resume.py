@@ -61,7 +61,7 @@ class Resumption:
                 is_coming = any(missing.reason == COMING for missing in roster.missing)
                 if not is_coming and are_proven(self._cloud, self._table, roster):
                     return
-            deadline.check(f"generation {roster.generation}, {len(roster.nodes)} of {roster.requested} nodes")
+            deadline.check(f"{len(roster.nodes)} of {roster.requested} nodes answer")
             time.sleep(self._cloud.poll_interval_s)
 
     def _read(self) -> Roster:

@@ -70,7 +70,7 @@ class Scaling:
         if self._adopted:
             yield from self._adopted.resize(self.nodes, leaving, members)
         for roster in self.follow(_DEADLINE_S):
-            yield f"generation {roster.generation}: {len(roster.nodes)} of {counted(roster.requested, 'node')}"
+            yield f"{len(roster.nodes)} of {counted(roster.requested, 'node')}"
         replace(self.cluster, nodes=len(self.roster.nodes), control=None).save()
 
     def _hold_budget(self) -> Iterator[str]:

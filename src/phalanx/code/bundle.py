@@ -144,6 +144,8 @@ def _add_entry(archive: tarfile.TarFile, entry: Entry, name: str) -> None:
     try:
         try:
             info = carry.member(entry.path, name)
+            # The job writes into its copy, also where the code is kept from being changed.
+            info.mode |= 0o700 if info.isdir() else 0
             content = guest_file.Content(entry.path, os.O_NOFOLLOW) if info.isreg() else None
         except FileNotFoundError:
             return

@@ -19,6 +19,7 @@ from phalanx.errors import PhalanxError
 from phalanx.jobs import toolbox
 from phalanx.jobs.job import ClusterAccess, Job
 from phalanx.runner.files import carry
+from phalanx.runner.files.unchanged import Known
 from phalanx.runner.names import WORK
 from phalanx.ssh import head_answers
 from phalanx.ssh.remote import Broken
@@ -50,7 +51,8 @@ class Moved:
 class Copied:
     """What was copied, and to which place. `left_out` names links that lead elsewhere, sockets and the like.
 
-    `unread` names what could not be read, each with the reason: it is missing from the copy.
+    `unread` names what could not be read, each with the reason: it is missing from the copy. `files` and `bytes` count
+    what was sent; `unchanged` counts the files that were there already.
     """
 
     place: str
@@ -58,6 +60,7 @@ class Copied:
     bytes: int
     left_out: tuple[str, ...]
     unread: tuple[str, ...] = ()
+    unchanged: int = 0
 
 
 Progress = Callable[[Moved], None]
@@ -88,8 +91,8 @@ def get(
 ) -> Copied:
     """Copy a file or directory home: `path` is relative to the job's work/, or absolute below the shared directory.
 
-    It is copied to `destination`, or into it if that is a directory (default: the current one). Raises TransferError
-    and ClusterError.
+    It is copied to `destination`, or into it if that is a directory (default: the current one). A file that is there
+    with the same size and time is not sent. Raises TransferError and ClusterError.
     """
     there = source_path(cluster, path, job)
     target = _target(destination, posixpath.basename(there))
@@ -97,12 +100,13 @@ def get(
     command = toolbox.command(cluster.shared, "give", there, cluster.shared)
 
     def copy() -> Copied:
-        with _channel(cluster, command, stdin=subprocess.DEVNULL) as (process, said):
+        with _channel(cluster, command) as (process, said):
             assert process.stdout is not None
             header = _header(process.stdout, said, job, there)
-            gone = _receive(process.stdout, header, target, _counter(header["bytes"], progress), said)
+            known, gone = _receive(process, header, target, progress, said)
         unread = (*header["unread"], *map(head_answers.text, gone))
-        return Copied(str(target), header["files"] - len(gone), header["bytes"], tuple(header["left_out"]), unread)
+        files, count = header["files"] - len(known.same) - len(gone), header["bytes"] - known.bytes
+        return Copied(str(target), files, count, tuple(header["left_out"]), unread, len(known.same))
 
     return toolbox.persist(cluster.remote, copy)
 
@@ -164,7 +168,7 @@ def _take_name(path: str, taken: dict[str, str]) -> None:
 def put(cluster: ClusterAccess, source: Path, destination: str = "", progress: Progress | None = None) -> Copied:
     """Copy a file or directory to the shared directory: to `destination` there, or into it if it is a directory.
 
-    Raises TransferError and ClusterError.
+    A file that is there with the same size and time is not sent. Raises TransferError and ClusterError.
     """
     try:
         is_there, name = guest_file.answer(source, lambda: (source.exists(), source.resolve().name))
@@ -185,9 +189,10 @@ def put(cluster: ClusterAccess, source: Path, destination: str = "", progress: P
     command = toolbox.command(cluster.shared, "take", place, cluster.shared)
 
     def copy() -> Copied:
-        with _channel(cluster, command, stdin=subprocess.PIPE) as (process, said):
-            place, gone = _send(process, load, _counter(load.bytes, progress), said, cluster.shared)
-        return Copied(place, load.files - len(gone), load.bytes, load.left_out, (*load.unread, *gone))
+        with _channel(cluster, command) as (process, said):
+            place, sent, gone = _send(process, load, progress, said, cluster.shared)
+        unchanged = load.files - sent.files
+        return Copied(place, sent.files - len(gone), sent.bytes, load.left_out, (*load.unread, *gone), unchanged)
 
     return toolbox.persist(cluster.remote, copy)
 
@@ -250,7 +255,7 @@ def _header(stdout: IO[bytes], said: IO[bytes], job: Job | None, path: str) -> d
         raise error
     if "error" in header:
         raise TransferError(head_answers.fields(header, _ANSWER)["error"])
-    return head_answers.required(header, _LOAD)
+    return {**head_answers.required(header, _LOAD), carry.LISTED: header.get(carry.LISTED) is True}
 
 
 def _fits(path: str, pattern: str) -> bool:
@@ -280,10 +285,17 @@ def _is_visible(name: str) -> bool:
 
 
 def _receive(
-    stdout: IO[bytes], header: dict[str, Any], target: Path, count: carry.Progress, said: IO[bytes]
-) -> list[str]:
+    process: subprocess.Popen[bytes], header: dict[str, Any], target: Path, progress: Progress | None, said: IO[bytes]
+) -> tuple[Known, list[str]]:
+    """Answer the head's list, and receive what is not here; return what is, and what the head could not read."""
+    assert process.stdin is not None and process.stdout is not None
     try:
-        return carry.receive(stdout, header, str(target), count)
+        with waiting("the list of the head's files"):
+            known = carry.known(process.stdout, header, str(target))
+        with suppress(BrokenPipeError), process.stdin as stdin:  # the head says why it is gone
+            carry.say(stdin, known.answer())
+        count = _counter(header["bytes"] - known.bytes, progress)
+        return known, carry.receive(process.stdout, header, str(target), count, known)
     except carry.CarryError as error:
         raise TransferError(
             f"{target} was not copied completely: {_text(said) or error}", code="incomplete-copy"
@@ -291,24 +303,27 @@ def _receive(
 
 
 def _send(
-    process: subprocess.Popen[bytes], load: carry.Load, count: carry.Progress, said: IO[bytes], shared: str
-) -> tuple[str, list[str]]:
-    """Send the files; return their place and what could no longer be read.
+    process: subprocess.Popen[bytes], load: carry.Load, progress: Progress | None, said: IO[bytes], shared: str
+) -> tuple[str, carry.Load, list[str]]:
+    """Send the files that the head has not; return their place, what was to be sent, and what could not be read.
 
     The head's answer explains more than a broken pipe.
     """
     assert process.stdin is not None and process.stdout is not None
     failure: Exception | None = None
-    gone: list[str] = []
+    left, gone = load, []
     try:
         with process.stdin as stdin:
-            gone = carry.send(stdin, load, count)
+            carry.offer(stdin, load)
+            with waiting("the head to compare the files"):
+                left = load.without(carry.is_known(process.stdout, load))
+            gone = carry.send(stdin, left, _counter(left.bytes, progress))
     except (OSError, carry.CarryError) as error:
         failure = error
     with waiting("the head to store the files"):
         answer = _answer(process.stdout.read(_MAX_ANSWER_BYTES))
     if failure is None and "place" in answer:
-        return answer["place"], gone
+        return answer["place"], left, gone
     own = str(failure) if isinstance(failure, carry.CarryError) else ""
     raise _failed(own or answer.get("error") or _text(said) or str(failure or "no answer"), shared)
 
@@ -336,10 +351,10 @@ def _repair(reason: str, shared: str) -> str:
 
 
 @contextmanager
-def _channel(cluster: ClusterAccess, command: str, stdin: int) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+def _channel(cluster: ClusterAccess, command: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """Run a command on the head within the block; yield it with the file of its stderr."""
     with tempfile.TemporaryFile() as said:
-        process = cluster.remote().popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=said)
+        process = cluster.remote().popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said)
         try:
             yield process, said
         except TransferError as error:

@@ -12,7 +12,7 @@ import io
 import os
 import shutil
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, Iterator, List, Mapping, Set
 
 from phalanx.objects import checksums, keys_as_files
@@ -30,12 +30,13 @@ class CopyError(Exception):
 
 @dataclass(frozen=True)
 class Progress:
-    """How much of a copy is done."""
+    """How much of a copy is done; `unchanged`: how many objects were there before it."""
 
     objects: int
     total_objects: int
     bytes: int
     total_bytes: int
+    unchanged: int = 0
 
 
 Show = Callable[[Progress], None]
@@ -81,7 +82,7 @@ def fetch(
     for file in spread(_complete, bucket, sorted(files, key=_length, reverse=True), keys, _length):
         objects, copied = objects + 1, copied + (0 if _is_large(file.item) else file.length)
         show(Progress(objects, total.objects, copied, total.bytes))
-    return total
+    return replace(total, unchanged=len(paths) - len(missing))
 
 
 def _length(piece: Piece) -> int:

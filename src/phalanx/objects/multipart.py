@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, Dict, Iterator, List, Tuple
 
 from phalanx import guest_file
@@ -62,7 +62,7 @@ def upload(bucket: Bucket, source: str, prefix: str, keys: Keys, show: Show) -> 
             show(Progress(objects, total.objects, sent, total.bytes))
         for one, upload_id in uploads.items():
             _complete(client, one, upload_id)
-    return total, left_out
+    return replace(total, unchanged=len(files) - len(missing)), left_out
 
 
 def send(bucket: Bucket, files: List[File], keys: Keys) -> None:

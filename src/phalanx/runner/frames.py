@@ -23,6 +23,7 @@ END = 4  # end everything that is left of the job, then REPORT and exit
 KICK = 5  # end the ranks but not their engine, so that it restarts them on the nodes that are left
 ANSWER = 6  # JSON {"code"}: how the daemon ended that the ASK with this number requested
 NOTICE = 7  # AWS takes a node of the job back: signal the ranks (starter.rank_signal)
+LOOK = 8  # what does this process do? It has written nothing
 # Starter → runner.
 CHECKED = 10  # JSON {"problem", "code", "taken": […], "boot_id"}: "" when all is well
 RANK = 11  # JSON {"label"}: a keeper announced one of the user's processes
@@ -37,6 +38,7 @@ ASK = 16  # JSON {"node", "command"}: an engine on this node requests this daemo
 TROUBLE = 17  # JSON {"reason", "is_loss"}: data mounted from S3 ended, or (no loss) files are not there
 SAVING = 18  # nothing of the job is left, and REPORT waits for files that the agent saves in S3
 UNSURE = 19  # JSON {"reason"}: files may not be in S3, which nobody can know
+DOING = 21  # JSON {"text"}: the answer to LOOK (starter.doing)
 # Both ways: a sign of life. Any other frame is one, too.
 BEAT = 20
 
@@ -94,6 +96,7 @@ _BODIES = {
     ASK: {"node": _is_text, "command": _is_text},
     TROUBLE: {"reason": _is_text, "is_loss": _is_truth},
     UNSURE: {"reason": _is_text},
+    DOING: {"text": _is_text},
 }
 _LONGEST_PREAMBLE = 64 << 10
 

@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import stat
@@ -169,7 +170,14 @@ class Remote:
         return [*self._ssh(), "-t" if terminal else "-T", "--", self.host, *tail]
 
     def connect(self, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
-        """Open the shared connection unless it is open. Raises HostRefused or ConnectionLost."""
+        """Open the shared connection unless it is open. Raises HostRefused, ConnectionLost, or if there is no ssh."""
+        # Also for an open one: each command over it starts ssh.
+        if shutil.which("ssh") is None:
+            raise ClusterError(
+                "the command `ssh` is not installed, or PATH does not lead to it",
+                "Debian, Ubuntu: apt-get install openssh-client",
+                code="no-program",
+            )
         if self.connected():
             return
         if self.via is not None:
@@ -244,12 +252,6 @@ class Remote:
                     status = self._wait(ssh, timeout_s)
             except subprocess.TimeoutExpired as error:
                 raise ConnectionLost(f"{self.host} did not answer ssh within {timeout_s:g} s", _LATER) from error
-            except FileNotFoundError as error:
-                raise ClusterError(
-                    "the command `ssh` is not installed",
-                    "Debian, Ubuntu: apt-get install openssh-client",
-                    code="no-program",
-                ) from error
             if status != 0:
                 raise classify(self.host, _text(output))
 

@@ -1,4 +1,4 @@
-"""Files and directories as one stream: a line of JSON, then tar. A reader never sees half a file."""
+"""Files and directories as one stream: a line of JSON, a list, then tar. A reader never sees half a file."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import json
 import os
 import stat
 import tarfile
-from dataclasses import dataclass
-from typing import IO, Any, Callable, Dict, List, Set, Tuple
+from dataclasses import dataclass, replace
+from typing import IO, Any, Callable, Dict, FrozenSet, List, Set, Tuple
 
 from phalanx import guest_file
 from phalanx.node.validate import Invalid, parse
+from phalanx.runner.files import unchanged
 
 # The first bytes of the stream: what a login script prints before them is skipped.
 MAGIC = b"\0phalanx-carry-1\n"
@@ -32,8 +33,8 @@ _LONGEST_NAME = 4096
 _NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _KINDS = (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE)
 _KINDS_BY_MODE = tuple(zip((stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK), _KINDS))  # noqa: B905 (Python 3.9)
-# Every file system accepts times from 1970 to 2106.
-_LATEST_S = (1 << 32) - 1
+# In the header: whether a list of the files follows.
+LISTED = "listed"
 
 Progress = Callable[[int], None]
 
@@ -44,12 +45,13 @@ class CarryError(Exception):
 
 @dataclass(frozen=True)
 class Item:
-    """A file, directory or link to copy: its path, its name in the stream (TOP, or below it), its mode and size."""
+    """A file, directory or link to copy: its path, its name in the stream (TOP, or below it), mode, size and time."""
 
     path: str
     name: str
     mode: int
     bytes: int
+    changed_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,17 @@ class Load:
 
     def header(self) -> Dict[str, Any]:
         counts = {"items": len(self.items), "files": self.files, "bytes": self.bytes}
-        return {**counts, "left_out": self.left_out, "unread": self.unread}
+        return {
+            **counts,
+            "left_out": self.left_out,
+            "unread": self.unread,
+            LISTED: len(self.items) <= unchanged.MOST_ITEMS,
+        }
+
+    def without(self, numbers: FrozenSet[int]) -> Load:
+        """Return what is left to send if the receiver has the items with these numbers."""
+        items = tuple(item for number, item in enumerate(self.items) if number not in numbers)
+        return replace(self, items=items)
 
 
 def survey(path: str) -> Load:
@@ -102,12 +114,44 @@ def survey(path: str) -> Load:
     return Load(tuple(kept), tuple(left_out), tuple(unread))
 
 
+def offer(out: IO[bytes], load: Load) -> None:
+    """Write the stream's header, and the list of its files. Raises OSError when `out` breaks."""
+    say(out, load.header())
+    if load.header()[LISTED]:
+        unchanged.write_list(out, load.items)
+
+
+def say(out: IO[bytes], answer: Any) -> None:
+    """Write a line of JSON that `read_header` finds. Raises OSError when `out` breaks."""
+    out.write(MAGIC + json.dumps(answer).encode() + b"\n")
+    out.flush()
+
+
+def known(source: IO[bytes], header: Dict[str, Any], target: str) -> unchanged.Known:
+    """Read the list that follows the header, and return what is at `target` already. Raises CarryError."""
+    if not header.get(LISTED):
+        return unchanged.NOTHING
+    items = _announced(header, "items")
+    try:
+        return unchanged.compare(source, items, target, TOP)
+    except Invalid as error:
+        raise CarryError(f"its list of files {error}") from error
+
+
+def is_known(source: IO[bytes], load: Load) -> FrozenSet[int]:
+    """Return the numbers of the items that the receiver has, by its answer to `offer`. Raises CarryError."""
+    answer = read_header(source)
+    try:
+        return unchanged.read_answer(answer, load.items)
+    except Invalid as error:
+        raise CarryError(str(answer.get("error") or f"the other end {error}")) from error
+
+
 def send(out: IO[bytes], load: Load, progress: Progress = lambda _: None) -> List[str]:
-    """Write the stream; return what could no longer be read, with the reasons.
+    """Write the files; return what could no longer be read, with the reasons.
 
     Raises OSError when `out` breaks, CarryError for a file whose file system does not answer.
     """
-    out.write(MAGIC + json.dumps(load.header()).encode() + b"\n")
     sent, unread, torn = 0, [], []
     with tarfile.open(fileobj=out, mode="w|", bufsize=_COPY_BYTES, **_FORMAT) as tar:
         for item in load.items:
@@ -140,13 +184,19 @@ def read_header(source: IO[bytes]) -> Dict[str, Any]:
     return header
 
 
-def receive(source: IO[bytes], header: Dict[str, Any], target: str, progress: Progress = lambda _: None) -> List[str]:
+def receive(
+    source: IO[bytes],
+    header: Dict[str, Any],
+    target: str,
+    progress: Progress = lambda _: None,
+    known: unchanged.Known = unchanged.NOTHING,
+) -> List[str]:
     """Write the stream's content to `target`, each file under a temporary name and then renamed. Raises CarryError.
 
-    Return what the sender could no longer read. The sender may be hostile: nothing is written outside `target`, or in
-    excess of what the header announces.
+    Return what the sender could no longer read. What is `known` does not come. The sender may be hostile: nothing is
+    written outside `target`, or in excess of what the header announces.
     """
-    items, count = _announced(header, "items"), _announced(header, "bytes")
+    items, count = _announced(header, "items") - len(known.same), _announced(header, "bytes") - known.bytes
     arrived = _Arrived(items, count, progress)
     places = _Places(target)
     part = _Part()
@@ -210,7 +260,7 @@ def _look(path: str, name: str) -> Tuple[Item, List[str], bool]:
     if regular and not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
     children = sorted(os.listdir(path), reverse=True) if stat.S_ISDIR(found.st_mode) else []
-    item = Item(path, name, found.st_mode, found.st_size if regular else 0)
+    item = Item(path, name, found.st_mode, found.st_size if regular else 0, found.st_mtime_ns)
     return item, children, _is_portable(item)
 
 
@@ -269,8 +319,9 @@ def _add(tar: tarfile.TarFile, item: Item) -> Tuple[str, bool]:
     if content is None:
         tar.addfile(info)
         return "", False
-    # It may be longer or shorter by now: what the header announced is sent at most.
+    # It may be longer or shorter by now: what the header announced is sent at most, with the time that was listed.
     info.size = min(item.bytes, content.size)
+    info.uname = unchanged.time_text(item.changed_ns)
     padded = guest_file.Padded(content)
     try:
         tar.addfile(info, padded)
@@ -347,6 +398,8 @@ class _Places:
             raise CarryError(f"{_shown(place)} is a symbolic link; nothing is written through it")
         if not os.path.isdir(place):
             os.mkdir(place)
+        else:
+            unchanged.remove_older_parts(place)
         self._directories.add(member.name)
 
 
@@ -402,7 +455,7 @@ class _Part:
         if os.path.isdir(place) and not os.path.islink(place):
             raise CarryError(f"{_shown(place)} is a directory; the file of that name can't replace it")
         self.place = place
-        self._path = os.path.join(os.path.dirname(place), f".phalanx-{os.getpid()}.part")
+        self._path = os.path.join(os.path.dirname(place), unchanged.part_name())
         return self._path
 
     def keep(self) -> None:
@@ -437,8 +490,7 @@ def _write_file(content: Any, member: tarfile.TarInfo, path: str, arrived: _Arri
         while data := content.read(_COPY_BYTES):
             arrived.add(file.write(data))
         os.fchmod(fd, member.mode & 0o777)
-    changed_s = min(max(0.0, member.mtime), _LATEST_S)
-    os.utime(path, (changed_s, changed_s))
+    unchanged.set_time(path, member.uname, member.mtime)
 
 
 def _shown(path: Any) -> str:

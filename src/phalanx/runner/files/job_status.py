@@ -129,6 +129,7 @@ class JobStatus(NamedTuple):
     attempt     how often it was restarted so far, of `restarts` allowed
     ranks       how many of its processes each node has, or had
     commit      that of its code, with "-dirty" if that has changes; "" if none is known
+    activity    while no rank has written anything: what the first one does
 
     The others are the head's own: the id of the cluster's stack, the GPUs on each node, whether the job waits for
     slots, its attempts, its runner, and what a batch scheduler holds for it.
@@ -151,6 +152,7 @@ class JobStatus(NamedTuple):
     restarts: int = 0
     tags: Mapping[str, str] = {}
     commit: str = ""
+    activity: str = ""
     stack: str = ""
     ranks: Mapping[str, int] = {}
     gpus: Mapping[str, Sequence[str]] = {}
@@ -220,7 +222,7 @@ class JobStatus(NamedTuple):
 
 # job_record.COMMIT; its module takes longer to import.
 _COMMIT = "PHALANX_COMMIT"
-_OF_THE_HEAD = ("format", "stack", "gpus", "waits", "attempts", "has_secrets", "runner", "allocation")
+_OF_THE_HEAD = ("format", "stack", "gpus", "waits", "attempts", "has_secrets", "runner", "allocation", "activity")
 
 
 def _state(value: Any) -> JobState:
@@ -264,6 +266,7 @@ _CHECKS: Dict[str, Check] = {
     "restarts": count,
     "tags": by_name(text),
     "commit": commit,
+    "activity": text,
     "stack": text,
     "ranks": by_name(count),
     "gpus": by_name(texts),

@@ -39,6 +39,9 @@ _SAVED_WITHIN_S = 3700.0
 _LONGEST_DOUBT = 500
 _TAIL_LINES = 20
 _REPORT_COPIES_AFTER_S = 2.0
+# What the first rank does is asked after this much silence, and then after twice as long each time.
+_SILENT_AFTER_S = 4.0
+_LONGEST_ACTIVITY = 300
 
 
 class AttemptRunner:
@@ -72,6 +75,7 @@ class AttemptRunner:
         self._phase = self._check
         self._deadline = 0.0
         self._end = Shutdown(job.grace_s)
+        self._look_after_s = _SILENT_AFTER_S
 
     def run(self) -> List[NodeVerdict]:
         """Run the attempt to its end; return the nodes' verdicts."""
@@ -83,6 +87,7 @@ class AttemptRunner:
             self._context.loop.turn(self._until_deadline())
             self._starters.check_contact()
             self._phase()
+            self._look_if_silent()
             reap()
             self._context.publish()
         return self._finish()
@@ -147,6 +152,13 @@ class AttemptRunner:
             self._sweep(GRACE_S)
         elif self._starters.table.only_services:
             self._shut_down(0.0)
+
+    def _look_if_silent(self) -> None:
+        is_silent = self._phase == self._run and not self._starters.has_output
+        if is_silent and self.began_at and time.time() > self.began_at + self._look_after_s:
+            self._look_after_s *= 2
+            if not self._starters.look():
+                self._say_what_is_done(f"{self._job.launcher} has started no rank yet")
 
     def _stop(self) -> None:
         self.outcome.stop()
@@ -298,6 +310,15 @@ class AttemptRunner:
         """Handle files that may not be in S3: a job that has succeeded says so."""
         # Of each node one at most: a job could say thousands.
         self.outcome.doubts.setdefault(node, reason[:_LONGEST_DOUBT])
+
+    def on_doing(self, member: Member, text: str) -> None:
+        """Handle what a silent rank does, in words."""
+        self._say_what_is_done(f"{member.ranks_name} {text}")
+
+    def _say_what_is_done(self, text: str) -> None:
+        if self.began_at and not self._starters.has_output:
+            after_s = max(0.0, time.time() - self.began_at)
+            self._context.on_silence(f"after {after_s:.0f} s, {text}"[:_LONGEST_ACTIVITY])
 
     def on_saving(self) -> None:
         """Handle a node whose report waits for files that are saved in S3."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,9 +29,14 @@ class Member(NamedTuple):
         """The name that is shown before its lines."""
         return f"{self.role} {self.label}".strip()
 
+    @property
+    def ranks_name(self) -> str:
+        """The name in a sentence."""
+        return self.name if self.role or not self.is_rank else f"rank {self.label}"
+
     def ended_as(self, code: int) -> str:
         """Describe its end; `code` is its exit code, or minus the signal's number."""
-        name = self.name if self.role or not self.is_rank else f"rank {self.label}"
+        name = self.ranks_name
         if "@" not in name:
             name += f" on {self.node}"
         if code >= 0:
@@ -123,6 +129,13 @@ class ProcessTable:
         ranks = [number for number in self.live_on(node) if self._members[number].is_rank]
         return min(ranks, default=None)
 
+    def first_rank(self) -> Optional[Tuple[str, int, Member]]:
+        """Return the node of the first rank that lives, its number there, and its entry."""
+        ranks = [number for number in self._live if self._members[number].is_rank]
+        first = min(ranks, key=lambda number: (_as_number(self._members[number].label), number), default=None)
+        places = (place for place, number in self._numbers.items() if number == first)
+        return next(((*place, self._members[first]) for place in places if first is not None), None)
+
     @property
     def running(self) -> int:
         """The number of main processes that live."""
@@ -137,3 +150,7 @@ class ProcessTable:
     def only_services(self) -> bool:
         """Whether only services are left, with no process to serve."""
         return not self._busy
+
+
+def _as_number(label: str) -> float:
+    return int(label) if label.isdigit() else math.inf

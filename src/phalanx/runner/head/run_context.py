@@ -27,6 +27,7 @@ class RunContext:
         self.socket.stop = self._on_stop
         self.on_wait: Callable[[str], None] = lambda _text: None  # called with what the job waits for
         self.on_notice: Callable[[str], None] = lambda _text: None  # called with which node leaves, and why
+        self.on_silence: Callable[[str], None] = lambda _text: None  # called with what the first rank does meanwhile
         self._watch_signals()
 
     @property

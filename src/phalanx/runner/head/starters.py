@@ -57,6 +57,10 @@ if TYPE_CHECKING:
             """Handle files that may not be in S3."""
             ...
 
+        def on_doing(self, member: Member, text: str) -> None:
+            """Handle what a silent rank does, in words."""
+            ...
+
         def on_saving(self) -> None:
             """Handle a node whose report waits for files that are saved in S3."""
             ...
@@ -90,6 +94,7 @@ class Starters:
         self.table = ProcessTable()
         self.daemons = EngineDaemons()
         self.is_terminated = False  # TERMINATE was sent, to the ranks at least
+        self.has_output = False  # of a rank
         self._loop = context.loop
         self._output = context.output
         self._job = job
@@ -188,6 +193,13 @@ class Starters:
         """Signal all ranks that a node leaves."""
         self._send_to_all(frames.pack(frames.NOTICE))
 
+    def look(self) -> bool:
+        """Ask what the first rank does; `on_doing` gets the answer. Return whether there is a rank."""
+        found = self.table.first_rank()
+        if found:
+            self.channels[found[0]].send(frames.pack(frames.LOOK, found[1]))
+        return found is not None
+
     def kick(self) -> None:
         """End only the ranks, so that their engines restart them."""
         self._send_to_all(frames.pack(frames.KICK))
@@ -255,6 +267,8 @@ class Starters:
             self._listener.on_trouble(channel.node, body["reason"], body["is_loss"])
         elif kind == frames.UNSURE:
             self._listener.on_doubt(channel.node, body["reason"])
+        elif kind == frames.DOING and body["text"]:
+            self._listener.on_doing(self.table[self._number(channel, number)], body["text"])
 
     def _number(self, channel: Channel, number: int) -> int:
         try:
@@ -264,7 +278,9 @@ class Starters:
 
     def _keep(self, number: int, stream: int, data: bytes) -> None:
         # An engine's output about its own end (torchrun: a page per node) is kept, but not shown: it hides the reason.
-        listed = not self.is_terminated or self.table[number].is_rank
+        is_rank = self.table[number].is_rank
+        self.has_output = self.has_output or is_rank
+        listed = not self.is_terminated or is_rank
         self._output.write(number, stream, data, listed)
 
     def _on_exit(self, number: int, end: End) -> None:

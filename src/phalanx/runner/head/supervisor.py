@@ -68,6 +68,7 @@ class Supervisor:
         self._free_tries = _FREE_TRIES
         context.on_wait = self._on_wait
         context.on_notice = lambda text: self._write(message=text)
+        context.on_silence = lambda text: self._write(activity=text)
 
     def run(self) -> None:
         """Run attempts until the job's final state is written."""
@@ -271,7 +272,7 @@ class Supervisor:
             self._write(state=JobState.PENDING, message=message, waits=waits)
 
     def _on_begin(self, ranks: Dict[str, int]) -> None:
-        began = {"started_at": self.status.started_at or time.time(), "message": self._shares}
+        began = {"started_at": self.status.started_at or time.time(), "message": self._shares, "activity": ""}
         self._write(state=JobState.RUNNING, ranks=ranks, processes=sum(ranks.values()), **began)
 
     def _remember(self, attempt: AttemptRunner, roster: Roster, nodes: List[NodeVerdict]) -> None:

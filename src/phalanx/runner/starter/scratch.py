@@ -1,9 +1,10 @@
-"""Removes what a job's processes may leave on a node: temporary files and segments of shared memory."""
+"""Removes what a job's processes may leave on a node: temporary files, shared memory, semaphores, queues, sockets."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import stat
 import time
 
 from phalanx.node.proc_files import read_each
@@ -17,12 +18,17 @@ if TYPE_CHECKING:
 _SHARED_MEMORY = "/dev/shm"
 # Open MPI 4, Open MPI 5, MPICH: a rank that is killed leaves its segment, 2 to 16 MiB each.
 _SEGMENTS = ("vader_segment.", "sm_segment.", "mpich_shm_")
-# PyTorch (`file_system`), Python's multiprocessing, NCCL, MXNet, UCX, LLVM's OpenMP, joblib: their names do not show
-# the job, and a process that has one by its name need not have it mapped yet.
-_OF_LIBRARIES = ("torch_", "psm_", "sem.mp-", "nccl-", "mx_", "ucx_shm_posix_", "__KMP_REGISTERED_LIB_")
+# PyTorch (`file_system`), Python's multiprocessing, NCCL, MXNet, UCX, LLVM's OpenMP, joblib, and named semaphores of
+# any program: their names do not show the job, and a process that has one by its name need not have it mapped yet.
+_OF_LIBRARIES = ("torch_", "psm_", "sem.", "nccl-", "mx_", "ucx_shm_posix_", "__KMP_REGISTERED_LIB_")
 _OF_LIBRARIES += ("joblib_memmapping_folder_",)
-_SEGMENTS_OF_SYSTEM_V = "/proc/sysvipc/shm"
+# Of POSIX; where this is mounted, each queue is a file.
+_QUEUES = "/dev/mqueue"
+# System V's kinds, with the field that has an object's number (proc_sysvipc(5)). Only that of shared memory shows the
+# process that made it, and whether one uses it.
+_SYSTEM_V = {"shm": "shmid", "sem": "semid", "msg": "msqid"}
 _IPC_RMID = 0
+_SOCKETS = "/proc/net/unix"
 # Hydra writes one for each of its daemons, which their children read, and does not use TMPDIR.
 _FILES = ("hydra_hwloc_xmlfile_",)
 _HYDRAS_DAEMON = "hydra_pmi_proxy"
@@ -49,6 +55,7 @@ class Scratch:
         self._own: Set[str] = set()  # shared memory of libraries that processes of this job have used
         self._looks: Dict[str, int] = {}  # by path, or by the pid in it
         self._pids: Set[str] = set()  # of this job's processes
+        self._before: Set[Tuple[str, int]] = set(_of_system_v())  # objects that this job did not make
 
     def make(self) -> None:
         """Create the directories, private to this user. Raises OSError."""
@@ -63,12 +70,15 @@ class Scratch:
         new = [path for path in _ours(_SHARED_MEMORY, _OF_LIBRARIES, self._since) if not self._is_own(path)]
         if not last:
             new = [path for path in new if self._looks.get(_maker(path) or path, 0) < _LOOKS]
-        if new:
+        makers = {f"maker {one['cpid']}" for one in self._new_of_system_v("shm")}
+        if not last:
+            makers = {maker for maker in makers if self._looks.get(maker, 0) < _LOOKS}
+        if new or makers:
             pids = [pid for pid, _ in find(self._job_id, os.getpid())]
             in_use, _ = _used_by(pids)
             self._pids.update(map(str, pids))
             self._own.update(path for path in new if _is_among(path, in_use))
-            seen = {_maker(path) or path for path in new}
+            seen = {_maker(path) or path for path in new} | makers
             self._looks.update({one: self._looks.get(one, 0) + 1 for one in seen})
 
     def _is_own(self, path: str) -> bool:
@@ -78,23 +88,44 @@ class Scratch:
         """Remove the directories, and unused files that engines wrote elsewhere since this was created.
 
         So does the unused shared memory of libraries that `look` has seen. When no other job is on the node, all of
-        it goes, also that of earlier jobs.
+        it goes, also that of earlier jobs, and semaphores and queues that were made meanwhile.
         """
         for path in (self.path, self.home):
             if os.path.isdir(path):
                 trees.remove(path)
         segments, files = _ours(_SHARED_MEMORY, _SEGMENTS, self._since), _ours(_SHORT_TEMPORARY, _FILES, self._since)
-        if not has_other_starters(self._job_id):
-            segments += _ours(_SHARED_MEMORY, _OF_LIBRARIES, 0.0)
-            _remove_segments_of_system_v(self._since)
+        is_alone = not has_other_starters(self._job_id)
+        if is_alone:
+            # Those of engines, too: a recipe's check starts one outside of any job, for example.
+            segments = _ours(_SHARED_MEMORY, (*_SEGMENTS, *_OF_LIBRARIES), 0.0)
+            files += _ours(_QUEUES, ("",), self._since) if os.path.isdir(_QUEUES) else []
         else:
             segments += filter(self._is_own, _ours(_SHARED_MEMORY, _OF_LIBRARIES, self._since))
+        self._remove_of_system_v(is_alone)
+        for path in _abandoned(_ours(_SHORT_TEMPORARY, ("",), self._since)) if is_alone else ():
+            _unlink(path)
         for path in _unused(segments) if segments else ():
             _unlink(path)
         # A file does not show which job it belongs to, and none is kept open. This job's own daemons have ended.
         if files and not _runs(_HYDRAS_DAEMON):
             for path in files:
                 _unlink(path)
+
+    def _new_of_system_v(self, kind: str) -> List[Dict[str, int]]:
+        """Return this user's objects that were made since this was created, and that no process is known to use."""
+        found = {key: one for key, one in _of_system_v((kind,)).items() if key not in self._before}
+        return [one for one in found.values() if one["uid"] == os.getuid() and not one.get("nattch")]
+
+    def _remove_of_system_v(self, is_alone: bool) -> None:
+        libc = ctypes.CDLL(None)
+        for one in self._new_of_system_v("shm"):
+            if is_alone or str(one["cpid"]) in self._pids:
+                libc.shmctl(one["shmid"], _IPC_RMID, None)
+        if is_alone:
+            for one in self._new_of_system_v("sem"):
+                libc.semctl(one["semid"], 0, _IPC_RMID)
+            for one in self._new_of_system_v("msg"):
+                libc.msgctl(one["msqid"], _IPC_RMID, None)
 
 
 def _ours(directory: str, beginnings: Tuple[str, ...], since: float) -> List[str]:
@@ -119,17 +150,40 @@ def _maker(path: str) -> str:
     return pid if more and pid.isdigit() else ""
 
 
-def _remove_segments_of_system_v(since: float) -> None:
-    """Remove this user's segments that were made since then, and that no process has attached."""
+def _of_system_v(kinds: Iterable[str] = tuple(_SYSTEM_V)) -> Dict[Tuple[str, int], Dict[str, int]]:
+    """Return System V's objects on this node, by kind and number; none where the kernel has none."""
+    found = {}
+    for kind in kinds:
+        try:
+            with open(f"/proc/sysvipc/{kind}") as file:
+                names, *rows = (line.split() for line in file)
+        except (OSError, ValueError):
+            continue
+        for row in rows:
+            one = dict(zip(names, map(int, row)))  # noqa: B905 - Python 3.9 has no `strict`
+            found[kind, one[_SYSTEM_V[kind]]] = one
+    return found
+
+
+def _abandoned(paths: List[str]) -> List[str]:
+    """Return those that are sockets without a process: nobody can connect to them any more."""
+    sockets = [path for path in paths if _is_socket(path)]
+    if not sockets:
+        return []
     try:
-        with open(_SEGMENTS_OF_SYSTEM_V) as file:
-            names, *rows = (line.split() for line in file)
-    except (OSError, ValueError):
-        return  # the kernel has none
-    for row in rows:
-        one = dict(zip(names, map(int, row)))  # noqa: B905 - Python 3.9 has no `strict`
-        if one["uid"] == os.getuid() and not one["nattch"] and one["ctime"] >= int(since) - 1:
-            ctypes.CDLL(None).shmctl(one["shmid"], _IPC_RMID, None)
+        with open(_SOCKETS, errors="surrogateescape") as file:
+            bound = {line.rstrip("\n").split(None, 7)[-1] for line in file}
+    except OSError:
+        return []
+    # One that was bound from its own directory is listed without it.
+    return [path for path in sockets if bound.isdisjoint((path, os.path.basename(path)))]
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _unused(paths: List[str]) -> List[str]:

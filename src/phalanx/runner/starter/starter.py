@@ -31,6 +31,7 @@ from phalanx.runner.starter.check import (
     python_target,
     taken,
 )
+from phalanx.runner.starter.doing import Doing
 from phalanx.runner.starter.forward import Forwarder
 from phalanx.runner.starter.guest import Guest
 from phalanx.runner.starter.keeper import ASKED
@@ -83,6 +84,7 @@ class Starter:
         self._grace_s = GRACE_S
         self._notice: Optional[Notice] = None
         self._output = Forwarder(self._loop, self._out)
+        self._doing = Doing()
         self._agents: Dict[int, int] = {}  # ASK number → where its answer goes
         self._next_rank = frames.FIRST_RANK_NUMBER
         self._sweep: Optional[Sweep] = None
@@ -182,6 +184,8 @@ class Starter:
                 self._terminate()
         elif kind == frames.KICK:
             self._kick()
+        elif kind == frames.LOOK:
+            self._look(number)
         elif kind == frames.NOTICE:
             self._notice = self._notice or Notice()
             self._pass_on_notice()
@@ -331,6 +335,10 @@ class Starter:
         for pid, number in self._numbers.items():
             if number >= frames.FIRST_RANK_NUMBER:
                 kill(pid, signal.SIGKILL)
+
+    def _look(self, number: int) -> None:
+        text = next((self._doing.of(pid) for pid, owner in self._numbers.items() if owner == number), "")
+        self._out.send(frames.pack_json(frames.DOING, {"text": text}, number))
 
     def _pass_on_notice(self) -> None:
         if self._notice:

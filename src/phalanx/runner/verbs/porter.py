@@ -23,10 +23,11 @@ def give(path: str, shared: str) -> int:
     except carry.CarryError as error:
         problem, load = {"error": str(error)}, None
     if load is None:
-        out.write(carry.MAGIC + json.dumps(problem).encode() + b"\n")
+        carry.say(out, problem)
         return 0
     try:
-        carry.send(out, load)
+        carry.offer(out, load)
+        carry.send(out, load.without(carry.is_known(sys.stdin.buffer, load)))
         out.flush()
     except carry.CarryError as error:
         sys.exit(str(error))
@@ -47,17 +48,20 @@ def find_place(target: str, shared: str, name: str) -> int:
 
 
 def take(place: str, shared: str) -> int:
-    """Copy stdin's content to this place, and print it."""
+    """Say which files are at this place already, copy the others from stdin, and print the place."""
+    source, out = sys.stdin.buffer, sys.stdout.buffer
     try:
-        header = carry.read_header(sys.stdin.buffer)
+        header = carry.read_header(source)
         _require_inside(os.path.dirname(place), shared)
         os.makedirs(os.path.dirname(place), exist_ok=True)
-        carry.receive(sys.stdin.buffer, header, place)
-        print(json.dumps({"place": place}))
+        known = carry.known(source, header, place)
+        carry.say(out, known.answer())
+        carry.receive(source, header, place, known=known)
+        carry.say(out, {"place": place})
     except carry.CarryError as error:
-        print(json.dumps({"error": str(error)}))
+        carry.say(out, {"error": str(error)})
     except OSError as error:
-        print(json.dumps({"error": f"can't write {error.filename or place!r}: {error.strerror}"}))
+        carry.say(out, {"error": f"can't write {error.filename or place!r}: {error.strerror}"})
     return 0
 
 

@@ -1,0 +1,166 @@
+"""Which files of a copy are at their place already, and need not be sent: those of the same size and time, as in rsync.
+
+After the stream's header, the sender lists its files, and the receiver answers which of them it has. A file that comes
+gets the time that it had when it was listed, to the nanosecond. What an end says decides only what is sent to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from phalanx.node.validate import Invalid, parse
+
+if TYPE_CHECKING:
+    from typing import IO, Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
+
+_S = 1_000_000_000
+# Every file system accepts times from 1970 to 2106.
+_LATEST_NS = ((1 << 32) - 1) * _S
+# A file that was changed so recently may change again without getting another time: kernels count in ticks of some
+# milliseconds, and file systems such as Lustre in seconds.
+_TICK_NS, _COARSE_NS = _S // 20, 2 * _S
+# A name of 4096 bytes, of which each may need six characters in JSON, and numbers.
+_LONGEST_LINE = 6 * 4096 + 200
+_PART = re.compile(r"\.phalanx-[0-9]+\.part", re.ASCII)
+_PART_KEPT_S = 3600.0
+_SAME = "same"
+MOST_ITEMS = 4_000_000
+"""A longer list is not made: its answer would be too long."""
+_TIME = re.compile(r"([0-9]{1,20}) (-?[0-9]{1,10})", re.ASCII)
+
+
+class Known(NamedTuple):
+    """What the receiver has already: the numbers of the files in a list of `items`, and how many bytes they are."""
+
+    same: FrozenSet[int] = frozenset()
+    bytes: int = 0
+    items: int = 0
+
+    def answer(self) -> Dict[str, str]:
+        """Return the answer to the list."""
+        numbers = range(self.items if self.same else 0)
+        return {_SAME: "".join("1" if number in self.same else "0" for number in numbers)}
+
+
+NOTHING = Known()
+
+
+def write_list(out: IO[bytes], items: Sequence[Any]) -> None:
+    """Write a line for each of a `carry.Load`'s items: of files their names, sizes, times and modes. Raises OSError."""
+    for item in items:
+        line: List[Any] = [item.name] if stat.S_ISDIR(item.mode) else []
+        if stat.S_ISREG(item.mode):
+            line = [item.name, item.bytes, item.changed_ns, item.mode & 0o777]
+        out.write(json.dumps(line).encode() + b"\n")
+    out.flush()
+
+
+def compare(source: IO[bytes], items: int, target: str, top: str) -> Known:
+    """Read a list of so many items, whose names begin with `top`, and find those that are at `target` already.
+
+    The sender may be hostile: no link is followed on the way, and nothing is said of what is not below the target.
+    Raises Invalid.
+    """
+    if items > MOST_ITEMS:
+        raise Invalid("is too long")
+    directories, same, count = set(), set(), 0
+    for number in range(items):
+        name, found = _entry(source.readline(_LONGEST_LINE))
+        parent, _, last = name.rpartition("/")
+        if name != top and (parent not in directories or last in ("", ".", "..")):
+            continue
+        path = target + name[len(top) :]
+        if found is None:
+            if _is_directory(path):
+                directories.add(name)
+        elif _has(path, *found):
+            same.add(number)
+            count += found[0]
+    return Known(frozenset(same), count, items)
+
+
+def read_answer(answer: Any, items: Sequence[Any]) -> FrozenSet[int]:
+    """Return the numbers of the files that the receiver has, from its answer. Raises Invalid."""
+    said = answer.get(_SAME) if isinstance(answer, dict) else None
+    if not isinstance(said, str) or len(said) not in (0, len(items)) or not set(said) <= {"0", "1"}:
+        raise Invalid("does not say which files are unchanged")
+    return frozenset(number for number, one in enumerate(said) if one == "1" and stat.S_ISREG(items[number].mode))
+
+
+def time_text(changed_ns: int) -> str:
+    """Return a file's time and age for its header, which has room for 31 characters."""
+    return f"{_valid(changed_ns)} {min(max(-1, time.time_ns() - changed_ns), _COARSE_NS)}"
+
+
+def set_time(path: str, text: str, otherwise_s: float) -> None:
+    """Give a file that came the time of `time_text`. Raises OSError.
+
+    If its content may change without getting another time, it gets one that no list will have.
+    """
+    found = _TIME.fullmatch(text)
+    changed_ns, age_ns = map(int, found.groups()) if found else (int(otherwise_s) * _S, -1)
+    is_fresh = 0 <= age_ns < (_TICK_NS if changed_ns % _S else _COARSE_NS)
+    wanted_ns = _valid(changed_ns) + is_fresh
+    os.utime(path, ns=(wanted_ns, wanted_ns))
+    if 0 <= age_ns < _COARSE_NS and os.stat(path).st_mtime_ns != wanted_ns:
+        before_ns = max(0, wanted_ns - _S)
+        os.utime(path, ns=(before_ns, before_ns))
+
+
+def part_name() -> str:
+    """Return the name that a file has until it is whole."""
+    return f".phalanx-{os.getpid()}.part"
+
+
+def remove_older_parts(directory: str) -> None:
+    """Remove such files of copies that were killed: nothing has written to them for an hour. Raises OSError."""
+    for name in filter(_PART.fullmatch, os.listdir(directory)):
+        path = os.path.join(directory, name)
+        if os.lstat(path).st_ctime < time.time() - _PART_KEPT_S:
+            os.unlink(path)
+
+
+def _has(path: str, size: int, changed_ns: int, mode: int) -> bool:
+    """Whether this file is there. It gets the mode; its time may be in whole seconds, if its file system has no others.
+
+    What it is not is a link.
+    """
+    try:
+        found = os.lstat(path)
+        times = (_valid(changed_ns), _valid(changed_ns) // _S * _S)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != size or found.st_mtime_ns not in times:
+            return False
+        if found.st_mode & 0o777 != mode:
+            os.chmod(path, mode)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _valid(changed_ns: int) -> int:
+    return min(max(0, changed_ns), _LATEST_NS)
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _entry(line: bytes) -> Tuple[str, Optional[Tuple[int, int, int]]]:
+    """Return an item's name and, of a file, its size, time and mode. Raises Invalid."""
+    value = parse(line)
+    if value == []:
+        return "", None  # a link
+    if isinstance(value, list) and isinstance(value[0], str):
+        if len(value) == 1:
+            return value[0], None
+        if len(value) == 4 and all(type(one) is int for one in value[1:]) and 0 <= value[3] <= 0o777:
+            return value[0], (value[1], value[2], value[3])
+    raise Invalid("lists something that is no file")
