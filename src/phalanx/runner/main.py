@@ -75,6 +75,13 @@ def _halt(arguments: List[str]) -> int:
     return halt(arguments[0], float(arguments[1]))
 
 
+def _stacks(arguments: List[str]) -> int:
+    """JOB TOOLS SECONDS"""
+    from phalanx.runner.verbs.stacks import stacks
+
+    return stacks(arguments[0], arguments[1], float(arguments[2]))
+
+
 def _list(arguments: List[str]) -> int:
     from phalanx.runner.verbs.listing import list_jobs
 
@@ -190,6 +197,7 @@ _VERBS = {
     "follow": _follow,
     "stop": _stop,
     "halt": _halt,
+    "stacks": _stacks,
     "list": _list,
     "prune": _prune,
     "measure": _measure,

@@ -76,6 +76,7 @@ class AttemptRunner:
     def run(self) -> List[NodeVerdict]:
         """Run the attempt to its end; return the nodes' verdicts."""
         self._context.socket.request = self.on_request
+        self._context.socket.look = self._starters.look
         self._deadline = time.monotonic() + answer_within_s(self._job)
         self._starters.open_all()
         self._start_all(early=True)

@@ -55,6 +55,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
+    from phalanx.runner.starter.stacks import Looks
+
 _SWEEP_EVERY_S = 0.02
 # A report that can't be sent (the network is gone) must not keep this process alive.
 _REPORT_TAKEN_WITHIN_S = 5.0
@@ -95,6 +97,7 @@ class Starter:
         self._null = os.open(os.devnull, os.O_RDWR)
         self._waiting: Optional[List[Tuple[int, Dict[str, Any]]]] = None  # processes to start, while files are placed
         self._scratch = Scratch(job_id)
+        self._looks: Optional[Looks] = None
         self._guest = Guest(self._loop, job_id, self._report_trouble)
         self._report: Optional[Dict[str, Any]] = None  # what the sweep has found, while uploads to S3 end
         self._oom_kills_before = oom_kills()
@@ -111,6 +114,8 @@ class Starter:
             self._output.balance()
             self._beat()
             self._insist()
+            if self._looks:
+                self._looks.check()
             self._step_sweep()
 
     def _is_over(self) -> bool:
@@ -185,6 +190,8 @@ class Starter:
         elif kind == frames.NOTICE:
             self._notice = self._notice or Notice()
             self._pass_on_notice()
+        elif kind == frames.LOOK:
+            self._look()
         elif kind == frames.ANSWER:
             answer(self._agents.pop(number), body["code"])
         elif kind == frames.END:
@@ -334,8 +341,17 @@ class Starter:
 
     def _pass_on_notice(self) -> None:
         if self._notice:
-            is_rank = {n: n >= frames.FIRST_RANK_NUMBER or n in self._own_ranks for n in self._numbers.values()}
-            self._notice.pass_on({number: pid for pid, number in self._numbers.items() if is_rank[number]})
+            self._notice.pass_on(self._ranks())
+
+    def _look(self) -> None:
+        from phalanx.runner.starter.stacks import Looks  # here, because most starters do not need its 10 ms
+
+        self._looks = self._looks or Looks(self._loop, self._directory, self._out.send)
+        self._looks.take(self._ranks(), self._work)
+
+    def _ranks(self) -> Dict[int, int]:
+        """Return the ranks that live here (process number → pid)."""
+        return {n: pid for pid, n in self._numbers.items() if n >= frames.FIRST_RANK_NUMBER or n in self._own_ranks}
 
     def _ended(self, number: int, code: int) -> None:
         body = {"code": code, "at": time.time(), "ending": self._is_terminated, "oom_kills": None}
