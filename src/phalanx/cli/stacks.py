@@ -59,20 +59,14 @@ def command(name: str | None, file: Path | None, as_json: bool, job: str | None,
 
 
 def to_json(found: JobStacks) -> dict[str, object]:
-    """Return what --json prints: the ranks, each with the number of its group."""
-    numbers = {one.rank: number for number, group in enumerate(found.groups()) for one in group}
-    ranks = [{**asdict(one), "threads": [_thread(one, at) for at in range(len(one.threads))]} for one in found.ranks]
-    return {
-        "job": found.id,
-        "ranks": [{**one, "group": numbers[one["rank"]]} for one in ranks],
-        "ended": found.ended,
-        "silent": found.silent,
-    }
+    """Return what --json prints: the ranks, each with the number of its group, in the order of the groups."""
+    ranks = [{**_as_json(one), "group": number} for number, group in enumerate(found.groups()) for one in group]
+    return {"job": found.id, "ranks": ranks, "ended": found.ended, "silent": found.silent}
 
 
-def _thread(one: RankStack, at: int) -> dict[str, object]:
-    thread = one.threads[at]
-    return {"name": thread.name, "frames": [frame._asdict() for frame in thread.frames]}
+def _as_json(one: RankStack) -> dict[str, object]:
+    threads = [{"name": each.name, "frames": [frame._asdict() for frame in each.frames]} for each in one.threads]
+    return {**asdict(one), "threads": threads}
 
 
 def summary(found: JobStacks, groups: list[list[RankStack]]) -> Iterator[str]:
