@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,17 +45,6 @@ if odd == "load":
     load(sys.argv[3])
 else:
     globals()[odd]()
-"""
-
-# It announces another process of the same user as a rank of its own, as a keeper does.
-CLAIM = """
-import os, socket, sys, time
-starter = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-starter.connect("\\0" + os.environ["PHALANX_STARTER"])
-fds = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
-socket.send_fds(starter, [f"claimed {sys.argv[1]}".encode()], fds)
-print("claimed", flush=True)
-time.sleep(1000)
 """
 
 
@@ -171,21 +159,3 @@ def test_one_rank_and_none(cluster, code):
             stacks.take(cluster, job.id, "9")
     with raises_code("not-running", job.id):
         stacks.take(cluster, job.id)
-
-
-def test_a_job_can_t_have_another_process_read(cluster, code):
-    """Even with the rights to read it: here, all are processes of one user."""
-    (code / "claim.py").write_text(CLAIM)
-    secret = ["python", "-c", "import time; time.sleep(1000)"]
-    with subprocess.Popen(secret, env={**os.environ, **cluster.env}) as other:
-        spec = JobSpec(("python", "claim.py", str(other.pid)), "exec", processes=1, directory=code)
-        job = submit(cluster, spec, detach=True)
-        try:
-            found = soon(cluster, job, lambda found: len(found.ranks) == 2)
-        finally:
-            job.stop()
-            other.kill()
-    assert [one.rank for one in found.ranks] == ["0", "claimed"]
-    for one in found.ranks[1:]:
-        assert (one.threads, one.wchan, one.reads, one.name) == ((), "", "", ""), one
-        assert "none of this job" in one.why

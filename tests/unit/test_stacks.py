@@ -16,7 +16,16 @@ JOB = {"asked": ["worker1", "worker2"], "ended": ["9"], "problem": ""}
 
 def process(rank: str, *frames: tuple[str, str, int, bool], **more: Any) -> dict[str, Any]:
     threads = [{"name": "MainThread", "frames": [list(frame) for frame in frames]}] if frames else []
-    found = {"rank": rank, "number": 1, "pid": 7, "name": "python", "state": "S", "wchan": "", "cpu_s": 1.5, "reads": ""}
+    found = {
+        "rank": rank,
+        "number": 1,
+        "pid": 7,
+        "name": "python",
+        "state": "S",
+        "wchan": "",
+        "cpu_s": 1.5,
+        "reads": "",
+    }
     return {**found, "threads": threads, **more}
 
 
