@@ -43,7 +43,7 @@ DEFENCES = (
     defence(
         "only descendants of a job's starter are read for its stacks",
         "test_hostile_stacks.py::test_a_process_that_is_none_of_the_job_is_not_read",
-        ("runner/starter/stacks.py", "if pid in ours and pid in table}", "if pid in table}"),
+        ("runner/starter/look.py", "if pid in ours and pid in table}", "if pid in table}"),
     ),
     defence(
         "what reads stacks runs only if its hash is right",

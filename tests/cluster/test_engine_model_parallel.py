@@ -40,8 +40,7 @@ def test_a_language_model_that_one_node_has_no_room_for_trains_on_two_and_is_fin
 
 
 WAIT = """
-import time
-import torch.distributed as dist
+import time, torch.distributed as dist
 
 dist.init_process_group("gloo")
 print("ready", flush=True)
@@ -58,5 +57,5 @@ def test_the_rank_of_torchrun_for_which_the_others_wait_is_named(engines):
     engines.wait_until_printed(job, "ready", times=3)
     shown = engines.phalanx("stacks", job).stdout.splitlines()
     engines.phalanx("stop", job)
-    assert shown[0] == "rank 1 waits in <module> (late.py:8)"
-    assert shown[1].startswith("ranks 0, 2 ") and shown[1].endswith(" in barrier (late.py:9)"), shown
+    assert shown[0] == "rank 1 waits in <module> (late.py:7)"
+    assert shown[1].startswith("ranks 0, 2 ") and shown[1].endswith(" in barrier (late.py:8)"), shown

@@ -17,6 +17,7 @@ from phalanx.runner import frames
 from phalanx.runner.files.job_status import NodeVerdict
 from phalanx.runner.files.output import OutputWriter
 from phalanx.runner.head.attempt_runner import AttemptRunner
+from phalanx.runner.head.load_book import Loads
 from phalanx.runner.login import Line
 from phalanx.runner.loop import Loop
 from phalanx.runner.process import PreparedJob, Process
@@ -107,7 +108,8 @@ def context(loop: Loop, tmp_path) -> SimpleNamespace:
     return SimpleNamespace(
         loop=loop,
         output=output,
-        socket=SimpleNamespace(request=None),
+        loads=Loads(str(tmp_path)),
+        socket=SimpleNamespace(request=None, look=None),
         stop_requested=False,
         publish=output.flush,
         on_notice=lambda _text: None,

@@ -293,6 +293,8 @@ def _report_end(status: JobStatus, with_tail: bool = True) -> None:
     note(f"job {status.id} {click.style(status.state.value, fg=color)}{took}{message}")
     if with_tail and status.tail and status.state.value in ("failed", "lost"):
         note("\n".join(f"  | {line}" for line in status.tail))
+    for line in status.load:
+        note(line)
     note(_verdict(status))
 
 

@@ -40,6 +40,7 @@ SAVING = 18  # nothing of the job is left, and REPORT waits for files that the a
 UNSURE = 19  # JSON {"reason"}: files may not be in S3, which nobody can know
 # JSON {"tool": why there are no stacks, or "", "processes": [{"number", "pid", …}, …]}: what each rank here does
 STACKS = 21
+LOAD = 22  # a packed load.Load: what the job and its node did in the last seconds
 # Both ways: a sign of life. Any other frame is one, too.
 BEAT = 20
 

@@ -77,9 +77,16 @@ def _halt(arguments: List[str]) -> int:
 
 def _stacks(arguments: List[str]) -> int:
     """JOB TOOLS SECONDS"""
-    from phalanx.runner.verbs.stacks import stacks
+    from phalanx.runner.verbs.inquiry import stacks
 
     return stacks(arguments[0], arguments[1], float(arguments[2]))
+
+
+def _load(arguments: List[str]) -> int:
+    """[JOB]"""
+    from phalanx.runner.verbs.inquiry import load
+
+    return load("".join(arguments))
 
 
 def _list(arguments: List[str]) -> int:
@@ -198,6 +205,7 @@ _VERBS = {
     "stop": _stop,
     "halt": _halt,
     "stacks": _stacks,
+    "load": _load,
     "list": _list,
     "prune": _prune,
     "measure": _measure,

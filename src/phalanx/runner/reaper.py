@@ -197,3 +197,12 @@ def kill(pid: int, number: int) -> None:
         pass
     except PermissionError:
         pass  # a setuid program: the report shows it as left
+
+
+def kill_group(leader: int) -> None:
+    """Kill a process that was started in a session of its own, and its children there; no error if it has ended."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # a child that was just forked has no group yet
+    kill(leader, signal.SIGKILL)

@@ -63,8 +63,8 @@ def load(directory: str) -> Union[int, str]:
 def fetch(directory: str) -> None:
     """Bring the program into `directory`, from the index that this node's pip uses. Raises OSError with the reason."""
     import subprocess  # here, because starters do not need their 20 ms
-    import tempfile
-    import zipfile
+    import tempfile  # here, too
+    import zipfile  # here, too
 
     from phalanx.runner.environments.uv_settings import QUIET, plain_variables
 

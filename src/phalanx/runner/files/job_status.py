@@ -129,6 +129,7 @@ class JobStatus(NamedTuple):
     attempt     how often it was restarted so far, of `restarts` allowed
     ranks       how many of its processes each node has, or had
     commit      that of its code, with "-dirty" if that has changes; "" if none is known
+    load        what its load says, a sentence each, once it has ended
 
     The others are the head's own: the id of the cluster's stack, the GPUs on each node, whether the job waits for
     slots, its attempts, its runner, and what a batch scheduler holds for it.
@@ -151,6 +152,7 @@ class JobStatus(NamedTuple):
     restarts: int = 0
     tags: Mapping[str, str] = {}
     commit: str = ""
+    load: Tuple[str, ...] = ()
     stack: str = ""
     ranks: Mapping[str, int] = {}
     gpus: Mapping[str, Sequence[str]] = {}
@@ -264,6 +266,7 @@ _CHECKS: Dict[str, Check] = {
     "restarts": count,
     "tags": by_name(text),
     "commit": commit,
+    "load": texts,
     "stack": text,
     "ranks": by_name(count),
     "gpus": by_name(texts),

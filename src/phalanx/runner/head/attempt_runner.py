@@ -268,8 +268,15 @@ class AttemptRunner:
         # although another node's was received first.
         if not self._starters.is_terminated or (self.outcome and not end.was_ending):
             life, exit_code = Life(self._starters.table.age_s(number), end.at), code if code > 0 else 128 - code
-            self.outcome.fail(member.ended_as(code) + end.cause, exit_code, number, member.weight(code), life)
+            self.outcome.fail(
+                member.ended_as(code) + self._cause(member.node, end), exit_code, number, member.weight(code), life
+            )
         self._on_failure(member, code)
+
+    def _cause(self, node: str, end: End) -> str:
+        """Return why the kernel may have ended a process, with the memory that its node used before."""
+        memory = self._context.loads.memory_of(node) if end.cause and end.oom_kills != 0 else ""
+        return f"{end.cause[:-1]}; {memory})" if memory else end.cause
 
     def _on_failure(self, member: Member, code: int) -> None:
         """End the job after a process failed, which the outcome already contains."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _FOLLOW = b"follow"
 _STOP = b"stop"
-LOOK = b"look"
+LOOK, LOAD = b"look", b"load"
 _UPDATE = b"!"
 # A message must fit into a socket's buffer.
 _MOST_BYTES = 1 << 16
@@ -103,13 +103,15 @@ class RunnerSocket:
     """Accepts followers, agents, and starters that a batch scheduler started.
 
     `request` is called for each agent, `attend` for each starter, `look` for each client that asks what the ranks do;
-    the present attempt sets them. `stop` is called when a client asks to stop the job.
+    the present attempt sets them. `load` answers clients that want to know the nodes' load, and `stop` is called when
+    one asks to stop the job.
     """
 
     def __init__(self, loop: Loop, listener: socket.socket) -> None:
         self.request: OnRequest = _refuse
         self.attend: OnAttend = turn_away
         self.look: Callable[[socket.socket], None] = lambda client: client.close()
+        self.load: Callable[[socket.socket], None] = lambda client: client.close()
         self.stop: Callable[[], None] = lambda: None
         self._loop = loop
         self._listener = listener
@@ -161,8 +163,8 @@ class RunnerSocket:
             self._followers.append(connection)
             self.notify()
             return
-        if message == LOOK:
-            self.look(connection)
+        if message in (LOOK, LOAD):
+            (self.look if message == LOOK else self.load)(connection)
             return
         if message.startswith(ATTEND) and len(fds) == 2:
             self.attend(connection, fds, json.loads(message[len(ATTEND) :]))

@@ -94,6 +94,7 @@ class Starters:
         self.is_terminated = False  # TERMINATE was sent, to the ranks at least
         self._loop = context.loop
         self._output = context.output
+        self._loads = context.loads
         self._job = job
         self._processes = processes
         self._dial = dial or (lambda node: log_in(job, self.nodes[node]))
@@ -242,6 +243,9 @@ class Starters:
         kind, stream, number, payload = frame
         if kind == frames.OUTPUT:
             self._keep(self._number(channel, number), stream, payload)
+            return
+        if kind == frames.LOAD:
+            self._loads.take(channel.node, payload)
             return
         if kind == frames.SAVING:
             self._listener.on_saving()

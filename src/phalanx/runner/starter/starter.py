@@ -37,6 +37,7 @@ from phalanx.runner.starter.keeper import ASKED
 from phalanx.runner.starter.memory import oom_kills
 from phalanx.runner.starter.rank_signal import Notice
 from phalanx.runner.starter.scratch import Scratch
+from phalanx.runner.starter.watch import Watch
 from phalanx.runner.system import (
     ENVIRONMENT,
     MARK,
@@ -55,12 +56,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
-    from phalanx.runner.starter.stacks import Looks
-
 _SWEEP_EVERY_S = 0.02
 # A report that can't be sent (the network is gone) must not keep this process alive.
 _REPORT_TAKEN_WITHIN_S = 5.0
-_BEAT = frames.pack(frames.BEAT)
 
 
 class Starter:
@@ -97,7 +95,7 @@ class Starter:
         self._null = os.open(os.devnull, os.O_RDWR)
         self._waiting: Optional[List[Tuple[int, Dict[str, Any]]]] = None  # processes to start, while files are placed
         self._scratch = Scratch(job_id)
-        self._looks: Optional[Looks] = None
+        self._watch = Watch(self._loop, self._directory, self._out.send)
         self._guest = Guest(self._loop, job_id, self._report_trouble)
         self._report: Optional[Dict[str, Any]] = None  # what the sweep has found, while uploads to S3 end
         self._oom_kills_before = oom_kills()
@@ -114,8 +112,7 @@ class Starter:
             self._output.balance()
             self._beat()
             self._insist()
-            if self._looks:
-                self._looks.check()
+            self._watch.check()
             self._step_sweep()
 
     def _is_over(self) -> bool:
@@ -130,9 +127,14 @@ class Starter:
             self._scratch.look()
             # Pending output is a sign of life, too.
             if not self._out.pending:
-                self._out.send(_BEAT)
+                self._out.send(self._watch.beat())
         if self._contact.update() > FENCE_S:
             self._give_up(f"its starter heard nothing from the runner for {FENCE_S:g} s")
+
+    def _begin_sweep(self, grace_s: float) -> None:
+        self._watch.end()
+        self._scratch.look(last=True)
+        self._sweep = Sweep(self._job_id, os.getpid(), grace_s)
 
     def _watch_signals(self) -> None:
         wake_read, wake_write = os.pipe()
@@ -170,6 +172,7 @@ class Starter:
     def _handle(self, kind: int, number: int, body: Dict[str, Any]) -> None:
         if kind == frames.CHECK:
             self._is_used = True
+            self._watch.begin()
             self._scratch.make()
             self._guest.token = body["token"]
             self._holds_ends, self._grace_s = body["holds_ends"], body["grace_s"]
@@ -191,12 +194,11 @@ class Starter:
             self._notice = self._notice or Notice()
             self._pass_on_notice()
         elif kind == frames.LOOK:
-            self._look()
+            self._watch.look(self._ranks(), self._work)
         elif kind == frames.ANSWER:
             answer(self._agents.pop(number), body["code"])
         elif kind == frames.END:
-            self._scratch.look(last=True)
-            self._sweep = Sweep(self._job_id, os.getpid(), body["grace_s"])
+            self._begin_sweep(body["grace_s"])
 
     def _check_in_place(self, body: Dict[str, Any]) -> None:
         kept = self._kept_environment(body["env"])
@@ -343,12 +345,6 @@ class Starter:
         if self._notice:
             self._notice.pass_on(self._ranks())
 
-    def _look(self) -> None:
-        from phalanx.runner.starter.stacks import Looks  # here, because most starters do not need its 10 ms
-
-        self._looks = self._looks or Looks(self._loop, self._directory, self._out.send)
-        self._looks.take(self._ranks(), self._work)
-
     def _ranks(self) -> Dict[int, int]:
         """Return the ranks that live here (process number → pid)."""
         return {n: pid for pid, n in self._numbers.items() if n >= frames.FIRST_RANK_NUMBER or n in self._own_ranks}
@@ -454,9 +450,9 @@ class Starter:
             self._done_at = self._done_at or time.monotonic()
         elif self._sweep is None or self._report:
             self.abandoned = True
-            self._scratch.look(last=True)
             self._out.send(frames.pack_json(frames.LEAVING, {"reason": reason}))
-            self._sweep = self._sweep or Sweep(self._job_id, os.getpid(), self._grace_s)
+            if self._sweep is None:
+                self._begin_sweep(self._grace_s)
 
     def _step_sweep(self) -> None:
         if self._sweep is None or self._done_at:

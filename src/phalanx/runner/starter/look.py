@@ -19,7 +19,7 @@ import time
 from phalanx.node.proc_files import read_each
 from phalanx.runner import frames, tracer
 from phalanx.runner.loop import READ_BYTES, Loop
-from phalanx.runner.reaper import add_descendants, children_of, kill, processes
+from phalanx.runner.reaper import add_descendants, children_of, kill, kill_group, processes
 from phalanx.runner.system import PR_SET_PDEATHSIG, prctl, process_stat, spawn
 
 TYPE_CHECKING = False
@@ -76,7 +76,12 @@ class Looks:
     def check(self) -> None:
         """End a look that takes too long; its processes may hang in the kernel, and nobody waits for them."""
         if self._child and time.monotonic() > self._deadline:
-            self._finish(_nothing(f"nothing was read within {WITHIN_S:g} s"))
+            self._give_up(f"nothing was read within {WITHIN_S:g} s")
+
+    def end(self) -> None:
+        """End a look that goes on; whoever asked gets no answer."""
+        if self._child:
+            self._give_up("the job ends")
 
     def _read(self, fd: int) -> None:
         data = os.read(fd, READ_BYTES)
@@ -84,13 +89,19 @@ class Looks:
         # Not its end: a thread that hangs in the kernel would hold the pipe open.
         if self._answer.endswith(b"\n"):
             self._finish(self._answer)
-        elif not data or len(self._answer) > _MOST_OUTPUT:
+        elif not data:
             self._finish(_nothing("what reads the stacks was ended"))
+        elif len(self._answer) > _MOST_OUTPUT:
+            self._give_up("what reads the stacks says too much")
+
+    def _give_up(self, why: str) -> None:
+        # It lives, or its end of the pipe would be closed: the pid is still its own.
+        kill_group(self._child)
+        self._finish(_nothing(why))
 
     def _finish(self, body: bytes) -> None:
         self._loop.forget(self._fd)
         os.close(self._fd)
-        kill(self._child, signal.SIGKILL)
         self._child = 0
         self._send(frames.pack(frames.STACKS, payload=body))
 

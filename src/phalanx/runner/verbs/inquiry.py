@@ -1,4 +1,4 @@
-"""Asks a job's runner what each rank does at this moment, and brings py-spy to the nodes if they lack it.
+"""Asks jobs' runners for the load of their nodes, or what each rank does, and brings py-spy to nodes that lack it.
 
 It needs no file of the job: only the runner's socket, so it answers while the shared directory does not.
 """
@@ -8,17 +8,20 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from phalanx.runner import tracer
-from phalanx.runner.head.runner_socket import LOOK, connect_follower
+from phalanx.runner.head.runner_socket import LOAD, LOOK, connect_follower
 from phalanx.runner.names import NO_RUNNER
 from phalanx.runner.verbs.stop import running
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any, Dict, Iterator, List
 
 _MOST_BYTES = 1 << 16
+_LOAD_WITHIN_S = 3.0
 
 
 def stacks(reference: str, tools: str, timeout_s: float) -> int:
@@ -47,25 +50,36 @@ def stacks(reference: str, tools: str, timeout_s: float) -> int:
     return 0
 
 
+def load(reference: str) -> int:
+    """Print a line of JSON for each running job that `reference` may mean ("": all), with the load of its nodes."""
+    for job_id in running():
+        if job_id.startswith(reference) or job_id.endswith(reference):
+            for answer in islice(_answers(job_id, LOAD, _LOAD_WITHIN_S), 1):
+                print(json.dumps({**answer, "job": job_id}))
+    return 0
+
+
 def _ask(job_id: str, timeout_s: float) -> List[Dict[str, Any]]:
     """Return the runner's first answer, and those of the nodes that come in time; nothing without a runner."""
-    deadline = time.monotonic() + timeout_s
-    runner = connect_follower(job_id, LOOK)
-    if runner is None:
-        return []
-    text, answers = b"", []
-    with runner:
-        while len(answers) < (1 + len(answers[0]["asked"]) if answers else 1):
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                break
-            runner.settimeout(left_s)
-            try:
-                part = runner.recv(_MOST_BYTES)
-            except OSError:
-                break
-            if not part:
-                break
-            *lines, text = (text + part).split(b"\n")
-            answers += map(json.loads, lines)
+    answers: List[Dict[str, Any]] = []
+    for answer in _answers(job_id, LOOK, timeout_s):
+        answers.append(answer)
+        if len(answers) > len(answers[0]["asked"]):
+            break
     return answers
+
+
+def _answers(job_id: str, wish: bytes, timeout_s: float) -> Iterator[Dict[str, Any]]:
+    """Yield what the runner sends until it closes the connection, or for so long."""
+    deadline, text = time.monotonic() + timeout_s, b""
+    runner = connect_follower(job_id, wish)
+    if runner is None:
+        return
+    with runner, suppress(OSError):
+        while (left_s := deadline - time.monotonic()) > 0:
+            runner.settimeout(left_s)
+            part = runner.recv(_MOST_BYTES)
+            if not part:
+                return
+            *lines, text = (text + part).split(b"\n")
+            yield from map(json.loads, lines)

@@ -1,0 +1,59 @@
+"""What a starter tells of its node beside the job's output: the load with each beat, and, on request, the stacks."""
+
+from __future__ import annotations
+
+import os
+
+from phalanx.runner import frames
+from phalanx.runner.load import pack
+from phalanx.runner.starter.meter import Meter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Mapping, Optional
+
+    from phalanx.runner.loop import Loop
+    from phalanx.runner.starter.look import Looks
+
+_BEAT = frames.pack(frames.BEAT)
+
+
+class Watch:
+    """Measures and looks from the job's checks to its end; `end` leaves no process of its own behind."""
+
+    def __init__(self, loop: Loop, job_directory: str, send: Callable[[bytes], None]) -> None:
+        self._loop, self._directory, self._send = loop, job_directory, send
+        self._meter: Optional[Meter] = None
+        self._looks: Optional[Looks] = None
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Begin to measure."""
+        self._meter = self._meter or Meter(self._loop, os.getpid())
+
+    def beat(self) -> bytes:
+        """Return a sign of life: a frame with the load since the last one, where that is measured."""
+        load = self._meter.measure() if self._meter and not self._is_over else None
+        return frames.pack(frames.LOAD, payload=pack(load)) if load else _BEAT
+
+    def look(self, ranks: Mapping[int, int], work: str) -> None:
+        """Take the stacks of these ranks (process number → pid), and send them."""
+        if self._is_over:
+            return
+        from phalanx.runner.starter.look import Looks  # here, because most starters do not need its 10 ms
+
+        self._looks = self._looks or Looks(self._loop, self._directory, self._send)
+        self._looks.take(ranks, work)
+
+    def check(self) -> None:
+        """Give up a look that takes too long."""
+        if self._looks:
+            self._looks.check()
+
+    def end(self) -> None:
+        """End what was started for this: it must not be taken for a process that the job has left."""
+        self._is_over = True
+        if self._meter:
+            self._meter.end()
+        if self._looks:
+            self._looks.end()
