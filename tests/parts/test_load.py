@@ -18,7 +18,7 @@ BUSY = """
 import time
 held = bytearray(200 << 20)
 print("ready", flush=True)
-end = time.monotonic() + 9
+end = time.monotonic() + 15
 while time.monotonic() < end:
     sum(range(100_000))
 """

@@ -63,7 +63,7 @@ class Meter:
         self.gpus.end()
 
     def _job_ticks(self, now: float) -> Dict[int, int]:
-        if now > self._searched_at + _SEARCH_EVERY_S:
+        if now > self._searched_at + _SEARCH_EVERY_S or not self._known:
             self._searched_at = now
             table = processes()
             ours = {self._root}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 
 from phalanx.runner import frames
+from phalanx.runner.liveness import BEAT_EVERY_S
 from phalanx.runner.load import pack
 from phalanx.runner.starter.meter import Meter
 
@@ -12,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Mapping, Optional
 
+    from phalanx.runner.load import Load
     from phalanx.runner.loop import Loop
     from phalanx.runner.starter.look import Looks
 
@@ -25,16 +29,24 @@ class Watch:
         self._loop, self._directory, self._send = loop, job_directory, send
         self._meter: Optional[Meter] = None
         self._looks: Optional[Looks] = None
+        self._newest: Optional[Load] = None
         self._is_over = False
 
     def begin(self) -> None:
-        """Begin to measure."""
-        self._meter = self._meter or Meter(self._loop, os.getpid())
+        """Begin to measure, in a thread: what it reads may hang, or take long on a busy node, and beats must not."""
+        if self._meter is None:
+            self._meter = Meter(self._loop, os.getpid())
+            threading.Thread(target=self._measure, args=(self._meter,), daemon=True).start()
+
+    def _measure(self, meter: Meter) -> None:
+        while not self._is_over:
+            time.sleep(BEAT_EVERY_S)
+            self._newest = meter.measure()
 
     def beat(self) -> bytes:
-        """Return a sign of life: a frame with the load since the last one, where that is measured."""
-        load = self._meter.measure() if self._meter and not self._is_over else None
-        return frames.pack(frames.LOAD, payload=pack(load)) if load else _BEAT
+        """Return a sign of life: a frame with the load that was measured since the last one, or without."""
+        load, self._newest = self._newest, None
+        return frames.pack(frames.LOAD, payload=pack(load)) if load and not self._is_over else _BEAT
 
     def look(self, ranks: Mapping[int, int], work: str) -> None:
         """Take the stacks of these ranks (process number → pid), and send them."""
