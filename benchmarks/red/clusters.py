@@ -50,7 +50,7 @@ DEFENCES = (
         "test_hostile_stacks.py::test_a_program_in_the_place_of_py_spy_does_not_run_and_is_replaced",
         (
             "runner/tracer.py",
-            "return content if sha256(content).hexdigest() == _DIGESTS.get(os.uname().machine) else None",
+            "return content if sha256(content).hexdigest() == DIGESTS.get(os.uname().machine) else None",
             "return content",
         ),
     ),

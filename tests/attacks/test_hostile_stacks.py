@@ -14,7 +14,7 @@ from pathlib import Path
 from fake_nodes import FakeCluster
 from py_spy import bring_py_spy
 
-from phalanx.jobs import stacks
+from phalanx.jobs import rank_stacks as stacks
 from phalanx.jobs.job import JobSpec, submit
 from phalanx.runner import tracer
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from phalanx.runner import tracer
+from phalanx.runner.environments import tracer_wheel
 
 _KEPT = Path(sys.prefix) / "tools"
 
@@ -14,5 +14,5 @@ _KEPT = Path(sys.prefix) / "tools"
 def bring_py_spy(shared: Path) -> None:
     """Put py-spy where the head of a cluster with this shared directory would have put it."""
     if not list(_KEPT.glob("py-spy-*")):
-        tracer.fetch(str(_KEPT))
+        tracer_wheel.fetch(str(_KEPT))
     shutil.copytree(_KEPT, shared / ".phalanx" / "tools", dirs_exist_ok=True)

@@ -15,7 +15,7 @@ from fake_nodes import FakeCluster, change_runner, marked
 from hanging_files import READ, a_hanging_file_system
 from py_spy import bring_py_spy
 
-from phalanx.jobs import stacks
+from phalanx.jobs import rank_stacks as stacks
 from phalanx.jobs.job import Job, JobSpec, submit
 from phalanx.runner import tracer
 
@@ -128,7 +128,10 @@ def test_a_rank_that_a_signal_stopped_is_odd_though_its_stack_is_equal(cluster, 
 
 def test_without_py_spy_it_is_what_the_kernel_says(cluster, code, monkeypatch):
     (Path(cluster.shared) / ".phalanx/tools" / f"py-spy-{tracer.VERSION}-{os.uname().machine}").write_text("#!/bin/sh")
-    change_runner(monkeypatch, ("runner/tracer.py", r"^    import subprocess .*$", '    raise OSError("no index")'))
+    change_runner(
+        monkeypatch,
+        ("runner/environments/tracer_wheel.py", "^    if os.uname.*$", '    raise OSError("no index")\n    if False:'),
+    )
     with training(cluster, code, "all_reduce", "all_reduce") as job:
         found = soon(cluster, job, lambda found: len(found.ranks) == 8 and all(one.wchan for one in found.ranks))
     (group,) = found.groups()

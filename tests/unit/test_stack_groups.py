@@ -9,7 +9,7 @@ import pytest
 from error_codes import raises_code
 
 from phalanx.cli.stacks import details, summary, to_json
-from phalanx.jobs import stacks
+from phalanx.jobs import rank_stacks as stacks
 
 JOB = {"asked": ["worker1", "worker2"], "ended": ["9"], "problem": ""}
 

@@ -13,10 +13,10 @@ from phalanx.cli import complete
 from phalanx.cli.console import note, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.cli.terminal import one_line
-from phalanx.jobs.stacks import named, take
+from phalanx.jobs.rank_stacks import named, take
 
 if TYPE_CHECKING:
-    from phalanx.jobs.stacks import JobStacks, RankStack
+    from phalanx.jobs.rank_stacks import JobStacks, RankStack
 
 
 @click.command("stacks")

@@ -52,7 +52,8 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     facts["outdated"] = outdated(cluster, roster) if answers and roster else []
     facts["full_disks"] = full_disks(cluster.aws(), cluster.table) if answers else ()
     facts.update(cost(cluster, state))
-    facts.update(_ask_head(cluster) if answers else {"jobs_running": None, "jobs_damaged": None, "load": ""})
+    facts["load"] = ""
+    facts.update(_ask_head(cluster) if answers else {"jobs_running": None, "jobs_damaged": None})
     facts["open_networks"] = cluster.aws().site.open_networks()
     facts["age_s"] = round(time.time() - state.created_s)
     if as_json:
@@ -141,7 +142,7 @@ def _ask_head(cluster: Cluster) -> dict[str, int | str | None]:
         states = [job.state for job in list_jobs(cluster)]
         closed = toolbox.closed(cluster.remote(), cluster.shared)
     except PhalanxError as error:
-        return {"jobs_running": f"unknown: {error.message}", "jobs_damaged": None, "load": ""}
+        return {"jobs_running": f"unknown: {error.message}", "jobs_damaged": None}
     return {
         "jobs_running": sum(not state.final for state in states),
         "jobs_damaged": states.count(JobState.DAMAGED),
@@ -189,7 +190,7 @@ def _print(facts: dict[str, Any]) -> None:
     for line in facts["open_networks"].splitlines():
         say(f"note      {line}")
     say(f"jobs      {_jobs(facts['jobs_running'], facts['jobs_damaged'])}")
-    if facts["load"]:
+    if facts.get("load"):
         say(f"load      {facts['load']}")
     if facts["lease_left_s"] is not None:
         say(f"lease     ends in {duration(facts['lease_left_s'])}: then all nodes stop; `phalanx extend` moves it")

@@ -40,7 +40,9 @@ def stacks(reference: str, tools: str, timeout_s: float) -> int:
     problem = ""
     if any(answer.get("tool") == tracer.MISSING for answer in answers):
         try:
-            tracer.fetch(tools)
+            from phalanx.runner.environments import tracer_wheel  # here, because it is needed once on a cluster
+
+            tracer_wheel.fetch(tools)
             answers = _ask(chosen[0], timeout_s) or answers
         except OSError as error:
             problem = str(error)
