@@ -18,6 +18,7 @@ from phalanx.runner.files.job_status import NodeVerdict
 from phalanx.runner.files.output import OutputWriter
 from phalanx.runner.head.attempt_runner import AttemptRunner
 from phalanx.runner.head.load_book import Loads
+from phalanx.runner.load import Load, pack
 from phalanx.runner.login import Line
 from phalanx.runner.loop import Loop
 from phalanx.runner.process import PreparedJob, Process
@@ -175,6 +176,16 @@ def test_a_success_says_what_is_not_known_of_it_and_a_failure_its_own_reason(con
     attempt = conduct(rank(0, OTHER))
     attempt.run()
     assert attempt.outcome.record["message"] == message
+
+
+def test_a_rank_that_the_kernel_may_have_ended_is_reported_with_the_memory_in_use_there(conduct, starters, context):
+    context.loads.take(OTHER, pack(Load(node_memory=14.8 * 2**30, node_memory_total=15 * 2**30)))
+    starters[OTHER].on_spawn = ending(starters[OTHER], -9)
+    attempt = conduct(rank(0, HEAD), rank(1, OTHER))
+    attempt.run()
+    message = attempt.outcome.record["message"]
+    assert message.startswith(f"rank 1 on {OTHER} was ended by SIGKILL (perhaps out of memory: ")
+    assert message.endswith("; 14.8 of 15.0 GiB were in use there)")
 
 
 def test_what_is_missing_ends_it_before_anything_starts(conduct, starters):
