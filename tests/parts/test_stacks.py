@@ -15,6 +15,7 @@ from fake_nodes import FakeCluster, change_runner, marked
 from hanging_files import READ, a_hanging_file_system
 from py_spy import bring_py_spy
 
+from phalanx.errors import SharedSilent
 from phalanx.jobs import rank_stacks as stacks
 from phalanx.jobs.job import Job, JobSpec, submit
 from phalanx.runner import tracer
@@ -162,3 +163,16 @@ def test_one_rank_and_none(cluster, code):
             stacks.take(cluster, job.id, "9")
     with raises_code("not-running", job.id):
         stacks.take(cluster, job.id)
+
+
+def test_while_the_shared_directory_does_not_answer_it_needs_only_the_runner_s_socket(cluster, code, monkeypatch):
+    def is_silent(*_: object) -> Job:
+        raise SharedSilent("the shared directory does not answer")
+
+    with training(cluster, code, "save", "all_reduce") as job:
+        soon(cluster, job, lambda found: waiting(found) == 7)
+        monkeypatch.setattr(stacks, "open_job", is_silent)
+        found = stacks.take(cluster, job.id[-6:])
+    assert places(found)[0] == ("rank 1", "waits", "save (train.py:16)")
+    with raises_code("not-running", "does not answer"):
+        stacks.take(cluster, job.id[-6:])
