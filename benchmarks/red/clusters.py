@@ -41,6 +41,20 @@ _FEW_CLIENTS = ("node/credentials.py", "_CLIENTS, _SENDING = 256, 64", "_CLIENTS
 
 DEFENCES = (
     defence(
+        "only descendants of a job's starter are read for its stacks",
+        "test_hostile_stacks.py::test_a_process_that_is_none_of_the_job_is_not_read",
+        ("runner/starter/look.py", "if pid in ours and pid in table}", "if pid in table}"),
+    ),
+    defence(
+        "what reads stacks runs only if its hash is right",
+        "test_hostile_stacks.py::test_a_program_in_the_place_of_py_spy_does_not_run_and_is_replaced",
+        (
+            "runner/tracer.py",
+            "return content if sha256(content).hexdigest() == DIGESTS.get(os.uname().machine) else None",
+            "return content",
+        ),
+    ),
+    defence(
         "the policy of whoever runs phalanx keeps the boundary of roles",
         "test_boundary.py::test_no_call_to_iam_undoes_the_boundary",
         ("template/policy.py", '{"ArnEquals": {"iam:PermissionsBoundary": boundary}} if boundary else {}', "{}"),

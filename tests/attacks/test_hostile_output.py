@@ -45,6 +45,19 @@ state.update(state="failed", ended_at=2.0)
 open(path, "w").write(json.dumps(state))
 """
 
+# Its function's name, its file's and the file that it reads are as nasty as it can make them.
+FRAMES = """
+import os, sys
+nasty = "n\\x1b]0;x\\x07\\x1b[2J\\x9b\\u202e\\n[bold]"
+os.mkfifo(nasty.replace("/", ""))
+def read(path):
+    print("reads", flush=True)
+    open(path).read()
+read.__code__ = read.__code__.replace(co_name=nasty, co_qualname=nasty, co_filename="f" + nasty)
+os.open(nasty, os.O_RDWR)
+read(nasty)
+"""
+
 
 @pytest.fixture(scope="module")
 def terminal() -> Iterator[Terminal]:
@@ -104,6 +117,16 @@ def test_names_and_reasons_that_a_job_chose_are_shown(terminal):
     on_screen(terminal, "run", "--launcher", "exec", "--", "python3", "forge.py")
     for arguments in (("jobs",), ("logs",), ("stop",), ("logs", "--rank", "x\x1b[2J"), ("logs", "x\x1b[2J")):
         on_screen(terminal, *arguments)
+
+
+def test_frames_that_a_job_chose_are_shown(terminal):
+    (terminal.directory / "frames.py").write_text(FRAMES)
+    arguments = ("--launcher", "exec", "--detach", "--", "python3", "frames.py")
+    job = terminal.phalanx("run", *arguments).stdout.strip()
+    terminal.wait_until_printed(job, "reads")
+    shown = on_screen(terminal, "stacks", job)
+    assert shown.count(r"n\x1b]0;x\x07\x1b[2J\x9b\u202e\x0a[bold]") >= 3, shown
+    terminal.phalanx("stop", job)
 
 
 def test_names_of_files_are_shown(terminal):

@@ -37,3 +37,25 @@ def test_a_language_model_that_one_node_has_no_room_for_trains_on_two_and_is_fin
     tuned = example.phalanx(*run, "-n", "1", "--checkpoint", "tuned", *small, *licence, timeout_s=600).stdout
     ((before, after),) = re.findall(r"held-back loss ([\d.]+) before, ([\d.]+) after 30 steps", tuned)
     assert float(after) < float(before) < 5
+
+
+WAIT = """
+import time, torch.distributed as dist
+
+dist.init_process_group("gloo")
+print("ready", flush=True)
+if dist.get_rank() == 1:
+    time.sleep(4711)
+dist.barrier()
+"""
+
+
+def test_the_rank_of_torchrun_for_which_the_others_wait_is_named(engines):
+    (engines.directory / "late.py").write_text(WAIT)
+    arguments = ("--no-requirements", *ONE_THREAD, "--launcher", "torchrun", "-n", "3", "-N", "1", "--", "late.py")
+    job = engines.phalanx("run", "--detach", *arguments).stdout.strip()
+    engines.wait_until_printed(job, "ready", times=3)
+    shown = engines.phalanx("stacks", job).stdout.splitlines()
+    engines.phalanx("stop", job)
+    assert shown[0] == "rank 1 waits in <module> (late.py:7)"
+    assert shown[1].startswith("ranks 0, 2 ") and shown[1].endswith(" in barrier (late.py:8)"), shown

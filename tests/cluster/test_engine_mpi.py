@@ -54,6 +54,20 @@ if rank == 2 and sys.argv[1] == "fail":
     os._exit(3)
 time.sleep(4711)
 """
+WAIT = """
+import time
+from mpi4py import MPI
+
+def barrier():
+    print("ready", flush=True)
+    MPI.COMM_WORLD.Barrier()
+
+def load():
+    print("ready", flush=True)
+    time.sleep(4711)
+
+(load if MPI.COMM_WORLD.rank == 2 else barrier)()
+"""
 THREADS = """
 pid=$$
 until grep -q ^prte /proc/$pid/comm || [ "$pid" = 1 ]; do pid=$(cut -d " " -f 4 /proc/$pid/stat); done
@@ -67,6 +81,7 @@ def programs(engines):
     (engines.directory / "hello.py").write_text(HELLO)
     (engines.directory / "die.py").write_text(DIE)
     (engines.directory / "save.py").write_text(SAVE)
+    (engines.directory / "wait.py").write_text(WAIT)
     return engines
 
 
@@ -104,6 +119,18 @@ def test_a_rank_can_save_when_the_job_is_stopped_and_when_another_rank_fails(pro
     programs.wait_until_printed(job, "ready", times=4)
     assert "no process of it is left on 4 nodes" in programs.phalanx("stop", job).stderr
     assert programs.phalanx("logs", job).stdout.count("saved") == 1
+
+
+@pytest.mark.parametrize("recipe", [None, "openmpi", "mpich"])
+def test_the_rank_for_which_the_others_wait_is_named_with_its_line(programs, recipe):
+    own = ("--recipe", recipe) if recipe else ("--no-requirements",)
+    arguments = ("run", *own, "-N", "1", "--detach", "--", "python", "wait.py")
+    job = programs.phalanx(*arguments, timeout_s=FIRST_USE_S).stdout.strip()
+    programs.wait_until_printed(job, "ready", times=4)
+    shown = programs.phalanx("stacks", job).stdout.splitlines()
+    programs.phalanx("stop", job)
+    assert shown[0] == "rank 2 waits in load (wait.py:11)"
+    assert re.fullmatch(r"ranks 0-1, 3 (wait|run) in barrier \(wait.py:7\)", shown[1]), shown
 
 
 def test_daemons_start_ranks_in_the_thread_that_reaps_them(programs):

@@ -8,11 +8,14 @@ import os
 import shlex
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from terminals import PHALANX, Terminal, read_until
 from verdicts import is_proven
+
+from phalanx.runner.files import ring
 
 pytestmark = pytest.mark.cluster
 
@@ -51,6 +54,25 @@ def start(cluster: Terminal, code: Path, *arguments: str, launcher: str = "exec"
 
 def follow(cluster: Terminal, job_id: str) -> subprocess.CompletedProcess[str]:
     return cluster.phalanx("logs", "-f", job_id, check=False)
+
+
+def test_the_load_of_a_job_is_shown_while_it_runs_and_summed_up_at_its_end(cluster, code):
+    job = start(cluster, code, "sh", "-c", "echo ready; sleep 4711")
+    seen: list[dict] = []
+    deadline = time.monotonic() + 60
+    while {node["node"] for node in seen} != set(NODES) and time.monotonic() < deadline:
+        seen = json.loads(cluster.phalanx("top", job, "--json").stdout)
+    assert {node["node"] for node in seen} == set(NODES)
+    assert all(node["processes"] >= 2 and node["node_memory_total"] > 0 for node in seen), seen
+    assert cluster.phalanx("top", job).stdout.count(job) == 4
+    assert " cores, " in json.loads(cluster.phalanx("status", "--json").stdout)["load"]
+    stopped = cluster.phalanx("stop", job).stderr
+    assert "memory: at most " in stopped and is_proven(stopped, 4)
+    assert newest(cluster)["killed"] == 0
+    assert json.loads(cluster.phalanx("top", "--json").stdout) == []
+    cluster.phalanx("get", f"/efs/.phalanx/jobs/{job}/load", str(code / "load"))
+    fine, _ = ring.read(str(code / "load" / f"{NODES[3]}.ring"))
+    assert fine and fine[-1][1].node_memory_total > 0
 
 
 def test_every_node_runs_one_as_the_job_user_in_the_copy(cluster, code):

@@ -103,6 +103,14 @@ def test_slurm_grants_nodes_without_the_head_and_mpiexec_runs_there(lab):
     until(lambda: lab.on("head", "squeue -h") == "", "no job is left")
 
 
+def test_what_ranks_do_that_slurm_started(lab):
+    script = "import time, os; rank = os.environ['RANK']; time.sleep(1000)"
+    job = start(lab, "--via", "slurm", "--launcher", "exec", "-n", "2", "--", "python3", "-c", script)
+    until(lambda: status(lab, job)["state"] == "running", "the job runs")
+    until(lambda: "ranks 0-1 wait in <module>" in lab.phalanx("stacks", job).stdout, "both ranks sleep")
+    lab.phalanx("stop", job, check=False)
+
+
 def test_a_job_that_is_preempted_asks_again_and_one_that_scancel_ends_leaves_nothing(lab):
     job = start(lab, "--via", "slurm", "--launcher", "exec", "--restarts", "2", "--", "sleep", "1000")
     until(lambda: status(lab, job)["state"] == "running", "the job runs")

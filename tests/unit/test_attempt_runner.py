@@ -17,6 +17,8 @@ from phalanx.runner import frames
 from phalanx.runner.files.job_status import NodeVerdict
 from phalanx.runner.files.output import OutputWriter
 from phalanx.runner.head.attempt_runner import AttemptRunner
+from phalanx.runner.head.load_book import Loads
+from phalanx.runner.load import Load, pack
 from phalanx.runner.login import Line
 from phalanx.runner.loop import Loop
 from phalanx.runner.process import PreparedJob, Process
@@ -79,7 +81,7 @@ class Starter:
             self._living.append(number)
             self.commands.append(body["argv"][-1])
             self.on_spawn(number)
-        elif kind == frames.LOOK:
+        elif kind == frames.GLANCE:
             self._say(frames.DOING, {"text": "(work) waits" * 100}, number)
             self.on_look(number)
         elif kind == frames.TERMINATE:
@@ -114,7 +116,8 @@ def context(loop: Loop, tmp_path) -> SimpleNamespace:
     return SimpleNamespace(
         loop=loop,
         output=output,
-        socket=SimpleNamespace(request=None),
+        loads=Loads(str(tmp_path)),
+        socket=SimpleNamespace(request=None, look=None),
         stop_requested=False,
         publish=output.flush,
         on_notice=lambda _text: None,
@@ -178,7 +181,7 @@ def test_a_silent_job_s_first_rank_is_looked_at_until_one_writes(conduct, starte
     context.on_silence = heard.append
 
     def looked_at(number):
-        if starters[OTHER].heard.count(frames.LOOK) == 2:
+        if starters[OTHER].heard.count(frames.GLANCE) == 2:
             starters[OTHER].writes(number)
             starters[OTHER].ends(number, 0)
 
@@ -186,7 +189,7 @@ def test_a_silent_job_s_first_rank_is_looked_at_until_one_writes(conduct, starte
     starters[HEAD].on_spawn = ending(starters[HEAD], 0)
     # Rank 1 has ended, and rank 0 is silent.
     conduct(rank(0, OTHER), rank(1, HEAD)).run()
-    assert starters[OTHER].heard.count(frames.LOOK) == 2 and frames.LOOK not in starters[HEAD].heard
+    assert starters[OTHER].heard.count(frames.GLANCE) == 2 and frames.GLANCE not in starters[HEAD].heard
     assert heard[0].startswith("after 0 s, rank 0 (work) waits") and len(heard[0]) == 300
 
 
@@ -199,6 +202,16 @@ def test_a_success_says_what_is_not_known_of_it_and_a_failure_its_own_reason(con
     attempt = conduct(rank(0, OTHER))
     attempt.run()
     assert attempt.outcome.record["message"] == message
+
+
+def test_a_rank_that_the_kernel_may_have_ended_is_reported_with_the_memory_in_use_there(conduct, starters, context):
+    context.loads.take(OTHER, pack(Load(node_memory=14.8 * 2**30, node_memory_total=15 * 2**30)))
+    starters[OTHER].on_spawn = ending(starters[OTHER], -9)
+    attempt = conduct(rank(0, HEAD), rank(1, OTHER))
+    attempt.run()
+    message = attempt.outcome.record["message"]
+    assert message.startswith(f"rank 1 on {OTHER} was ended by SIGKILL (perhaps out of memory: ")
+    assert message.endswith("; 14.8 of 15.0 GiB were in use there)")
 
 
 def test_what_is_missing_ends_it_before_anything_starts(conduct, starters):

@@ -111,6 +111,7 @@ RUN_BY = {
     "CONTRIBUTING.md": "unit/test_docs.py::test_targets_of_make_exist",
     # A rehearsal; its interruption is a test, and all of it is `make smoke-aws ENDPOINT=local`, which takes minutes.
     "docs/aws-smoke.md": "cluster/test_smoke.py::test_ctrl_c_ends_it_with_everything_deleted_and_a_report",
+    "docs/watch.md": "cluster/test_engine_mpi.py::test_the_rank_for_which_the_others_wait_is_named_with_its_line",
     "docs/data.md": "cluster/test_examples.py::test_the_data_page_lists_what_it_says",
     "docs/getting-started.md": "cluster/test_examples.py::test_the_commands_of_getting_started_run_one_after_the_other",
     # By AWS's own command line, with these arguments.

@@ -95,7 +95,7 @@ def test_a_runner_that_ends_without_a_state_is_told_from_one_that_takes_long(mon
         clock[0] += took_s
         yield b'{"id"'
 
-    monkeypatch.setattr(stop, "_running", lambda: ["J1"])
+    monkeypatch.setattr(stop, "running", lambda: ["J1"])
     monkeypatch.setattr(stop, "request_stop", request_stop)
     monkeypatch.setattr(stop.time, "monotonic", lambda: clock[0])
     assert stop.halt("J1", 9.0) == status

@@ -67,6 +67,8 @@ COMMANDS = {
         "recipes": ("phalanx.cli.recipes", "List the environments that jobs can run in."),
         "jobs": ("phalanx.cli.jobs", "List the jobs."),
         "logs": ("phalanx.cli.logs", "Show or follow the output of a job."),
+        "top": ("phalanx.cli.top", "Show the load of the nodes on which jobs run."),
+        "stacks": ("phalanx.cli.stacks", "Show what each rank does now, and which one is elsewhere."),
         "get": ("phalanx.cli.get", "Download results of a job."),
         "tensorboard": ("phalanx.cli.tensorboard", "Show a job's TensorBoard in this machine's browser."),
         "stop": ("phalanx.cli.stop", "Stop a job and prove that no process of it is left."),

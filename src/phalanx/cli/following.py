@@ -314,6 +314,8 @@ def _report_end(status: JobStatus, with_tail: bool = True) -> None:
         note("\n".join(f"  | {line}" for line in status.tail))
     if helps := advice(status):
         note(helps)
+    for line in status.load:
+        note(line)
     note(_verdict(status))
 
 

@@ -20,11 +20,13 @@ from phalanx.counts import counted
 from phalanx.errors import PhalanxError
 from phalanx.jobs import toolbox
 from phalanx.jobs.job import JobState, list_jobs
+from phalanx.jobs.loads import in_words, loads_of, total
 from phalanx.plan.plan import known_sizes
 
 if TYPE_CHECKING:
     from phalanx.aws.model import StackState
     from phalanx.cluster.cluster_record import Cluster
+    from phalanx.jobs.loads import NodeLoad
     from phalanx.node.roster import Missing, Node, Roster
 
 _SILENT = "no sign of life for 15 s; it is a member again as soon as it is heard, and is replaced after 120 s"
@@ -50,6 +52,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     facts["outdated"] = outdated(cluster, roster) if answers and roster else []
     facts["full_disks"] = full_disks(cluster.aws(), cluster.table) if answers else ()
     facts.update(cost(cluster, state))
+    facts["load"] = ""
     facts.update(_ask_head(cluster) if answers else {"jobs_running": None, "jobs_damaged": None})
     facts["open_networks"] = cluster.aws().site.open_networks()
     facts["age_s"] = round(time.time() - state.created_s)
@@ -143,8 +146,19 @@ def _ask_head(cluster: Cluster) -> dict[str, int | str | None]:
     return {
         "jobs_running": sum(not state.final for state in states),
         "jobs_damaged": states.count(JobState.DAMAGED),
+        "load": in_words(total(loads)) if (loads := _loads(cluster, states)) else "",
         "shared_closed": closed,
     }
+
+
+def _loads(cluster: Cluster, states: list[JobState]) -> list[NodeLoad]:
+    """Return the load of the nodes with jobs; nothing where it is not known."""
+    if all(state is not JobState.RUNNING for state in states):
+        return []
+    try:
+        return loads_of(cluster)
+    except PhalanxError:
+        return []  # what else is known is still shown
 
 
 def _print(facts: dict[str, Any]) -> None:
@@ -176,6 +190,8 @@ def _print(facts: dict[str, Any]) -> None:
     for line in facts["open_networks"].splitlines():
         say(f"note      {line}")
     say(f"jobs      {_jobs(facts['jobs_running'], facts['jobs_damaged'])}")
+    if facts.get("load"):
+        say(f"load      {facts['load']}")
     if facts["lease_left_s"] is not None:
         say(f"lease     ends in {duration(facts['lease_left_s'])}: then all nodes stop; `phalanx extend` moves it")
     if facts["removal_left_s"] is not None:

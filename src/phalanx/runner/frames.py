@@ -23,7 +23,8 @@ END = 4  # end everything that is left of the job, then REPORT and exit
 KICK = 5  # end the ranks but not their engine, so that it restarts them on the nodes that are left
 ANSWER = 6  # JSON {"code"}: how the daemon ended that the ASK with this number requested
 NOTICE = 7  # AWS takes a node of the job back: signal the ranks (starter.rank_signal)
-LOOK = 8  # what does this process do? It has written nothing
+LOOK = 8  # send STACKS
+GLANCE = 9  # send DOING of this process, which has written nothing
 # Starter → runner.
 CHECKED = 10  # JSON {"problem", "code", "taken": […], "boot_id"}: "" when all is well
 RANK = 11  # JSON {"label"}: a keeper announced one of the user's processes
@@ -38,7 +39,10 @@ ASK = 16  # JSON {"node", "command"}: an engine on this node requests this daemo
 TROUBLE = 17  # JSON {"reason", "is_loss"}: data mounted from S3 ended, or (no loss) files are not there
 SAVING = 18  # nothing of the job is left, and REPORT waits for files that the agent saves in S3
 UNSURE = 19  # JSON {"reason"}: files may not be in S3, which nobody can know
-DOING = 21  # JSON {"text"}: the answer to LOOK (starter.doing)
+# JSON {"tool": why there are no stacks, or "", "processes": [{"number", "pid", …}, …]}: what each rank here does
+STACKS = 21
+LOAD = 22  # a packed load.Load: what the job and its node did in the last seconds
+DOING = 23  # JSON {"text"}: what a process has done since its start (starter.doing)
 # Both ways: a sign of life. Any other frame is one, too.
 BEAT = 20
 
@@ -83,6 +87,10 @@ def _are_ports(values: Any) -> bool:
     return isinstance(values, list) and all(type(one) is int and 0 <= one <= _LARGEST_PORT for one in values)
 
 
+def _are_processes(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(one, dict) and type(one.get("number")) is int for one in values)
+
+
 def _are_texts(values: Any) -> bool:
     return isinstance(values, list) and all(map(_is_text, values))
 
@@ -97,6 +105,7 @@ _BODIES = {
     TROUBLE: {"reason": _is_text, "is_loss": _is_truth},
     UNSURE: {"reason": _is_text},
     DOING: {"text": _is_text},
+    STACKS: {"tool": _is_text, "processes": _are_processes},
 }
 _LONGEST_PREAMBLE = 64 << 10
 

@@ -75,6 +75,20 @@ def _halt(arguments: List[str]) -> int:
     return halt(arguments[0], float(arguments[1]))
 
 
+def _stacks(arguments: List[str]) -> int:
+    """JOB TOOLS SECONDS"""
+    from phalanx.runner.verbs.inquiry import stacks
+
+    return stacks(arguments[0], arguments[1], float(arguments[2]))
+
+
+def _load(arguments: List[str]) -> int:
+    """[JOB]"""
+    from phalanx.runner.verbs.inquiry import load
+
+    return load("".join(arguments))
+
+
 def _list(arguments: List[str]) -> int:
     from phalanx.runner.verbs.listing import list_jobs
 
@@ -190,6 +204,8 @@ _VERBS = {
     "follow": _follow,
     "stop": _stop,
     "halt": _halt,
+    "stacks": _stacks,
+    "load": _load,
     "list": _list,
     "prune": _prune,
     "measure": _measure,

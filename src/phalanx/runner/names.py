@@ -29,6 +29,9 @@ STOP = int(signal.SIGUSR1)
 # Exit statuses of `halt` for a job that has not ended in time, and for one whose runner ended without a final state.
 STILL_RUNS, RUNNER_GONE = 2, 3
 
+# Exit status of `stacks` where no runner of such a job is on the head.
+NO_RUNNER = 4
+
 # How the head refuses a submission: its exit status, and its message.
 REFUSED_STATUS = 65
 REFUSED_PREFIX = "phalanx refuses ("

@@ -137,7 +137,7 @@ def search(job_id: str, root: Optional[int] = None) -> Tuple[Dict[Identity, str]
     hanging |= {pid for pid, stat in table.items() if not stat["start"]}
     mark = f"{MARK}={job_id}".encode()
     ours = {pid for pid, text in environments.items() if mark in text.split(b"\0")} | ({root} if root else set())
-    _close(ours, children_of(table))
+    add_descendants(ours, children_of(table))
     protected = _ancestors(os.getpid(), table)
 
     def named(pids: Set[int], form: str) -> Dict[Identity, str]:
@@ -160,7 +160,8 @@ def children_of(table: Mapping[int, Dict[str, str]]) -> Dict[int, List[int]]:
     return children
 
 
-def _close(ours: Set[int], children: Dict[int, List[int]]) -> None:
+def add_descendants(ours: Set[int], children: Mapping[int, List[int]]) -> None:
+    """Add all descendants of these processes to them."""
     todo = list(ours)
     while todo:
         for child in children.get(todo.pop(), ()):
@@ -196,3 +197,12 @@ def kill(pid: int, number: int) -> None:
         pass
     except PermissionError:
         pass  # a setuid program: the report shows it as left
+
+
+def kill_group(leader: int) -> None:
+    """Kill a process that was started in a session of its own, and its children there; no error if it has ended."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # a child that was just forked has no group yet
+    kill(leader, signal.SIGKILL)

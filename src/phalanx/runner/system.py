@@ -31,6 +31,7 @@ COMMAND_NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PTRACER = 0x59616D61
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -74,6 +75,7 @@ def spawn(
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             if die_with_parent:
                 prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                let_trace(os.getppid())
             if directory:
                 os.chdir(directory)
             become(argv, env, streams)
@@ -125,6 +127,14 @@ def prctl(option: int, value: int) -> None:
         raise OSError(f"prctl({option}, {value}) failed")
 
 
+def let_trace(pid: int) -> None:
+    """Let this process and its descendants read the stack of the present one, where Yama forbids that to all others.
+
+    Yama (ptrace_scope 1) keeps the grant when this process executes a program. Other kernels do not know the request.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, pid, 0, 0, 0)
+
+
 def reap() -> List[Tuple[int, int]]:
     """Return (pid, exit code or minus the signal) of every child that has ended; never waits."""
     ended = []
@@ -150,7 +160,7 @@ def process_stat(pid: int) -> Optional[Dict[str, str]]:
 
 
 def process_stats(pids: Iterable[int]) -> Dict[int, Dict[str, str]]:
-    """Return parent, state, start (in ticks since boot) and name of each process; of one that hangs, start is ""."""
+    """Return parent, state, start and CPU time (in ticks) and name of each process; of one that hangs, start is ""."""
     read, hanging = proc_files.read_each(pids, "stat")
     known = {pid: _stat(text.decode(errors="replace")) for pid, text in read.items()}
     statuses = {pid: proc_files.read(pid, "status") for pid in hanging}
@@ -161,7 +171,14 @@ def _stat(text: str) -> Dict[str, str]:
     # The name is in parentheses and may contain anything, parentheses included.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
-    return {"name": head.partition("(")[2], "state": fields[0], "parent": fields[1], "start": fields[19]}
+    ticks = str(int(fields[11]) + int(fields[12]))
+    return {
+        "name": head.partition("(")[2],
+        "state": fields[0],
+        "parent": fields[1],
+        "start": fields[19],
+        "ticks": ticks,
+    }
 
 
 def _status(text: str) -> Dict[str, str]:

@@ -130,6 +130,7 @@ class JobStatus(NamedTuple):
     ranks       how many of its processes each node has, or had
     commit      that of its code, with "-dirty" if that has changes; "" if none is known
     activity    while no rank has written anything: what the first one does
+    load        what its load says, a sentence each, once it has ended
 
     The others are the head's own: the id of the cluster's stack, the GPUs on each node, whether the job waits for
     slots, its attempts, its runner, and what a batch scheduler holds for it.
@@ -153,6 +154,7 @@ class JobStatus(NamedTuple):
     tags: Mapping[str, str] = {}
     commit: str = ""
     activity: str = ""
+    load: Tuple[str, ...] = ()
     stack: str = ""
     ranks: Mapping[str, int] = {}
     gpus: Mapping[str, Sequence[str]] = {}
@@ -267,6 +269,7 @@ _CHECKS: Dict[str, Check] = {
     "tags": by_name(text),
     "commit": commit,
     "activity": text,
+    "load": texts,
     "stack": text,
     "ranks": by_name(count),
     "gpus": by_name(texts),

@@ -80,6 +80,7 @@ class AttemptRunner:
     def run(self) -> List[NodeVerdict]:
         """Run the attempt to its end; return the nodes' verdicts."""
         self._context.socket.request = self.on_request
+        self._context.socket.look = self._starters.look
         self._deadline = time.monotonic() + answer_within_s(self._job)
         self._starters.open_all()
         self._start_all(early=True)
@@ -157,7 +158,7 @@ class AttemptRunner:
         is_silent = self._phase == self._run and not self._starters.has_output
         if is_silent and self.began_at and time.time() > self.began_at + self._look_after_s:
             self._look_after_s *= 2
-            if not self._starters.look():
+            if not self._starters.glance():
                 self._say_what_is_done(f"{self._job.launcher} has started no rank yet")
 
     def _stop(self) -> None:
@@ -279,8 +280,15 @@ class AttemptRunner:
         # although another node's was received first.
         if not self._starters.is_terminated or (self.outcome and not end.was_ending):
             life, exit_code = Life(self._starters.table.age_s(number), end.at), code if code > 0 else 128 - code
-            self.outcome.fail(member.ended_as(code) + end.cause, exit_code, number, member.weight(code), life)
+            self.outcome.fail(
+                member.ended_as(code) + self._cause(member.node, end), exit_code, number, member.weight(code), life
+            )
         self._on_failure(member, code)
+
+    def _cause(self, node: str, end: End) -> str:
+        """Return why the kernel may have ended a process, with the memory that its node used before."""
+        memory = self._context.loads.memory_of(node) if end.cause and end.oom_kills != 0 else ""
+        return f"{end.cause[:-1]}; {memory})" if memory else end.cause
 
     def _on_failure(self, member: Member, code: int) -> None:
         """End the job after a process failed, which the outcome already contains."""

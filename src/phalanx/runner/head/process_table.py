@@ -124,6 +124,12 @@ class ProcessTable:
         """Return the numbers of the processes that live on a node."""
         return [number for number in self._live if self._members[number].node == node]
 
+    def ended_ranks(self) -> List[str]:
+        """Return the names of the ranks that have ended, and that no later process has taken."""
+        names = {self._members[number].name for number in self._live}
+        ended = (one.name for number, one in self._members.items() if one.is_rank and number not in self._live)
+        return [name for name in dict.fromkeys(ended) if name not in names]
+
     def witness(self, node: str) -> Optional[int]:
         """Return the process whose last lines best explain the end of this node: its first rank."""
         ranks = [number for number in self.live_on(node) if self._members[number].is_rank]

@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from phalanx.runner.files.output import OutputWriter
+from phalanx.runner.head.load_book import Loads
 from phalanx.runner.head.runner_socket import RunnerSocket
 from phalanx.runner.loop import Loop
 from phalanx.runner.names import OUTPUT, STOP
@@ -24,7 +25,9 @@ class RunContext:
         self.socket = RunnerSocket(self.loop, listener)
         self.output = OutputWriter(os.path.join(directory, OUTPUT))
         self.stops = 0  # how often a stop was requested
+        self.loads = Loads(directory)
         self.socket.stop = self._on_stop
+        self.socket.load = self.loads.answer
         self.on_wait: Callable[[str], None] = lambda _text: None  # called with what the job waits for
         self.on_notice: Callable[[str], None] = lambda _text: None  # called with which node leaves, and why
         self.on_silence: Callable[[str], None] = lambda _text: None  # called with what the first rank does meanwhile

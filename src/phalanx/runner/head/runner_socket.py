@@ -1,4 +1,7 @@
-"""The runner's socket on the head: followers wait on it for updates, engines' agents request daemons on nodes."""
+"""The runner's socket on the head: followers wait on it for updates, engines' agents request daemons on nodes.
+
+Clients also ask it to stop the job, or what its ranks do at this moment.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 _FOLLOW = b"follow"
 _STOP = b"stop"
+LOOK, LOAD = b"look", b"load"
 _UPDATE = b"!"
 # A message must fit into a socket's buffer.
 _MOST_BYTES = 1 << 16
@@ -83,16 +87,31 @@ def request_stop(job_id: str, timeout_s: float) -> Iterator[bytes]:
                 yield part
 
 
+def send_text(client: socket.socket, text: bytes) -> bool:
+    """Send a client a line of any length, in messages that fit its socket; return False if it does not take it."""
+    try:
+        client.settimeout(_TAKEN_WITHIN_S)
+        for start in range(0, len(text), _MOST_BYTES):
+            client.send(text[start : start + _MOST_BYTES])
+        client.setblocking(True)
+    except OSError:
+        return False  # it may have left
+    return True
+
+
 class RunnerSocket:
     """Accepts followers, agents, and starters that a batch scheduler started.
 
-    `request` is called for each agent, `attend` for each starter; the present attempt sets both. `stop` is called when
-    a client asks to stop the job.
+    `request` is called for each agent, `attend` for each starter, `look` for each client that asks what the ranks do;
+    the present attempt sets them. `load` answers clients that want to know the nodes' load, and `stop` is called when
+    one asks to stop the job.
     """
 
     def __init__(self, loop: Loop, listener: socket.socket) -> None:
         self.request: OnRequest = _refuse
         self.attend: OnAttend = turn_away
+        self.look: Callable[[socket.socket], None] = lambda client: client.close()
+        self.load: Callable[[socket.socket], None] = lambda client: client.close()
         self.stop: Callable[[], None] = lambda: None
         self._loop = loop
         self._listener = listener
@@ -115,11 +134,7 @@ class RunnerSocket:
         """Send the final status to those who asked for the stop: the shared directory may not take it for minutes."""
         text = json.dumps(status.to_record()).encode() + b"\n"
         for stopper in self._stoppers:
-            with suppress(OSError):  # it may have left
-                stopper.settimeout(_TAKEN_WITHIN_S)
-                for start in range(0, len(text), _MOST_BYTES):
-                    stopper.send(text[start : start + _MOST_BYTES])
-                stopper.setblocking(True)
+            send_text(stopper, text)
 
     def close(self) -> None:
         """Accept no more connections, and close those of followers."""
@@ -147,6 +162,9 @@ class RunnerSocket:
         if message in (_FOLLOW, _STOP):
             self._followers.append(connection)
             self.notify()
+            return
+        if message in (LOOK, LOAD):
+            (self.look if message == LOOK else self.load)(connection)
             return
         if message.startswith(ATTEND) and len(fds) == 2:
             self.attend(connection, fds, json.loads(message[len(ATTEND) :]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import json
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from phalanx.runner.head.channel import Channel, answer_over
 from phalanx.runner.head.engine_daemons import EngineDaemons, Request, daemon_failure
 from phalanx.runner.head.membership import Standing
 from phalanx.runner.head.process_table import End, Member, ProcessTable
-from phalanx.runner.head.runner_socket import socket_name
+from phalanx.runner.head.runner_socket import send_text, socket_name
 from phalanx.runner.liveness import BEAT_EVERY_S
 from phalanx.runner.login import Line, log_in
 from phalanx.runner.starter.answers import REFUSED
@@ -20,6 +21,7 @@ from phalanx.runner.starter.check import needs
 from phalanx.runner.system import RUNNER_SOCKET
 
 if TYPE_CHECKING:
+    import socket
     from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Set
 
     from phalanx.node.roster import Node
@@ -97,12 +99,14 @@ class Starters:
         self.has_output = False  # of a rank
         self._loop = context.loop
         self._output = context.output
+        self._loads = context.loads
         self._job = job
         self._processes = processes
         self._dial = dial or (lambda node: log_in(job, self.nodes[node]))
         self._listener = listener
         self._standing = Standing()
         self._noticed: Set[str] = set()  # instance ids
+        self._askers: List[socket.socket] = []  # clients that want to know what the ranks do
         self._is_dismissed = False
 
     # Nodes.
@@ -193,12 +197,19 @@ class Starters:
         """Signal all ranks that a node leaves."""
         self._send_to_all(frames.pack(frames.NOTICE))
 
-    def look(self) -> bool:
+    def glance(self) -> bool:
         """Ask what the first rank does; `on_doing` gets the answer. Return whether there is a rank."""
         found = self.table.first_rank()
         if found:
-            self.channels[found[0]].send(frames.pack(frames.LOOK, found[1]))
+            self.channels[found[0]].send(frames.pack(frames.GLANCE, found[1]))
         return found is not None
+
+    def look(self, asker: socket.socket) -> None:
+        """Ask all nodes what their ranks do, and send each answer to this client."""
+        asked = [channel.node for channel in self.connected()]
+        if send_text(asker, json.dumps({"asked": asked, "ended": self.table.ended_ranks()}).encode() + b"\n"):
+            self._askers.append(asker)
+            self._send_to_all(frames.pack(frames.LOOK))
 
     def kick(self) -> None:
         """End only the ranks, so that their engines restart them."""
@@ -245,6 +256,9 @@ class Starters:
         if kind == frames.OUTPUT:
             self._keep(self._number(channel, number), stream, payload)
             return
+        if kind == frames.LOAD:
+            self._loads.take(channel.node, payload)
+            return
         if kind == frames.SAVING:
             self._listener.on_saving()
             return
@@ -265,10 +279,20 @@ class Starters:
             self._listener.on_leaving(channel, body["reason"])
         elif kind == frames.TROUBLE:
             self._listener.on_trouble(channel.node, body["reason"], body["is_loss"])
+        elif kind == frames.STACKS:
+            self._pass_on_stacks(channel, body)
         elif kind == frames.UNSURE:
             self._listener.on_doubt(channel.node, body["reason"])
         elif kind == frames.DOING and body["text"]:
             self._listener.on_doing(self.table[self._number(channel, number)], body["text"])
+
+    def _pass_on_stacks(self, channel: Channel, body: Dict[str, Any]) -> None:
+        processes = []
+        for found in body["processes"]:
+            member = self.table[self._number(channel, found["number"])]
+            processes.append({**found, "rank": member.name})
+        text = json.dumps({"node": channel.node, "tool": body["tool"], "processes": processes}).encode() + b"\n"
+        self._askers = [asker for asker in self._askers if send_text(asker, text)]
 
     def _number(self, channel: Channel, number: int) -> int:
         try:

@@ -318,6 +318,8 @@ class Supervisor:
         if self.unreturned:
             outcome["message"] = f"{outcome.get('message', '')} ({self.unreturned})".strip()
         self._context.publish()
+        self._context.loads.flush(is_last=True)
+        outcome["load"] = tuple(self._context.loads.summary())
         over = {"message": "", **outcome, "ended_at": time.time()}
         self._context.socket.tell_end(self.status._replace(**over))
         self._write(**over)

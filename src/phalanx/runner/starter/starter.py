@@ -31,13 +31,13 @@ from phalanx.runner.starter.check import (
     python_target,
     taken,
 )
-from phalanx.runner.starter.doing import Doing
 from phalanx.runner.starter.forward import Forwarder
 from phalanx.runner.starter.guest import Guest
 from phalanx.runner.starter.keeper import ASKED
 from phalanx.runner.starter.memory import oom_kills
 from phalanx.runner.starter.rank_signal import Notice
 from phalanx.runner.starter.scratch import Scratch
+from phalanx.runner.starter.watch import Watch
 from phalanx.runner.system import (
     ENVIRONMENT,
     MARK,
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 _SWEEP_EVERY_S = 0.02
 # A report that can't be sent (the network is gone) must not keep this process alive.
 _REPORT_TAKEN_WITHIN_S = 5.0
-_BEAT = frames.pack(frames.BEAT)
 
 
 class Starter:
@@ -84,7 +83,6 @@ class Starter:
         self._grace_s = GRACE_S
         self._notice: Optional[Notice] = None
         self._output = Forwarder(self._loop, self._out)
-        self._doing = Doing()
         self._agents: Dict[int, int] = {}  # ASK number → where its answer goes
         self._next_rank = frames.FIRST_RANK_NUMBER
         self._sweep: Optional[Sweep] = None
@@ -97,6 +95,7 @@ class Starter:
         self._null = os.open(os.devnull, os.O_RDWR)
         self._waiting: Optional[List[Tuple[int, Dict[str, Any]]]] = None  # processes to start, while files are placed
         self._scratch = Scratch(job_id)
+        self._watch = Watch(self._loop, self._directory, self._out.send)
         self._guest = Guest(self._loop, job_id, self._report_trouble)
         self._report: Optional[Dict[str, Any]] = None  # what the sweep has found, while uploads to S3 end
         self._oom_kills_before = oom_kills()
@@ -113,6 +112,7 @@ class Starter:
             self._output.balance()
             self._beat()
             self._insist()
+            self._watch.check()
             self._step_sweep()
 
     def _is_over(self) -> bool:
@@ -127,9 +127,14 @@ class Starter:
             self._scratch.look()
             # Pending output is a sign of life, too.
             if not self._out.pending:
-                self._out.send(_BEAT)
+                self._out.send(self._watch.beat())
         if self._contact.update() > FENCE_S:
             self._give_up(f"its starter heard nothing from the runner for {FENCE_S:g} s")
+
+    def _begin_sweep(self, grace_s: float) -> None:
+        self._watch.end()
+        self._scratch.look(last=True)
+        self._sweep = Sweep(self._job_id, os.getpid(), grace_s)
 
     def _watch_signals(self) -> None:
         wake_read, wake_write = os.pipe()
@@ -167,6 +172,7 @@ class Starter:
     def _handle(self, kind: int, number: int, body: Dict[str, Any]) -> None:
         if kind == frames.CHECK:
             self._is_used = True
+            self._watch.begin()
             self._scratch.make()
             self._guest.token = body["token"]
             self._holds_ends, self._grace_s = body["holds_ends"], body["grace_s"]
@@ -184,16 +190,17 @@ class Starter:
                 self._terminate()
         elif kind == frames.KICK:
             self._kick()
-        elif kind == frames.LOOK:
-            self._look(number)
+        elif kind == frames.GLANCE:
+            self._watch.glance(number, self._numbers)
         elif kind == frames.NOTICE:
             self._notice = self._notice or Notice()
             self._pass_on_notice()
+        elif kind == frames.LOOK:
+            self._watch.look(self._ranks(), self._work)
         elif kind == frames.ANSWER:
             answer(self._agents.pop(number), body["code"])
         elif kind == frames.END:
-            self._scratch.look(last=True)
-            self._sweep = Sweep(self._job_id, os.getpid(), body["grace_s"])
+            self._begin_sweep(body["grace_s"])
 
     def _check_in_place(self, body: Dict[str, Any]) -> None:
         kept = self._kept_environment(body["env"])
@@ -336,14 +343,13 @@ class Starter:
             if number >= frames.FIRST_RANK_NUMBER:
                 kill(pid, signal.SIGKILL)
 
-    def _look(self, number: int) -> None:
-        text = next((self._doing.of(pid) for pid, owner in self._numbers.items() if owner == number), "")
-        self._out.send(frames.pack_json(frames.DOING, {"text": text}, number))
-
     def _pass_on_notice(self) -> None:
         if self._notice:
-            is_rank = {n: n >= frames.FIRST_RANK_NUMBER or n in self._own_ranks for n in self._numbers.values()}
-            self._notice.pass_on({number: pid for pid, number in self._numbers.items() if is_rank[number]})
+            self._notice.pass_on(self._ranks())
+
+    def _ranks(self) -> Dict[int, int]:
+        """Return the ranks that live here (process number → pid)."""
+        return {n: pid for pid, n in self._numbers.items() if n >= frames.FIRST_RANK_NUMBER or n in self._own_ranks}
 
     def _ended(self, number: int, code: int) -> None:
         body = {"code": code, "at": time.time(), "ending": self._is_terminated, "oom_kills": None}
@@ -446,9 +452,9 @@ class Starter:
             self._done_at = self._done_at or time.monotonic()
         elif self._sweep is None or self._report:
             self.abandoned = True
-            self._scratch.look(last=True)
             self._out.send(frames.pack_json(frames.LEAVING, {"reason": reason}))
-            self._sweep = self._sweep or Sweep(self._job_id, os.getpid(), self._grace_s)
+            if self._sweep is None:
+                self._begin_sweep(self._grace_s)
 
     def _step_sweep(self) -> None:
         if self._sweep is None or self._done_at:

@@ -102,7 +102,7 @@ def halt(reference: str, timeout_s: float) -> int:
     RUNNER_GONE if the runner ended without a final state, or before it was asked.
     """
     deadline = time.monotonic() + timeout_s
-    ids = _running()
+    ids = running()
     near = [one for one in ids if one.startswith(reference) or one.endswith(reference)]
     chosen = near if reference else ids[:1]
     if len(chosen) != 1:
@@ -118,7 +118,7 @@ def halt(reference: str, timeout_s: float) -> int:
     return STILL_RUNS if time.monotonic() >= deadline else RUNNER_GONE
 
 
-def _running() -> List[str]:
+def running() -> List[str]:
     """Return the ids of the jobs whose runners have their sockets on this machine, the newest first."""
     with open("/proc/net/unix", errors="replace") as file:
         return sorted({*_SOCKET.findall(file.read())}, reverse=True)

@@ -1,0 +1,103 @@
+"""phalanx top: the load of the nodes on which jobs run, again and again on a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from phalanx.cli import complete
+from phalanx.cli.console import note, print_json, print_table, say
+from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.cli.terminal import obeys
+from phalanx.jobs.job import open_job
+from phalanx.jobs.loads import GIB, NodeLoad, gpus_in_words, in_words, loads_of, total
+
+_EVERY_S = 2.0
+# A sample is this old at most, while its node answers.
+_OLD_S = 10.0
+_HOME_AND_CLEAR = "\x1b[H\x1b[2J"
+# The summary, the table's columns, what is left out, and the cursor.
+_OTHER_LINES = 5
+_BY_IMPORTANCE = ("NODE", "CORES", "MEMORY", "GPUS", "PEAK", "JOB", "NETWORK", "DISK", "PROCESSES", "AGE")
+_NONE = "No job runs, or none has been measured yet."
+
+
+@click.command("top")
+@cluster_option
+@click.option("--once", is_flag=True, help="Show it once, on a terminal too.")
+@json_option
+@debug_option
+@click.argument("job", required=False, shell_complete=complete.jobs)
+def command(name: str | None, file: Path | None, once: bool, as_json: bool, job: str | None) -> int:
+    """Show the load of the nodes on which jobs run, or only JOB.
+
+    On a terminal it is shown again every 2 s until Ctrl-C, and begins with the nodes that do least: with more nodes
+    than lines, those are left out that are neither idle nor busy. In a pipe it is one table.
+
+    CORES and MEMORY are those of the job's processes, of the node's; PEAK is the most memory that the job has used
+    there. NETWORK is received and sent, DISK read and written, per second.
+
+    \b
+    Examples:
+      phalanx top
+      phalanx top --once
+      phalanx top --json | jq '.[] | {node, cores, gpu_busy}'
+    """
+    cluster = load_cluster(name, file)
+    job_id = open_job(cluster, job).id if job else ""
+    if as_json:
+        print_json([as_record(one) for one in loads_of(cluster, job_id)])
+    elif once or not obeys(sys.stdout):
+        _show(loads_of(cluster, job_id), sys.maxsize)
+    else:
+        while True:
+            loads = loads_of(cluster, job_id)
+            click.echo(_HOME_AND_CLEAR, nl=False)
+            _show(loads, shutil.get_terminal_size().lines - _OTHER_LINES)
+            time.sleep(_EVERY_S)
+    return 0
+
+
+def as_record(one: NodeLoad) -> dict[str, object]:
+    """Return a node's load for --json."""
+    known = {"job": one.job, "node": one.node, "age_s": one.age_s, "peak_memory": one.peak_memory}
+    return {**known, **one.load._asdict()}
+
+
+def _show(loads: list[NodeLoad], most: int) -> None:
+    if not loads:
+        note(_NONE)
+        return
+    nodes = len({one.node for one in loads})
+    say(f"{nodes} node{'s' * (nodes != 1)}: {in_words(total(loads))}")
+    ordered = sorted(loads, key=lambda one: (one.load.gpu_busy, one.load.cores))
+    shown = ordered if len(ordered) <= most else ordered[: most - most // 2] + ordered[len(ordered) - most // 2 :]
+    if len(shown) < len(ordered):
+        say(f"the {most - most // 2} that do least, and the {most // 2} that do most, of {len(ordered)}:")
+    rows = [row(one) for one in shown]
+    print_table(list(rows[0]), [list(one.values()) for one in rows], _BY_IMPORTANCE)
+
+
+def row(one: NodeLoad) -> dict[str, str]:
+    """Return the cells of a node by their columns."""
+    load = one.load
+    return {
+        "NODE": one.node,
+        "JOB": one.job,
+        "CORES": f"{load.cores:.1f}/{load.node_cores_total:.0f}",
+        "MEMORY": f"{load.memory / GIB:.1f}/{load.node_memory_total / GIB:.1f} GiB",
+        "PEAK": f"{one.peak_memory / GIB:.1f} GiB",
+        "NETWORK": f"{_rate(load.received)} {_rate(load.sent)}",
+        "DISK": f"{_rate(load.read)} {_rate(load.written)}",
+        "PROCESSES": f"{load.processes:.0f}",
+        "GPUS": gpus_in_words(load) or "-",
+        "AGE": f"{one.age_s:.0f} s" if one.age_s > _OLD_S else "-",
+    }
+
+
+def _rate(value: float) -> str:
+    return f"{value / 1e6:.0f}M" if value >= 1e6 else f"{value / 1e3:.0f}k"

@@ -1,0 +1,81 @@
+"""What a starter tells beside the job's output: the load with each beat, and, on request, stacks or a silent rank."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from phalanx.runner import frames
+from phalanx.runner.liveness import BEAT_EVERY_S
+from phalanx.runner.load import pack
+from phalanx.runner.starter.meter import Meter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Mapping, Optional
+
+    from phalanx.runner.load import Load
+    from phalanx.runner.loop import Loop
+    from phalanx.runner.starter.doing import Doing
+    from phalanx.runner.starter.look import Looks
+
+_BEAT = frames.pack(frames.BEAT)
+
+
+class Watch:
+    """Measures and looks from the job's checks to its end; `end` leaves no process of its own behind."""
+
+    def __init__(self, loop: Loop, job_directory: str, send: Callable[[bytes], None]) -> None:
+        self._loop, self._directory, self._send = loop, job_directory, send
+        self._meter: Optional[Meter] = None
+        self._looks: Optional[Looks] = None
+        self._doing: Optional[Doing] = None
+        self._newest: Optional[Load] = None
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Begin to measure, in a thread: what it reads may hang, or take long on a busy node, and beats must not."""
+        if self._meter is None:
+            self._meter = Meter(self._loop, os.getpid())
+            threading.Thread(target=self._measure, args=(self._meter,), daemon=True).start()
+
+    def _measure(self, meter: Meter) -> None:
+        while not self._is_over:
+            time.sleep(BEAT_EVERY_S)
+            self._newest = meter.measure()
+
+    def beat(self) -> bytes:
+        """Return a sign of life: a frame with the load that was measured since the last one, or without."""
+        load, self._newest = self._newest, None
+        return frames.pack(frames.LOAD, payload=pack(load)) if load and not self._is_over else _BEAT
+
+    def look(self, ranks: Mapping[int, int], work: str) -> None:
+        """Take the stacks of these ranks (process number → pid), and send them."""
+        if self._is_over:
+            return
+        from phalanx.runner.starter.look import Looks  # here, because most starters do not need its 10 ms
+
+        self._looks = self._looks or Looks(self._loop, self._directory, self._send)
+        self._looks.take(ranks, work)
+
+    def glance(self, number: int, numbers: Mapping[int, int]) -> None:
+        """Send what this process has done since its start; `numbers` maps pids to the numbers of processes."""
+        from phalanx.runner.starter.doing import Doing  # here, because few ranks are silent for so long
+
+        self._doing = self._doing or Doing()
+        text = next((self._doing.of(pid) for pid, owner in numbers.items() if owner == number), "")
+        self._send(frames.pack_json(frames.DOING, {"text": text}, number))
+
+    def check(self) -> None:
+        """Give up a look that takes too long."""
+        if self._looks:
+            self._looks.check()
+
+    def end(self) -> None:
+        """End what was started for this: it must not be taken for a process that the job has left."""
+        self._is_over = True
+        if self._meter:
+            self._meter.end()
+        if self._looks:
+            self._looks.end()

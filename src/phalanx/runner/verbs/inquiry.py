@@ -1,0 +1,87 @@
+"""Asks jobs' runners for the load of their nodes, or what each rank does, and brings py-spy to nodes that lack it.
+
+It needs no file of the job: only the runner's socket, so it answers while the shared directory does not.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from phalanx.runner import tracer
+from phalanx.runner.head.runner_socket import LOAD, LOOK, connect_follower
+from phalanx.runner.names import NO_RUNNER
+from phalanx.runner.verbs.stop import running
+
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List
+
+_MOST_BYTES = 1 << 16
+_LOAD_WITHIN_S = 3.0
+
+
+def stacks(reference: str, tools: str, timeout_s: float) -> int:
+    """Print a line of JSON for each node, and before them one about the job: {"asked", "ended", "problem"}.
+
+    `reference` is the job's id, the beginning or end of it, or "" for the newest that runs. A node that does not answer
+    within timeout_s has no line. Return NO_RUNNER if not exactly one such job runs.
+    """
+    ids = running()
+    near = [one for one in ids if one.startswith(reference) or one.endswith(reference)]
+    chosen = near if reference else ids[:1]
+    answers = _ask(chosen[0], timeout_s) if len(chosen) == 1 else []
+    if not answers:
+        print(f"of the running jobs ({', '.join(ids) or 'none'}), {len(chosen)} match", file=sys.stderr)
+        return NO_RUNNER
+    problem = ""
+    if any(answer.get("tool") == tracer.MISSING for answer in answers):
+        try:
+            from phalanx.runner.environments import tracer_wheel  # here, because it is needed once on a cluster
+
+            tracer_wheel.fetch(tools)
+            answers = _ask(chosen[0], timeout_s) or answers
+        except OSError as error:
+            problem = str(error)
+    answers[0]["problem"] = problem
+    for answer in answers:
+        print(json.dumps(answer))
+    return 0
+
+
+def load(reference: str) -> int:
+    """Print a line of JSON for each running job that `reference` may mean ("": all), with the load of its nodes."""
+    for job_id in running():
+        if job_id.startswith(reference) or job_id.endswith(reference):
+            for answer in islice(_answers(job_id, LOAD, _LOAD_WITHIN_S), 1):
+                print(json.dumps({**answer, "job": job_id}))
+    return 0
+
+
+def _ask(job_id: str, timeout_s: float) -> List[Dict[str, Any]]:
+    """Return the runner's first answer, and those of the nodes that come in time; nothing without a runner."""
+    answers: List[Dict[str, Any]] = []
+    for answer in _answers(job_id, LOOK, timeout_s):
+        answers.append(answer)
+        if len(answers) > len(answers[0]["asked"]):
+            break
+    return answers
+
+
+def _answers(job_id: str, wish: bytes, timeout_s: float) -> Iterator[Dict[str, Any]]:
+    """Yield what the runner sends until it closes the connection, or for so long."""
+    deadline, text = time.monotonic() + timeout_s, b""
+    runner = connect_follower(job_id, wish)
+    if runner is None:
+        return
+    with runner, suppress(OSError):
+        while (left_s := deadline - time.monotonic()) > 0:
+            runner.settimeout(left_s)
+            part = runner.recv(_MOST_BYTES)
+            if not part:
+                return
+            *lines, text = (text + part).split(b"\n")
+            yield from map(json.loads, lines)
