@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 
 import pytest
 from benchmarks.measure import ROOT
@@ -26,5 +27,6 @@ def test_each_module_of_attacks_is_seen_to_fail():
 def test_a_run_on_the_same_commit_goes_on(tmp_path):
     record = tmp_path / "red.jsonl"
     assert seen_before(record, "a") == {}
-    record.write_text('{"commit": "a", "defence": "x", "row": "| x |"}\n{"commit": "b", "defence": "y", "row": "| y |"}\n')
+    rows = [{"commit": "a", "defence": "x", "row": "| x |"}, {"commit": "b", "defence": "y", "row": "| y |"}]
+    record.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert seen_before(record, "a") == {"x": "| x |"}
