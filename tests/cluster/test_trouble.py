@@ -325,7 +325,7 @@ do_ up; do_ put file; do_ run --launcher exec -- true
 ssh -o ControlPath="$(echo /tmp/phalanx-*/*-*)" -O exit any
 cat /dev/zero >/mnt/fill
 do_ status; do_ run --launcher exec -- true; do_ logs; do_ get /efs/file got; do_ ssh -- true; do_ exec -- true; do_ up
-rm /mnt/fill; do_ get /efs/file got; cat /dev/zero >/mnt/fill
+do_ jobs --prune 0s --yes; rm /mnt/fill; do_ get /efs/file got; cat /dev/zero >/mnt/fill
 do_ down --yes
 "$PHALANX" local stop --force
 """
@@ -343,5 +343,5 @@ def test_while_the_only_disk_of_this_machine_is_full_all_works_that_writes_nothi
     )
     codes = [line[3:] for line in done.stdout.splitlines() if line.startswith("== ")]
     before, full = ["up 0", "put 0", "run 0"], ["status 0", "run 1", "logs 0", "get 1", "ssh 0", "exec 0", "up 0"]
-    assert codes == [*before, *full, "get 0", "down 0"], done.stdout
+    assert codes == [*before, *full, "jobs 0", "get 0", "down 0"], done.stdout
     assert "unexpected" not in done.stdout and "nothing else of it is left" in done.stdout
