@@ -64,6 +64,8 @@ def test_git_is_not_waited_for_while_it_looks_into_such_a_directory(tmp_path, mo
         asks.start()
         asks.join(30)
         assert (said, hangs.is_set()) == ([""], True)
+    while commit._left_behind:
+        commit._left_behind.pop().communicate(timeout=60)
 
 
 @pytest.mark.parametrize("size", [4096, 2 << 20])
