@@ -70,7 +70,7 @@ dist: setup ## Build the wheel in dist/ and try it in a new environment
 checkov: setup ## Check the template with checkov, which must find nothing (scripts/checkov.yaml says what is skipped, and why)
 	@scripts/checkov
 
-red: setup ## Remove each defence in a copy of the code and check that its attack succeeds (an hour)
+red: setup ## Remove each defence in a copy of the code and check that its attack succeeds, or go on with that (an hour)
 	@.venv/bin/python -m benchmarks.red
 
 mutants: setup ## Check that a unit test notices each small change of the code that decides (minutes)

@@ -136,7 +136,7 @@ class Cluster:
         self.nodes = nodes
         self.clock, self.chance = Clock(), random.Random(1)
         self.aws = Aws(self.clock, self.chance)
-        self.ear = SimpleNamespace(heard={}, full=set(), known=set(), generation=0, announce=self._announce)
+        self.ear = SimpleNamespace(heard={}, full=set(), hung=set(), known=set(), generation=0, announce=self._announce)
         self.hellos_s: list[float] = []
         self.members: list[Member] = []
         self._certificate_s = certificate_s

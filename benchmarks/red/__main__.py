@@ -1,16 +1,18 @@
 """Remove each defence from a copy of the code, and check that the attack then succeeds: `python -m benchmarks.red`.
 
 A test of an attack that passes without the defence proves nothing. `python -m benchmarks.red WORDS` checks only the
-defences whose names contain these words; a run of all writes its results to a file. An attack succeeds when its test
-fails by its own assertions. If a test passes, or its cluster does not come up, the exit status is 1.
+defences whose names contain these words. A run of all writes its results to a file, and goes on where one on the same
+commit was interrupted. An attack succeeds when its test fails by its own assertions. If a test passes, or its cluster
+does not come up, the exit status is 1.
 """
 
 from __future__ import annotations
 
-import datetime
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +20,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.measure import ROOT
+from benchmarks.__main__ import machine
+from benchmarks.measure import RESULTS, ROOT, read_results, todays_result
 from benchmarks.red import clusters, local_nodes
 from benchmarks.red.defence import Defence
 
@@ -33,34 +36,55 @@ _HEAD = "| without this defence | in | this test fails | with |\n|---|---|---|--
 
 def main(arguments: list[str]) -> int:
     chosen = [defence for defence in DEFENCES if " ".join(arguments) in defence.name]
+    is_whole = chosen == list(DEFENCES)
+    # That of a complete run is removed.
+    record = max(RESULTS.glob("red-*.jsonl"), default=todays_result("red", "jsonl"))
+    commit = str(machine()["commit"])
+    rows = seen_before(record, commit) if is_whole else {}
     with _copy_of_the_code() as copy:
-        rows = [_tried(copy, defence) for defence in chosen]
-    if None in rows:
+        for defence in chosen:
+            if defence.name not in rows and (row := _tried(copy, defence)):
+                rows[defence.name] = row
+                if is_whole:
+                    with record.open("a") as file:
+                        file.write(json.dumps({"commit": commit, "defence": defence.name, "row": row}) + "\n")
+    if not rows.keys() >= {defence.name for defence in chosen}:
         return 1
-    if chosen == list(DEFENCES):
-        _keep(filter(None, rows))
+    if is_whole:
+        _keep(rows[defence.name] for defence in chosen)
+        record.unlink()
     return 0
+
+
+def seen_before(record: Path, commit: str) -> dict[str, str]:
+    """Return the rows of the defences that an interrupted run on this commit has seen, by name."""
+    return {one["defence"]: one["row"] for one in read_results(record) if one["commit"] == commit}
 
 
 def _tried(copy: Path, defence: Defence) -> str | None:
     """Run a defence's test without it; return a row of the table, or None when the test does not fail."""
     with _without(copy, defence):
-        done = subprocess.run(
-            [*_PYTEST, *defence.test.split()],
-            cwd=copy,
-            env={**os.environ, "PYTHONPATH": f"{copy / 'src'}:{copy / 'localcloud/src'}"},
-            capture_output=True,
-            text=True,
-            timeout=_TEST_TIMEOUT_S,
-            check=False,
-        )
-    shown = re.search("^E +(.+)", done.stdout, re.MULTILINE)
-    if done.returncode != _FAILED or shown is None or not re.search("^FAILED ", done.stdout, re.MULTILINE):
-        print(f"NOT RED: {defence.name}: {defence.test}\n{done.stdout[-2000:]}", flush=True)
+        code, output = _run(copy, defence.test)
+    shown = re.search("^E +(.+)", output, re.MULTILINE)
+    if code != _FAILED or shown is None or not re.search("^FAILED ", output, re.MULTILINE):
+        print(f"NOT RED: {defence.name}: {defence.test}\n{output[-2000:]}", flush=True)
         return None
     row = _row(defence, shown[1])
     print(row, flush=True)
     return row
+
+
+def _run(copy: Path, test: str) -> tuple[int, str]:
+    """Run a test in the copy; return its exit status and output. One that takes too long ends its clusters first."""
+    env = {**os.environ, "PYTHONPATH": f"{copy / 'src'}:{copy / 'localcloud/src'}"}
+    argv = [*_PYTEST, *test.split()]
+    with subprocess.Popen(argv, cwd=copy, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        try:
+            output, _ = run.communicate(timeout=_TEST_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            run.send_signal(signal.SIGINT)
+            output, _ = run.communicate()
+    return run.returncode, output
 
 
 @contextmanager
@@ -97,11 +121,10 @@ def _row(defence: Defence, shown: str) -> str:
 
 
 def _keep(rows: Iterable[str]) -> None:
-    today = datetime.datetime.now(datetime.timezone.utc).date()
     # Paths of the machine that ran it mean nothing to a reader.
     text = "\n".join([_HEAD, *rows, ""]).replace(f"{ROOT}/", "")
     text = re.sub(r"/tmp/pytest-of-\w+/pytest-\d+/", "TMP/", text)
-    (ROOT / f"benchmarks/results/red-{today}.md").write_text(text)
+    todays_result("red", "md").write_text(text)
 
 
 if __name__ == "__main__":

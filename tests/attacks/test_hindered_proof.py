@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from benchmarks.drill.strikes import AGENT_COMMAND
 from local_clouds import break_on_purpose, wait_for_roster
-from terminals import SPEC, Terminal, a_cluster
+from terminals import SPEC, Terminal, a_cluster, read_until
 
 from phalanx.node.roster import Roster
 
@@ -119,6 +119,14 @@ def test_a_job_that_fills_the_head_s_disk_stops_neither_its_agent_nor_its_user(c
             cluster.phalanx(*arguments)
         # What the job had taken is free again.
         fill(cluster, "head")
+        # It can't prove new nodes: who waits for them is told why.
+        first = cluster.start("scale", "4", "--yes")
+        read_until(first, "the disk of deeplearning-worker1 is full")
+        second = cluster.start("scale", "2", "--yes")
+        said, _ = first.communicate(timeout=60)
+        assert (first.returncode, "another number of nodes" in said) == (6, True), said
+        second.kill()
+        second.communicate()
         # Its membership goes on: a node that is lost is no member, and another takes its place.
         lost = members(cluster)["deeplearning-worker2"]
         break_on_purpose(cluster, kill={"instance_id": lost})

@@ -15,7 +15,7 @@ from urllib.error import HTTPError
 import pytest
 from local_clouds import break_on_purpose
 from processes import descendants, process_file
-from terminals import PHALANX, a_terminal, assert_nothing_is_left
+from terminals import PHALANX, a_terminal, assert_nothing_is_left, read_until
 from verdicts import is_proven
 
 from phalanx.node.decision import SILENT_S
@@ -222,6 +222,68 @@ def test_a_shared_directory_that_stops_answering_is_named_and_all_goes_on_withou
     assert states[ends] == "stopped"
 
 
+def wait_until_silent(cluster, *names):
+    """Wait until `status` names these nodes, and only them, as those whose shared directory does not answer."""
+    deadline = time.monotonic() + 60
+    while (found := json.loads(cluster.phalanx("status", "--json").stdout)["shared_silent"]) != list(names):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.5)
+
+
+# Of a node that is not the head, and of the head: what answers nevertheless.
+WORKER, THE_HEAD = 2, 0
+ANSWER = {
+    WORKER: (("put", "file"), ("get", "file", "got"), ("logs",), ("jobs",)),
+    THE_HEAD: (("nodes",), ("exec", "--", "true"), ("scale", "4", "--yes")),
+}
+SAY_SO = {
+    WORKER: (("run", "--launcher", "exec", "--", "true"),),
+    THE_HEAD: (
+        ("run", "--launcher", "exec", "--", "true"),
+        ("put", "file"),
+        ("get", "file", "got"),
+        ("logs",),
+        ("jobs",),
+        ("jobs", "--prune", "0s", "--yes"),
+        ("scale", "3", "--yes"),
+    ),
+}
+
+
+@pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="/dev/fuse can't be opened here")
+@pytest.mark.parametrize("which", [WORKER, THE_HEAD])
+def test_a_node_whose_shared_directory_does_not_answer_is_named(cluster, which):
+    waits = f"waits-{which}"
+    (cluster.directory / "file").write_text("content")
+    cluster.phalanx("put", "file")
+    cluster.phalanx("run", "--detach", "--name", waits, "--launcher", "exec", "--", "sleep", "600")
+    running_jobs(cluster, waits)
+    node = json.loads(cluster.phalanx("nodes", "--json").stdout)[which]
+    with ThreadPoolExecutor(8) as pool, ExitStack() as at_end:
+        at_end.callback(cluster.phalanx, "stop", waits)
+        at_end.callback(freeze, cluster, [node], 0)
+        freeze(cluster, [node], AWAY_S)
+        wait_until_silent(cluster, node["name"])
+        named = json.loads(cluster.phalanx("why", "--json").stdout)
+        assert "shared directory does not answer" in named["cause"] and node["name"] in named["evidence"][0]["text"]
+        if which == WORKER:
+            with cluster.start("logs", "--follow", waits) as followed:
+                read_until(followed, f"/efs does not answer on {node['name']}; the job goes on")
+                followed.kill()
+        began = time.monotonic()
+        say = [pool.submit(cluster.phalanx, *words, check=False) for words in SAY_SO[which]]
+        answer = [pool.submit(cluster.phalanx, *words) for words in ANSWER[which]]
+        for done in answer:
+            done.result()
+        for one in say:
+            done = one.result()
+            assert done.returncode and "does not answer" in done.stderr, (done.args, done.stderr)
+            assert which == THE_HEAD or f"{node['name']} can't be reached: its shared directory" in done.stderr
+        assert time.monotonic() < began + 90
+    wait_until_silent(cluster)
+    assert "nothing is wrong" in cluster.phalanx("why").stdout
+
+
 def test_a_shared_directory_that_jobs_can_not_write_to_is_named(cluster):
     if not json.loads(cluster.phalanx("status", "--json").stdout)["accounts_separated"]:
         pytest.skip("jobs run as root on these nodes, and may write anywhere")
@@ -305,3 +367,36 @@ def test_a_boot_script_that_keeps_the_head_from_coming_up_is_reported(alone, tim
     assert f"The cause: {cause}" in done.stderr
     assert_nothing_is_left(alone, alone.local_cloud_processes())
     assert cause in alone.phalanx("why").stdout, "after the rollback, and without a local cloud"
+
+
+ONE_DISK = """
+mount -t tmpfs -o size=400m,mode=700 disk /mnt && cd /mnt && mkdir -m 700 state tmp project && cd project
+mount --bind /mnt/tmp /var/tmp && mount --bind /mnt/tmp /tmp
+echo "$SPEC" >phalanx.yaml && echo content >file
+unset TMPDIR XDG_RUNTIME_DIR
+export HOME=/mnt PHALANX_STATE_DIR=/mnt/state
+do_() { "$PHALANX" "$@" </dev/null 2>&1; echo "== $1 $?"; }
+do_ up; do_ put file; do_ run --launcher exec -- true
+ssh -o ControlPath="$(echo /tmp/phalanx-*/*-*)" -O exit any
+cat /dev/zero >/mnt/fill
+do_ status; do_ run --launcher exec -- true; do_ logs; do_ get /efs/file got; do_ ssh -- true; do_ exec -- true; do_ up
+do_ jobs --prune 0s --yes; rm /mnt/fill; do_ get /efs/file got; cat /dev/zero >/mnt/fill
+do_ down --yes
+"$PHALANX" local stop --force
+"""
+
+
+@as_root
+def test_while_the_only_disk_of_this_machine_is_full_all_works_that_writes_nothing():
+    """Bills would go on if `down` did not. The local cloud's /efs is on that disk, too."""
+    done = subprocess.run(
+        ["unshare", "-m", "bash", "-c", ONE_DISK],
+        env={**os.environ, "PHALANX": str(PHALANX), "SPEC": SPEC.replace("keep: no\n", "")},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=600,
+    )
+    codes = [line[3:] for line in done.stdout.splitlines() if line.startswith("== ")]
+    before, full = ["up 0", "put 0", "run 0"], ["status 0", "run 1", "logs 0", "get 1", "ssh 0", "exec 0", "up 0"]
+    assert codes == [*before, *full, "jobs 0", "get 0", "down 0"], done.stdout
+    assert "unexpected" not in done.stdout and "nothing else of it is left" in done.stdout

@@ -62,6 +62,10 @@ PLANTED = {
         Evidence(status="CREATE_COMPLETE", full=("deeplearning-worker1",)),
         "the disk of a node is full",
     ),
+    "a shared directory that does not answer": (
+        Evidence(status="CREATE_COMPLETE", hung=("deeplearning-worker5",)),
+        "the shared directory does not answer",
+    ),
     "a closed shared directory": (
         Evidence(status="CREATE_COMPLETE", closed="/efs belongs to x, so jobs can't write at its top"),
         "jobs can't write at the top",

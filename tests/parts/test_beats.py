@@ -91,3 +91,13 @@ def test_a_new_head_gets_a_beat_at_once(ends):
     assert list(ear.heard) == ["127.0.0.1"]
     beat.aim("")
     assert beat.head == "127.0.0.1"
+
+
+def test_a_worker_says_what_it_lacks_for_as_long_as_it_does(ends):
+    ear, beat = ends
+    beat.content = b" ".join((beats.IN_USE, beats.FULL, beats.HUNG))
+    exchange(*ends)
+    assert (ear.used_at > 0, ear.full, ear.hung) == (True, {"127.0.0.1"}, {"127.0.0.1"})
+    beat.content = beats.HUNG
+    exchange(*ends)
+    assert (ear.full, ear.hung) == (set(), {"127.0.0.1"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import subprocess
 import threading
 
 import pytest
@@ -14,7 +15,7 @@ from hanging_files import LOOKUP, READ, READ_DIRECTORY, a_hanging_file_system
 
 from phalanx import guest_file
 from phalanx.cli import data_shards
-from phalanx.code import code_tree
+from phalanx.code import code_tree, commit
 from phalanx.errors import JobError, SpecError
 from phalanx.jobs.job import JobSpec, submit
 from phalanx.jobs.transfer import TransferError, put
@@ -49,6 +50,22 @@ def test_a_phalanx_yaml_that_does_not_answer_is_named(tmp_path):
         pytest.raises(SpecError, match=r"phalanx\.yaml: can't be read: its file system does not answer"),
     ):
         spec_yaml._text_of_file(tmp_path / "away" / "phalanx.yaml")
+
+
+@pytest.mark.parametrize("request_", [LOOKUP, READ_DIRECTORY])
+def test_git_is_not_waited_for_while_it_looks_into_such_a_directory(tmp_path, monkeypatch, request_):
+    monkeypatch.setattr(commit, "_WITHIN_S", 0.5)
+    author = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (("init",), (*author, "commit", "--allow-empty", "-m", "first")):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True)
+    said: list[str] = []
+    with a_hanging_file_system(tmp_path / "away", request_) as hangs:
+        asks = threading.Thread(target=lambda: said.append(commit.Commit(tmp_path).text()), daemon=True)
+        asks.start()
+        asks.join(30)
+        assert (said, hangs.is_set()) == ([""], True)
+    while commit._left_behind:
+        commit._left_behind.pop().communicate(timeout=60)
 
 
 @pytest.mark.parametrize("size", [4096, 2 << 20])

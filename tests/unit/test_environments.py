@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -305,3 +307,24 @@ def test_a_job_uses_the_environment_that_the_image_has_of_its_recipe(tmp_path, m
     assert environment.bring(str(job)) == 0
     os.umask(umask)
     assert json.loads((job / "environment.json").read_text()) == {"kept": "", "path": f"{tmp_path}/mpich"}
+
+
+LONG = {
+    "spaces": ("a" + " " * 3000 + "\n") * 100 + "b" + " " * 200_000 + "c",
+    "spaces in options": "a" + " " * 200_000 + "--hash=sha256:0",
+    "brackets": "[" * 200_000 + "]",
+    "fragments": "https://host/" + "#" * 200_000,
+    "options": "--pre " * 150_000,
+    "specifiers": "a " + ",".join([">=1"] * 200_000),
+    "a nested marker": "a; " + "(" * 4000,
+    "requirements": "a\n" * 400_000,
+}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_no_requirements_file_takes_long_to_check(tmp_path, text):
+    (tmp_path / "requirements.txt").write_text(text)
+    began_s = time.process_time()
+    with contextlib.suppress(JobError):
+        from_requirements(tmp_path / "requirements.txt")
+    assert time.process_time() - began_s < 5

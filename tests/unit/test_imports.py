@@ -88,7 +88,7 @@ ONLY_ON_LINUX = re.compile(
 LINUX_ROOMS = ("localcloud", "phalanx.runner", "phalanx.netcheck", "phalanx.node")
 # It asks for the platform first; and these are the local cloud's processes, which are on Linux.
 LINUX_ELSEWHERE = {
-    "phalanx.ssh.bounded": {"memfd_create"},
+    "phalanx.ssh.bounded": {"memfd_create", "/proc/"},
     "phalanx.ssh.remote": {"prctl"},
     "phalanx.local.endpoint": {"/proc/"},
     # Where there is no /proc, what waits for FUSE is left to a thread.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from phalanx.code import code_tree
 from phalanx.jobs.launcher_choice import Choice, choose
+from phalanx.jobs.own_imports import left_out, read_script
 
 SCRIPTS = {
     "import torch.distributed as dist\ndist.init_process_group()": "torchrun",
@@ -71,3 +75,33 @@ def test_nothing_outside_of_the_directory_is_read(tmp_path):
     (tmp_path / "code/train.py").symlink_to("../outside.py")
     for path in ("train.py", "../outside.py", str(tmp_path / "outside.py")):
         assert choose(tmp_path / "code", ["python", path]) == Choice("mpi")
+
+
+HOSTILE = {
+    "long chains": "import a\n" + ("a" + ".b" * 900 + "\n") * 50,
+    "a long name": f"import {'.'.join('b' * 900)} as a\n" + "a.c\n" * 5_000,
+    "many names": f"import {', '.join(f'a{number}' for number in range(20_000))}\n",
+    "deep calls": "x" + "()" * 50_000,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_no_script_makes_reading_its_imports_long(tmp_path, text):
+    (tmp_path / "train.py").write_text(text)
+    (tmp_path / ".gitignore").write_text("data\n")
+    (tmp_path / "data").mkdir()
+    began_s = time.process_time()
+    assert choose(tmp_path, ["python", "train.py"]).launcher == "mpi"
+    assert left_out(code_tree.scan(tmp_path), ("python", "train.py")) == {}
+    assert time.process_time() - began_s < 5
+
+
+@pytest.mark.parametrize("between", [".", " .\t", "\\\n.", ".\\\r\n", ".é\f."], ids=range(5))
+def test_a_name_with_which_the_parser_would_take_all_memory_is_not_parsed(tmp_path, between):
+    """It keeps each beginning of the name: of 200,000 words 40 GB, and tries that for minutes."""
+    (tmp_path / "train.py").write_text(f"import torch.distributed, {between.join('b' * 2000)}\n", newline="")
+    with pytest.raises(ValueError, match="too many words"):
+        read_script(tmp_path / "train.py", 1 << 20, tmp_path)
+    assert choose(tmp_path, ["python", "train.py"]).launcher == "mpi"
+    (tmp_path / "train.py").write_text("import torch.distributed\n" + "import os.path\n" * 2000)
+    assert choose(tmp_path, ["python", "train.py"]).launcher == "torchrun"

@@ -177,13 +177,14 @@ def _report_os_error(error: OSError, context: click.Context | None) -> int:
         return _report(PhalanxError(f"{error.filename}: {error.strerror}", hint, code="os-error"), context)
     if error.errno == errno.ENOENT and _is_directory_gone():
         return _report(PhalanxError("this command needs the current directory", code="os-error"), context)
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No usable temporary directory" in str(error)
+    if not is_full:
         return _report_unexpected(error, context)
     try:
         sys.stdout.flush()
     except OSError:
         _drop_output()
-    hint = "The disk of the output or of the state directory is full."
+    hint = "The disk of the output, of the state directory or of temporary files is full: repeat this when it has room."
     return _report(PhalanxError(f"can't write: {error.strerror}", hint, code="cannot-write"), context)
 
 

@@ -88,8 +88,9 @@ def _running_jobs(name: str) -> str:
     try:
         cluster = load_cluster(name, None)
         jobs = [job.id for job in list_jobs(cluster) if not job.state.final] if cluster.ready else []
-    except PhalanxError as error:
-        return f" Its jobs could not be listed: {error.message}."
+    except (PhalanxError, OSError) as error:
+        reason = error.message if isinstance(error, PhalanxError) else error.strerror
+        return f" Its jobs could not be listed: {reason}."
     if len(jobs) == 1:
         return f" Job {jobs[0]} runs on it and ends with it."
     return f" Jobs {' and '.join(jobs)} run on it and end with it." if jobs else ""

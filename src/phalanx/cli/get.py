@@ -13,7 +13,7 @@ from phalanx.cli.carrying import Meter
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
 from phalanx.errors import JobError
 from phalanx.jobs.job import open_job
-from phalanx.jobs.transfer import TransferError, get_each, is_pattern
+from phalanx.jobs.transfer import NoFile, get_each, is_pattern
 
 if TYPE_CHECKING:
     from phalanx.cluster.cluster_record import Cluster
@@ -55,7 +55,7 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
     try:
         found = get_each(cluster, chosen.paths, chosen.destination, chosen.job, meter)
         is_whole = [meters[-1].end(copied) for copied in found]
-    except TransferError as error:
+    except NoFile as error:
         error.hint += chosen.not_a_job
         raise
     return 0 if all(is_whole) else 1

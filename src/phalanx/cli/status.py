@@ -15,7 +15,7 @@ from phalanx.cli.console import duration, moment, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.cluster import spending
 from phalanx.cluster.diagnosis import require_stack
-from phalanx.cluster.stack import full_disks, read_roster
+from phalanx.cluster.stack import Lacking, read_lacking, read_roster
 from phalanx.counts import counted
 from phalanx.errors import PhalanxError
 from phalanx.jobs import toolbox
@@ -50,7 +50,7 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     facts = describe(cluster, state.status, None if left["stopped"] else roster) | left
     answers = cluster.ready and not facts["stopped"]
     facts["outdated"] = outdated(cluster, roster) if answers and roster else []
-    facts["full_disks"] = full_disks(cluster.aws(), cluster.table) if answers else ()
+    facts["full_disks"], facts["shared_silent"] = read_lacking(cluster.aws(), cluster.table) if answers else Lacking()
     facts.update(cost(cluster, state))
     facts["load"] = ""
     facts.update(_ask_head(cluster) if answers else {"jobs_running": None, "jobs_damaged": None})
@@ -182,6 +182,8 @@ def _print(facts: dict[str, Any]) -> None:
         say(f"gpus      {gpus}")
     say(f"head      {facts['head_address'] or 'not yet known'}")
     say(f"shared    {facts['shared'] or 'not yet known'}")
+    if facts["shared_silent"]:
+        say(f"          it does not answer on {', '.join(facts['shared_silent'])}; `phalanx why` shows what to do")
     if facts["shared_closed"]:
         say(f"          it {facts['shared_closed']}, so jobs can't write at its top, only in .phalanx:")
         say(f"          {toolbox.how_to_open(facts['shared'])}")

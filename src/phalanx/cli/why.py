@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debu
 from phalanx.cluster import evidence
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.why import diagnose, with_quota
-from phalanx.errors import ClusterError, PhalanxError
+from phalanx.errors import ClusterError, PhalanxError, SharedSilent
 from phalanx.jobs import toolbox
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
@@ -74,10 +73,14 @@ def _evidence(name: str, cloud: str, region: str) -> Any:
 
 def _closed(name: str) -> str:
     """Return why jobs can't write at the top of the shared directory, if the head answers and they can't."""
-    with suppress(PhalanxError):  # nothing is known of it
+    try:
         cluster = Cluster.load(name)
         if cluster.ready and (whose := toolbox.closed(cluster.remote(), cluster.shared)):
             return f"{cluster.shared} {whose}, so jobs can't write at its top"
+    except SharedSilent as error:
+        return f"{error.message} on the head"
+    except PhalanxError:
+        pass  # nothing is known of it
     return ""
 
 

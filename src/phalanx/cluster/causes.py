@@ -89,6 +89,13 @@ CAUSES = (
         "many files; remove it in the same way. While the head's disk is full, no node can join.",
         r"the node's own disk is full",
     ),
+    Cause(
+        "the shared directory does not answer on a node",
+        "On all nodes: was the file system, its mount target, or a rule of its security group removed? On one node: "
+        "restart its machine with `phalanx exec --sudo --node NAME -- reboot -f`. What waits for it goes on when it "
+        "answers again.",
+        r"the shared directory \S* ?does not answer",
+    ),
     LOST,
     Cause(
         "jobs can't write at the top of the shared directory",

@@ -175,7 +175,8 @@ class Cluster:
         """Read the roster from the cloud's table, so that no node decides where ssh connects to."""
         self.require_ready()
         roster = require_roster(self.aws(), self.table, self.name)
-        write_private(self.directory / _ROSTER, roster.to_json(), lasts=False)
+        with contextlib.suppress(OSError):  # it only saves the next command a call
+            write_private(self.directory / _ROSTER, roster.to_json(), lasts=False)
         return roster
 
     def settle_by(self, command: str) -> None:
@@ -186,7 +187,7 @@ class Cluster:
         path = self.directory / _SETTLES_BY
         if self.control is None or (path.exists() and path.read_text() == command):
             return
-        with contextlib.suppress(PhalanxError):
+        with contextlib.suppress(PhalanxError, OSError):
             tables.put(self.aws(), self.table, "settle", command={"S": command})
             write_private(path, command, lasts=False)
 

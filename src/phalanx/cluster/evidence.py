@@ -12,7 +12,7 @@ from phalanx.aws import change_sets, log_groups, stacks, tables, vpcs
 from phalanx.aws.inventory import drift, foreign
 from phalanx.aws.model import ScalingActivity, StackEvent, StackState
 from phalanx.cluster import cluster_record as store
-from phalanx.cluster.stack import full_disks, read_roster
+from phalanx.cluster.stack import Lacking, read_lacking, read_roster
 from phalanx.cluster.why import Evidence, losses
 from phalanx.errors import PhalanxError
 from phalanx.plan.vpc_endpoints import NEEDED
@@ -42,6 +42,7 @@ def collect(cloud: Aws, state: StackState, verdict: str = "", with_logs: bool = 
     did = tuple(sorted([*of_head, *of_workers], key=lambda one: one.began_s, reverse=True))
     progress = tables.item(cloud, table, "progress") if table and roster is None else None
     head = (progress or {}).get("head", "")
+    lacking = read_lacking(cloud, table) if roster else Lacking()
     events = stacks.events(cloud, state.stack_id, None)
     if not verdict and any(one.is_unexplained for one in events) and not state.ready:
         verdict = "\n".join(map(str, change_sets.of_creation(cloud, state.stack_id)))
@@ -52,7 +53,8 @@ def collect(cloud: Aws, state: StackState, verdict: str = "", with_logs: bool = 
         activities=did,
         lost=losses(did, names, time.time() - _RECENT_S) if state.ready else (),
         unlaunched="HeadGroup" in made and not of_head,
-        full=full_disks(cloud, table) if roster else (),
+        full=lacking.room,
+        hung=lacking.shared,
         missing=tuple(one.reason for one in roster.missing) if roster else (),
         drift=tuple(drift.find(cloud, resources)) if state.creating or state.ready else (),
         progress={"step": progress.get(head, "")} if progress else None,

@@ -16,7 +16,7 @@ from phalanx.aws import stacks, tables
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.diagnosis import require_running
 from phalanx.cluster.spending import limits_now
-from phalanx.cluster.stack import are_proven, require_roster
+from phalanx.cluster.stack import are_proven, read_lacking, require_roster
 from phalanx.counts import counted
 from phalanx.errors import ClusterError
 from phalanx.jobs.job import JOBS, list_jobs
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from phalanx.cluster.bring_up import Up
 
 _DEADLINE_S = 15 * 60.0
+_MAKE_ROOM = "it takes part again once it has room (`phalanx why` shows how to make room)"
 
 
 class Scaling:
@@ -69,8 +70,7 @@ class Scaling:
         self.request()
         if self._adopted:
             yield from self._adopted.resize(self.nodes, leaving, members)
-        for roster in self.follow(_DEADLINE_S):
-            yield f"{len(roster.nodes)} of {counted(roster.requested, 'node')}"
+        yield from self.follow(_DEADLINE_S)
         replace(self.cluster, nodes=len(self.roster.nodes), control=None).save()
 
     def _hold_budget(self) -> Iterator[str]:
@@ -108,11 +108,11 @@ class Scaling:
         self.cloud.machines.end_at(self.cluster.name, end_s)
         return end_s
 
-    def follow(self, deadline_s: float) -> Iterator[Roster]:
-        """Yield each new roster until all nodes are there and accept logins. Raises ClusterError at the deadline."""
+    def follow(self, deadline_s: float) -> Iterator[str]:
+        """Yield what happens until all nodes are there and accept logins. Raises ClusterError at the deadline."""
         end = time.monotonic() + deadline_s
         with waiting(f"cluster {self.cluster.name} to have {counted(self.nodes, 'node')}"):
-            yield from self._new_rosters(end)
+            yield from self._news(end)
             # Before the head has asked for fewer, a lower maximum would end instances of Auto Scaling's choice.
             while self._running() > self.nodes:
                 if time.monotonic() > end:
@@ -120,20 +120,34 @@ class Scaling:
                 time.sleep(self.cloud.poll_interval_s)
         self._allow()
 
-    def _new_rosters(self, end: float) -> Iterator[Roster]:
-        known = -1
+    def _news(self, end: float) -> Iterator[str]:
+        said: list[str] = []
         while not (self.settled and are_proven(self.cloud, self.cluster.table, self.roster)):
+            self._require_wish()
+            roster, full = self.roster, read_lacking(self.cloud, self.cluster.table).room
+            news = [f"{len(roster.nodes)} of {counted(roster.requested, 'node')}"]
+            obstacles = [f"the disk of {node} is full: {_MAKE_ROOM}" for node in full]
             if time.monotonic() > end:
+                late = f"cluster {self.cluster.name} did not reach {counted(self.nodes, 'node')} in time"
                 raise ClusterError(
-                    f"cluster {self.cluster.name} did not reach {counted(self.nodes, 'node')} in time",
+                    "; ".join([late, *obstacles]),
                     "`phalanx status` shows the progress; the head continues.",
                     code="not-scaled",
                 )
-            if self.roster.generation != known:
-                known = self.roster.generation
-                yield self.roster
+            yield from (text for text in news + obstacles if text not in said)
+            said = news + obstacles
             time.sleep(self.cloud.poll_interval_s)
             self.roster = self._read()
+
+    def _require_wish(self) -> None:
+        """Raise ClusterError if another command has requested another number since."""
+        wish = (tables.item(self.cloud, self.cluster.table, "wish") or {}).get("nodes", str(self.nodes))
+        if wish != str(self.nodes):
+            raise ClusterError(
+                f"another command has requested another number of nodes of cluster {self.cluster.name}",
+                "`phalanx status` shows how many there are; the head follows the newest request.",
+                code="rival-command",
+            )
 
     def _allow(self) -> None:
         self.cloud.machines.allow_nodes(self.cluster.name, self.nodes)

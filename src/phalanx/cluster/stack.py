@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from phalanx.aws import change_sets, log_groups, stacks, tables
 from phalanx.aws.model import StackEvent, StackState
@@ -303,11 +303,18 @@ def are_proven(cloud: Aws, table: str, roster: Roster) -> bool:
     return (item.get("number"), item.get("proven")) == (str(roster.generation), str(len(roster.nodes)))
 
 
-def full_disks(cloud: Aws, table: str) -> tuple[str, ...]:
-    """Return the names of the nodes whose own disks are full, as the head has noted them."""
+class Lacking(NamedTuple):
+    """The names of the nodes whose own disks are full, and of those whose shared directory does not answer."""
+
+    room: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+
+
+def read_lacking(cloud: Aws, table: str) -> Lacking:
+    """Return what nodes lack, as the head has noted it."""
     item = tables.item(cloud, table, "generation") or {}
     try:
-        return tuple(map(validate.node_name, item.get("full", "").split()))
+        return Lacking(*(tuple(map(validate.node_name, item.get(key, "").split())) for key in ("full", "hung")))
     except validate.Invalid as error:
         raise CloudError(f"the roster table names an invalid node: {error}", _FORGED, code="forged") from error
 

@@ -211,6 +211,8 @@ def _contents(record: Cluster | None) -> str:
         lines = record.remote().run(look, timeout_s=_LOOK_S).stdout.decode(errors="replace").splitlines()
     except PhalanxError as error:
         return f"data that can't be listed ({error.message})"
+    except OSError as error:  # this machine's disk is full, say
+        return f"data that can't be listed ({error.strerror})"
     files = [line for line in lines if f"\t./{_RECORDS}/" not in line]
     if not files:
         return f"records of jobs in {record.shared}" if lines else ""

@@ -38,7 +38,7 @@ class Evidence:
     removed by hand. `without_endpoint` are the services that a private cluster's nodes call and don't reach.
     `closed`: why jobs can't write at the top of the shared directory, of a cluster that has nothing else.
     `unlaunched`: the head's group did nothing at all. `lost` are sentences about nodes that were lost in the last hour.
-    `full` are the names of nodes whose own disks are full.
+    `full` are the names of nodes whose own disks are full, `hung` of those whose shared directory does not answer.
     """
 
     status: str = ""
@@ -54,6 +54,7 @@ class Evidence:
     unlaunched: bool = False
     lost: tuple[str, ...] = ()
     full: tuple[str, ...] = ()
+    hung: tuple[str, ...] = ()
     closed: str = ""
 
     def to_json(self) -> str:
@@ -66,7 +67,8 @@ class Evidence:
         events = tuple(StackEvent(**event) for event in given.pop("events"))
         activities = tuple(ScalingActivity(**activity) for activity in given.pop("activities"))
         lists = {name: tuple(given[name]) for name in ("missing", "drift", "without_endpoint", "lost")}
-        lists["full"] = tuple(given.get("full", ()))  # an older phalanx did not look
+        # An older phalanx did not look.
+        lists.update({name: tuple(given.get(name, ())) for name in ("full", "hung")})
         return cls(**{**given, **lists, "events": events, "activities": activities})
 
 
@@ -126,6 +128,8 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from (Finding("stack", describe_cause(event)) for event in _failures(evidence))
     if evidence.full:
         yield Finding("nodes", f"the node's own disk is full: {', '.join(evidence.full)}")
+    if evidence.hung:
+        yield Finding("nodes", f"the shared directory does not answer on {', '.join(evidence.hung)}")
     yield from (Finding("roster", reason) for reason in dict.fromkeys(evidence.missing))
     yield from (Finding("Auto Scaling", text) for text in evidence.lost)
     if evidence.closed:

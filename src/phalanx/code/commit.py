@@ -12,6 +12,8 @@ import subprocess
 from pathlib import Path
 
 _WITHIN_S = 3.0
+_ENDS_WITHIN_S = 1.0
+_left_behind: list[subprocess.Popen[bytes]] = []
 # Programs that `git status` starts for a file with such an attribute.
 _STARTS = re.compile(r"(?is)filter\..*\.(clean|process)$|core\.fsmonitor$|include(if\..*)?\.path$")
 _STATUS = (
@@ -74,11 +76,14 @@ def _git(directory: Path, *words: str) -> subprocess.Popen[bytes] | None:
 
 
 def _answer(process: subprocess.Popen[bytes]) -> str | None:
-    """Return what git wrote; None if it failed, or took too long."""
+    """Return what git wrote; None if it failed, or took too long. One that hangs in the kernel is left behind."""
     try:
         out, _ = process.communicate(timeout=_WITHIN_S)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.communicate()
+        try:
+            process.communicate(timeout=_ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            _left_behind.append(process)
         return None
     return out.decode(errors="replace") if process.returncode == 0 else None

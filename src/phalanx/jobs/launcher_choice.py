@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from phalanx import guest_file
+from phalanx.jobs.own_imports import MOST_BYTES, read_script
 from phalanx.runner.starter.check import python_target
 
 DEFAULT = "mpi"
-_LARGEST_BYTES = 1 << 20
 _MOST_FILES = 100
+# Of a dotted name; a sign has fewer. A script could have names of a million words.
+_MOST_WORDS, _LONGEST_WORD = 8, 100
 # Names that only a program for this launcher uses, the most telling launcher first: Ray's programs use
 # torch.distributed, too. Longer names begin with these.
 _SIGNS = {
@@ -68,18 +70,20 @@ def _target(command: Sequence[str]) -> str:
 
 def _names(directory: Path, target: str) -> Iterator[tuple[str, str]]:
     """Yield each dotted name that the script and the directory's own modules use, with the file that uses it."""
-    waiting, seen = [target], set[str]()
+    waiting, seen, left = deque([target]), set[str](), MOST_BYTES
     while waiting and len(seen) < _MOST_FILES:
-        path = waiting.pop(0)
+        path = waiting.popleft()
         if path in seen:
             continue
         seen.add(path)
         try:
-            tree = ast.parse(guest_file.read(directory / path, _LARGEST_BYTES, within=directory))
+            content = read_script(directory / path, left, directory)
+            left -= len(content)
+            tree = ast.parse(content)
         except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
             continue
         here = path.rpartition("/")[0]
-        for name in _used(tree):
+        for name in dict.fromkeys(map(_cut, _used(tree))):
             yield path, name
             module = name.replace(".", "/")
             # A name of a package may be its module, or something in it.
@@ -102,12 +106,19 @@ def _used(tree: ast.AST) -> Iterator[str]:
             for alias in node.names:
                 known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
                 yield f"{node.module}.{alias.name}"
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            words: list[str] = []
-            inner: ast.AST = node
-            while isinstance(inner, ast.Attribute):
-                words.append(inner.attr)
-                inner = inner.value
-            if isinstance(inner, ast.Name) and inner.id in known:
-                yield ".".join([known[inner.id], *reversed(words)])
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    inside = {id(node.value) for node in attributes}
+    for node in attributes:
+        words: list[str] = []
+        inner: ast.AST = node
+        while id(node) not in inside and isinstance(inner, ast.Attribute):
+            words.append(inner.attr)
+            inner = inner.value
+        if words and isinstance(inner, ast.Name) and inner.id in known:
+            words = [*_cut(known[inner.id]).split("."), *words[: -_MOST_WORDS - 1 : -1]]
+            yield from (".".join(words[:number]) for number in range(2, len(words) + 1))
+
+
+def _cut(name: str) -> str:
+    """Return the beginning of a dotted name, which decides."""
+    return ".".join(word[:_LONGEST_WORD] for word in name.split(".", _MOST_WORDS)[:_MOST_WORDS])

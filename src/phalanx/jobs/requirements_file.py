@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import urllib.parse
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +20,12 @@ from phalanx.errors import JobError
 
 _LARGEST_BYTES = 1 << 20
 _MAX_FILES = 100
+_MAX_BYTES, _MAX_LINES = 4 << 20, 10_000
+# Without the options behind it. What takes longer to check than such a line is not what people write.
+_MAX_LENGTH = 4096
 _MAX_MISTAKES = 20
-_COMMENT = re.compile(r"(^|\s+)#.*$")
+# No expression here takes more time than in proportion to the text.
+_COMMENT = re.compile(r"(^|(?<=\s))#.*$")
 _CODING = re.compile(r"#.*?coding[:=]\s*(?P<name>[-\w.]+)")
 _BOMS = (
     *((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be")),
@@ -36,9 +41,8 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://\S+(\s*;.+)?", re.IGNORECASE)
 _SCHEME = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 # What is behind a URL, other than git's; a hash that pip checks; an option with the URL of an index.
 _UNWATCHED = re.compile(r"(?<!git\+)\b(https?|ftp)://|\b(hg|svn|bzr)\+[a-z]+", re.IGNORECASE)
-_PINNED = re.compile(r"--hash[= ]|#(.*&)?(sha256|sha384|sha512)=")
+_PINNED = re.compile(r"--hash[= ]|#([^#]*&)?(sha256|sha384|sha512)=")
 _INDEX = re.compile(r"(-i|--index-url|--pypi-url|--extra-index-url|--trusted-host)\b")
-_EXTRAS = re.compile(r"\[[^\]]*\]$")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tlz", ".tar.lz")
 # Where conda's packages are built: `pip freeze` writes these directories in an environment of conda.
 _CONDAS = re.compile("/(croot|feedstock_root|conda-bld|conda_build)/|^/private/var/folders/|^/tmp/build/80754af9/")
@@ -78,6 +82,7 @@ class _Files:
     top: Path
     texts: dict[str, str] = field(default_factory=dict)
     mistakes: list[str] = field(default_factory=list)
+    lines: int = 0
     hint: str = "Write one requirement or option of pip on a line; other files that it includes stay below it."
 
     def add(self, path: Path, included_at: str) -> None:
@@ -94,12 +99,17 @@ class _Files:
             return
         text = self.texts[name] = self._text(path, included_at)
         for number, line in _lines(text):
+            self.lines += bool(line)
+            if self.lines > _MAX_LINES:
+                self.mistakes.append(f"{name}:{number}: more than {_MAX_LINES:,} requirements and options")
+                return
             self._read(line, path, f"{name}:{number}")
 
     def _text(self, path: Path, included_at: str) -> str:
         where = f"{included_at}: " if included_at else ""
         try:
-            return _decoded(guest_file.read(path, _LARGEST_BYTES, within=self.top))
+            left = _MAX_BYTES - sum(map(len, self.texts.values()))
+            return _decoded(guest_file.read(path, max(0, min(left, _LARGEST_BYTES)), within=self.top))
         except OSError as error:
             self.mistakes.append(f"{where}can't read {path}: {error.strerror}")
         except _UndecodableError as error:
@@ -165,7 +175,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield each line with its first number: joined where one ends in a backslash, and without its comment."""
     begun, parts = 0, []
     for number, line in enumerate(text.splitlines(), 1):
-        is_comment = _COMMENT.match(line) is not None
+        is_comment = line.lstrip().startswith("#")
         begun = begun or number
         if line.endswith("\\") and not is_comment:
             parts.append(line.strip("\\"))
@@ -178,7 +188,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 def _of_options(line: str, top: Path) -> list[str]:
     """Return the files that a line of options includes. Raises ValueError for an option that no file may have."""
     try:
-        words = shlex.split(line)
+        words = deque(shlex.split(line))
     except ValueError as error:
         raise ValueError(f"its quotes are not closed ({error})") from None
     includes: list[str] = []
@@ -191,9 +201,9 @@ def _of_options(line: str, top: Path) -> list[str]:
     return includes
 
 
-def _option(words: list[str]) -> tuple[str, str]:
+def _option(words: deque[str]) -> tuple[str, str]:
     """Take an option and its value ("" for a flag) off the words."""
-    word = words.pop(0)
+    word = words.popleft()
     option, is_joined, value = word.partition("=")
     if word.startswith("-") and not word.startswith("--"):
         option, value = word[:2], word[2:]
@@ -205,7 +215,7 @@ def _option(words: list[str]) -> tuple[str, str]:
     if not is_joined:
         if not words:
             raise ValueError(f"{option} needs a value")
-        value = words.pop(0)
+        value = words.popleft()
     return option, value
 
 
@@ -215,7 +225,10 @@ def _of_requirement(line: str, top: Path) -> list[str]:
 
     if not line:
         return []
-    head, *options = re.split(r"\s+(?=-)", line)
+    head, *options = re.split(r"(?<=\s)(?=-)", line)
+    head = head.rstrip()
+    if len(head) > _MAX_LENGTH:
+        raise ValueError(f"it is longer than {_MAX_LENGTH} characters")
     if any(re.split(r"[=\s]", option)[0] not in _OF_ONE_PACKAGE for option in options):
         raise ValueError("it has an option that phalanx does not know behind a requirement")
     place = head.partition(";")[0].strip()
@@ -226,7 +239,7 @@ def _of_requirement(line: str, top: Path) -> list[str]:
         url = Requirement(head).url or ""
         if url and not _SCHEME.match(url) and not _is_path(url, top):
             raise InvalidRequirement
-    except InvalidRequirement:
+    except (InvalidRequirement, RecursionError):
         raise ValueError("it is no requirement that pip reads (such as `numpy>=2`), no URL, no option") from None
     if url:
         _require_elsewhere(url, top)
@@ -238,7 +251,12 @@ def _is_path(place: str, top: Path) -> bool:
     if place.startswith(("/", "file:")) or re.match(r"\.{1,2}(/|\[|$)", place):
         return True
     looks_so = "/" in place or place.lower().endswith(_ARCHIVES)
-    return looks_so and "@" not in place and _exists(top / _EXTRAS.sub("", place))
+    return looks_so and "@" not in place and _exists(top / _without_extras(place))
+
+
+def _without_extras(place: str) -> str:
+    start = place.find("[", place.rfind("]", 0, -1) + 1) if place.endswith("]") else -1
+    return place if start < 0 else place[:start]
 
 
 def _require_elsewhere(place: str, top: Path) -> None:
@@ -252,7 +270,7 @@ def _require_elsewhere(place: str, top: Path) -> None:
         raise _PathError(place, "in the code, which the environment outlives")
     if _CONDAS.search(path):
         raise _PathError(path, "of the machine that built a package of conda", _FROM_CONDA)
-    found = Path(_EXTRAS.sub("", path.partition("#")[0]))
+    found = Path(_without_extras(path.partition("#")[0]))
     if any(_normal(found).is_relative_to(mine) for mine in _own(top)) and _exists(found):
         raise _PathError(path, "of this machine")
 

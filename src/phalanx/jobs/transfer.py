@@ -7,7 +7,6 @@ import fnmatch
 import os
 import posixpath
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from phalanx.runner.files import carry
 from phalanx.runner.files.unchanged import Known
 from phalanx.runner.names import WORK
 from phalanx.ssh import head_answers
+from phalanx.ssh.bounded import file_without_name
 from phalanx.ssh.remote import Broken
 from phalanx.waits import waiting
 
@@ -353,7 +353,7 @@ def _repair(reason: str, shared: str) -> str:
 @contextmanager
 def _channel(cluster: ClusterAccess, command: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """Run a command on the head within the block; yield it with the file of its stderr."""
-    with tempfile.TemporaryFile() as said:
+    with file_without_name() as said:
         process = cluster.remote().popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said)
         try:
             yield process, said

@@ -21,8 +21,9 @@ from phalanx.jobs.relay import Relay
 from phalanx.node import validate
 from phalanx.runner.verbs.service import PORT
 from phalanx.ssh import head_answers
+from phalanx.ssh.bounded import file_without_name
 from phalanx.ssh.reading import Reader
-from phalanx.ssh.remote import Remote
+from phalanx.ssh.remote import Remote, control_directory
 from phalanx.waits import waiting
 
 _READ_BYTES = 1 << 16
@@ -120,8 +121,8 @@ def forward(remote: Remote, local_port: int, port: int, host: str) -> Iterator[s
     """
     require_free(local_port)
     with (
-        tempfile.TemporaryFile() as said,
-        tempfile.TemporaryDirectory(prefix="phalanx-") as place,
+        file_without_name() as said,
+        tempfile.TemporaryDirectory(dir=control_directory()) as place,
         remote.forward(f"{place}/node", port, said) as process,
     ):
         try:
@@ -161,7 +162,7 @@ class Service:
 
     def __init__(self, cluster: ClusterAccess, program: Program, job: Job | None = None) -> None:
         self._program = program
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        self._said = file_without_name()
         name = f"{program.name}-{secrets.token_hex(4)}"
         toolbox.ready(cluster.remote(), cluster.shared)
         place = job.directory if job else ""

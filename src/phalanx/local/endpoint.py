@@ -27,6 +27,8 @@ from phalanx.waits import waiting
 ANSWER_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 45.0
 _COMMAND_TIMEOUT_S = 45.0
+# Longer than the local cloud's own deadline, which it explains.
+_STOP_TIMEOUT_S = 960.0
 # A local cloud that stops closes its port a moment before its process ends.
 _ENDS_WITHIN_S = 3.0
 # It writes some hundred KiB before it answers.
@@ -311,9 +313,11 @@ def stop(force: bool = False) -> bool:
         return False
     with waiting("the local cloud to stop"):
         try:
-            answer = _answer("stop", "--state", _place(), *(["--force"] if force else []))
+            answer = json.loads(
+                _run("stop", "--state", _place(), *(["--force"] if force else []), timeout_s=_STOP_TIMEOUT_S)
+            )
         except LocalCloudError as error:
-            error.hint = error.hint or ("" if force else "Add --force to end it.")
+            error.hint = error.hint or ("" if force else "`phalanx local stop --force` ends it.")
             raise
     if answer["stacks"]:
         raise StacksLeft([stack["name"] for stack in answer["stacks"]])

@@ -2,7 +2,8 @@
 
 They are datagrams because a thousand of them cost the head almost nothing, and none blocks another. A forged one, from
 inside the cluster's network, could hide a death, make a worker read the table once more, make an idle cluster look
-used until its lease ends, or a disk look full; it changes nothing else.
+used until its lease ends, a disk look full, or a node look as if its shared directory did not answer; it changes
+nothing else.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ PORT = 273
 EVERY_S = 2.0
 _ANSWER_S = 1.0
 UNKNOWN = b"-"
-IN_USE, FULL = b"used", b"full"
+IN_USE, FULL, HUNG = b"used", b"full", b"hung"
+_MOST_BYTES = len(b"used full hung")
 
 
 class Ear:
     """The head's end. `heard`: address → time of the last beat (monotonic); `generation` is sent to all workers.
 
     A worker whose address is not in `known` gets UNKNOWN instead: its hello has not arrived. `used_at`: when a worker
-    last said that somebody uses it, in seconds since the epoch. `full`: the addresses of workers whose disk is full.
+    last said that somebody uses it, in seconds since the epoch. `full` and `hung`: the addresses of workers whose disk
+    is full, and whose shared directory does not answer.
     """
 
     def __init__(self, address: str) -> None:
@@ -34,6 +37,7 @@ class Ear:
         self.generation = 0
         self.used_at = 0.0
         self.full: set[str] = set()
+        self.hung: set[str] = set()
         self.known: set[str] = set()
         self._senders: dict[str, Any] = {}
         self._socket = socket.socket(type=socket.SOCK_DGRAM)
@@ -47,11 +51,12 @@ class Ear:
     def answer(self) -> None:
         """Wait for a beat, and answer it."""
         try:
-            beat, sender = self._socket.recvfrom(9)
+            beat, sender = self._socket.recvfrom(_MOST_BYTES)
             said = beat.split()
             if IN_USE in said:
                 self.used_at = time.time()
-            (self.full.add if FULL in said else self.full.discard)(sender[0])
+            for word, named in ((FULL, self.full), (HUNG, self.hung)):
+                (named.add if word in said else named.discard)(sender[0])
             self.heard[sender[0]] = time.monotonic()
             self._senders[sender[0]] = sender
             self._socket.sendto(b"%d" % self.generation if sender[0] in self.known else UNKNOWN, sender)

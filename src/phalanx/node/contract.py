@@ -14,6 +14,8 @@ _STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The directories of python in the PyTorch DLAMI, and of mpiexec in all DLAMIs (docs/aws-behaviour.md 5.5, 5.6).
 _IMAGE_BINS = ("/opt/pytorch/bin", "/opt/amazon/openmpi/bin")
 ROSTER = "/opt/phalanx/roster.json"
+HUNG = "/opt/phalanx/hung"
+"""On the head: the names of the nodes whose shared directory does not answer."""
 
 
 class Machine(NamedTuple):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from typing import Callable, Optional
 
-from phalanx.node import beats, contract, disk, files, outcome, proof, trust, validate
+from phalanx.node import beats, contract, disk, files, mount, outcome, proof, trust, validate
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError
@@ -27,7 +28,7 @@ _AWAY_S = 6.0
 _PUTS_AT_ONCE = 32
 # Values of one filter of DescribeInstances (docs/aws-behaviour.md 2.26).
 _ASKED_AT_ONCE = 200
-# Nodes with a full disk, in an item that all nodes poll.
+# Nodes with a trouble, in an item that all nodes poll.
 _NAMED_AT_MOST = 20
 
 
@@ -50,8 +51,10 @@ class Head:
         self.state = State(agent.describe(), time.monotonic())
         self.ear: Optional[beats.Ear] = None
         self.limits = Limits(agent, lambda: self.ear.used_at if self.ear else 0.0)
-        # What the table shows: the newest warning, and the names of the nodes whose disks are full.
-        self._shown = ("", "")
+        self.shared: Optional[mount.Watch] = None
+        # What the table shows: the newest warning, and the names of the nodes whose disks are full, and whose shared
+        # directory does not answer.
+        self._shown = ("", "", "")
         # What this node itself must still write of the newest roster, once its disk has room.
         self._unwritten: Optional[contract.Papers] = None
         self._checked_at = 0.0
@@ -70,6 +73,7 @@ class Head:
     def serve(self) -> None:
         """Manage the membership. Never returns."""
         self.ear = beats.ear(self.state.me.address)
+        self.shared = mount.watch(self.agent.settings.shared)
         self.state.beats, self.ear.known = self.ear.heard, self._known
         self.restore()
         self.agent.step, self.agent.settled = "members", self.state.signalled
@@ -318,17 +322,24 @@ class Head:
             refused=self._refused,
             notice=self._shown[0],
             full=self._shown[1],
+            hung=self._shown[2],
         )
+        with suppress(OSError):  # for runners here; this disk may be full
+            files.write(self.agent.root + contract.HUNG, self._shown[2])
         if self.ear:
             self.ear.announce(number)
 
-    def _to_show(self) -> tuple[str, str]:
-        addresses = set(self.ear.full if self.ear else ())
+    def _to_show(self) -> tuple[str, str, str]:
+        full, hung = (set(self.ear.full), set(self.ear.hung)) if self.ear else (set(), set())
         if disk.is_full(self.agent.root):
-            addresses.add(self.state.me.address)
+            full.add(self.state.me.address)
+        if self.shared and self.shared.is_silent:
+            hung.add(self.state.me.address)
+        return self.limits.notice, self._names(full), self._names(hung)
+
+    def _names(self, addresses: set[str]) -> str:
         members = self.state.roster.members if self.state.roster else ()
-        full = [node.name for node in members if node.address in addresses]
-        return self.limits.notice, " ".join(full[:_NAMED_AT_MOST])
+        return " ".join([node.name for node in members if node.address in addresses][:_NAMED_AT_MOST])
 
     def _give_up(self, action: Publish) -> None:
         """Have instances that are not nodes terminated, and another number of nodes requested."""

@@ -6,7 +6,9 @@ A directory that the head serves ends with the head.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import threading
 import time
 from typing import Callable, NamedTuple
 
@@ -28,6 +30,9 @@ LUSTRE = "@tcp:/"
 _PASSING_OF_LUSTRE = f"{_PASSING}|parse NID|MGS running|input/output error|time is up"
 # A client of Lustre gives up after two minutes or more.
 _WITHIN_S = 200
+_LOOK_EVERY_S = 3.0
+# A server that is only busy says sooner how large its file system is.
+_ANSWER_S = 5.0
 
 
 class Source(NamedTuple):
@@ -99,6 +104,35 @@ def follow(source: Source, directory: str, owner: int, patience_s: float, say: C
     """Mount a new head's directory in place of its predecessor's, which does not answer any more."""
     run(["umount", "-f", "-l", directory], 60)
     mount(source, directory, owner, patience_s, say)
+
+
+class Watch:
+    """Looks whether the shared directory answers, in threads of its own. `is_silent`: it does not."""
+
+    def __init__(self, directory: str) -> None:
+        self.is_silent = False
+        self._directory = directory
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            # The size of a file system is always asked of its server, and waits for it as long as that takes.
+            look = threading.Thread(target=_ask_size, args=(self._directory,), daemon=True)
+            look.start()
+            look.join(_ANSWER_S)
+            self.is_silent = look.is_alive()
+            look.join()
+            self.is_silent = False
+            time.sleep(_LOOK_EVERY_S)
+
+
+# One per process, however often its agent restarts.
+watch = functools.lru_cache(Watch)
+
+
+def _ask_size(directory: str) -> None:
+    with contextlib.suppress(OSError):
+        os.statvfs(directory)
 
 
 def _let_write(directory: str, owner: int, linked: str = "") -> None:

@@ -27,8 +27,9 @@ _POLL_HEARD_S = 600.0
 # Beats of 3 s each without an answer: a machine that only reboots is usually back by then.
 _GONE_AFTER = 30
 _CONNECT_S = 5
-# How often to look whether somebody uses this node, and for how long that counts.
+# How long a use of this node counts, and how often to look.
 _USE_S = 10.0
+_LOOK_S = 5.0
 # How many workers try to terminate it at a time: Auto Scaling limits calls (docs/aws-behaviour.md 3.20).
 _AT_ONCE = 8
 
@@ -36,7 +37,7 @@ _AT_ONCE = 8
 def serve(agent: Agent) -> None:
     """Run the worker's loop. Never returns."""
     beat = beats.beat()
-    threading.Thread(target=_watch_use, args=(beat,), daemon=True).start()
+    threading.Thread(target=_watch_use, args=(beat, mount.watch(agent.settings.shared)), daemon=True).start()
     threading.Thread(target=notice.watch, args=(agent,), daemon=True).start()
     worker = Worker(agent, beat)
     while True:
@@ -46,12 +47,16 @@ def serve(agent: Agent) -> None:
         beat.changed.clear()
 
 
-def _watch_use(beat: beats.Beat) -> None:
-    """Say in each beat whether somebody uses this node, so that it is not idle (node.limits), and its disk is full."""
+def _watch_use(beat: beats.Beat, shared: mount.Watch) -> None:
+    """Say in each beat whether somebody uses this node, so that it is not idle (node.limits), and what it lacks.
+
+    That is room on its disk, and the shared directory.
+    """
     while True:
         in_use = time.time() - activity.last_use() < _USE_S
-        beat.content = b" ".join([beats.IN_USE] * in_use + [beats.FULL] * disk.is_full())
-        time.sleep(_USE_S)
+        lacks = [beats.FULL] * disk.is_full() + [beats.HUNG] * shared.is_silent
+        beat.content = b" ".join([beats.IN_USE] * in_use + lacks)
+        time.sleep(_LOOK_S)
 
 
 class Worker:

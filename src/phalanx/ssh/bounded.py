@@ -97,3 +97,14 @@ def file_without_name() -> IO[bytes]:
     if sys.platform == "linux":
         return os.fdopen(os.memfd_create("phalanx"), "w+b")
     return tempfile.TemporaryFile()
+
+
+@contextlib.contextmanager
+def file_with_name() -> Iterator[tuple[IO[bytes], str]]:
+    """Yield a file for the block, and a path by which this user's programs open it; in memory on Linux."""
+    if sys.platform == "linux":
+        with file_without_name() as file:
+            yield file, f"/proc/{os.getpid()}/fd/{file.fileno()}"
+    else:
+        with tempfile.NamedTemporaryFile() as file:
+            yield file, file.name

@@ -14,7 +14,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -244,8 +243,8 @@ class Remote:
         # A file, not a pipe: a ProxyCommand keeps stderr open as long as the connection lives. The proxy gets
         # its name, because ssh gives a proxy no stderr when the connection is to persist (sshconnect.c,
         # ssh_proxy_fdpass_connect). Both append, or ssh's output would overwrite the proxy's.
-        with tempfile.NamedTemporaryFile() as output, open(output.name, "ab") as stderr:
-            env = {**_variables(), "PHALANX_PROXY_ERRORS": output.name}
+        with bounded.file_with_name() as (output, name), open(name, "ab") as stderr:
+            env = {**_variables(), "PHALANX_PROXY_ERRORS": name}
             null = subprocess.DEVNULL
             try:
                 with bounded.started(argv, stdin=null, stdout=null, stderr=stderr, env=env) as ssh:

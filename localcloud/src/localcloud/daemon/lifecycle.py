@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from localcloud.nodes.client import NodeRunner
 
 START_TIMEOUT_S = 40.0
-_STOP_TIMEOUT_S = 20.0
+# It removes what jobs have left on the disk, which may be millions of files: 100,000 take some seconds.
+_STOP_TIMEOUT_S = 900.0
 READY = b"ready"
 _LOCK = "lock"
 _LOG_BYTES = 64 << 20
@@ -78,7 +79,10 @@ def stop(state: Path, force: bool) -> dict[str, Any]:
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S
     while _is_locked(state) or endpoint_file.is_live(state):
         if time.monotonic() > deadline_s:
-            raise CannotStop(f"the local cloud in {state} did not stop within {_STOP_TIMEOUT_S:g} s")
+            raise CannotStop(
+                f"the local cloud in {state} (process {_holder(state).get('pid', 'unknown')}) has not ended within "
+                f"{_STOP_TIMEOUT_S:g} s: it may still remove files below that directory"
+            )
         time.sleep(0.02)
     if answer is None:
         endpoint_file.remove(state)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from phalanx.runner.files.job_record import Environment
 
-_COMMENT = re.compile(r"(^|\s+)#.*$")
+_COMMENT = re.compile(r"(^|(?<=\s))#.*$")
 _CONTINUED = re.compile(r"^((?!\s*#).*)\\\n", re.MULTILINE)
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _GIT = re.compile(r"git\+(?:file|https?|ssh|git)://[^\s;\"']+", re.IGNORECASE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 from phalanx.runner import frames
@@ -36,6 +37,7 @@ class Channel:
         self.checked = False
         self.report: Any = None
         self.closed = False
+        self.opened_at = time.monotonic()
         self._contact: Optional[Contact] = None
         self._loop = loop
         self._on_frame = on_frame
@@ -61,6 +63,10 @@ class Channel:
         """Give up the node when its starter, after its first frame, was silent for too long."""
         if self._contact and self._contact.update() > SILENT_S:
             self.give_up(f"no sign of life for {SILENT_S:g} s")
+
+    def is_overdue(self, within_s: float) -> bool:
+        """Whether the node has not answered the checks so long after this was opened."""
+        return not (self.checked or self.closed) and time.monotonic() > self.opened_at + within_s
 
     def give_up(self, reason: str) -> None:
         """Close the channel, with this reason as its error; a starter that still lives ends all its processes."""

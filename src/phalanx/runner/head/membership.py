@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # for a moment when it reads its new certificate. For this long after a change, a node that refuses is tried again.
 _SETTLES_WITHIN_S = 30.0
 _RETRY_AFTER_S = 0.5
+# What the agent writes beside the roster (node.contract).
+_HUNG = "hung"
 
 
 # From a node's start to its answer to the checks; the second one includes a copy of the code or the environment.
@@ -36,6 +38,15 @@ def read_roster() -> Roster:
     """Return the present membership. Raises OSError."""
     with open(roster_path()) as file:
         return validate.roster(file.read())
+
+
+def read_hung() -> FrozenSet[str]:
+    """Return the names of the nodes whose shared directory does not answer, as the head's agent knows them."""
+    try:
+        with open(os.path.join(os.path.dirname(roster_path()), _HUNG)) as file:
+            return frozenset(file.read().split())
+    except FileNotFoundError:
+        return frozenset()
 
 
 def this_node(roster: Roster) -> Optional[Node]:
@@ -62,15 +73,20 @@ def successor_of(instance_id: str) -> str:
 
 
 class Standing:
-    """Knows which nodes are silent or leaving, by instance; reads the present roster only when it has changed."""
+    """Knows which nodes are silent or leaving, by instance; reads the present roster only when it has changed.
+
+    `hung`: the names of the nodes whose shared directory does not answer.
+    """
 
     def __init__(self) -> None:
         self._changed_at_ns: Optional[int] = None
         self.silent: FrozenSet[str] = frozenset()
         self.leaving: Dict[str, str] = {}  # why
+        self.hung: FrozenSet[str] = frozenset()
 
     def look(self) -> None:
-        """Bring both up to date. Nothing changes where there is no roster."""
+        """Bring all up to date. Nothing changes where there is no roster."""
+        self.hung = read_hung()
         try:
             changed_at_ns = os.stat(roster_path()).st_mtime_ns
         except FileNotFoundError:

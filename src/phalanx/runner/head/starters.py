@@ -76,6 +76,10 @@ if TYPE_CHECKING:
             ...
 
 
+# A node that answers the checks within this is believed more than its agent.
+_ANSWERS_WITHIN_S = 5.0
+
+
 class Starters:
     """Starts processes through their nodes' starters, keeps their output and a table of them, and reports events."""
 
@@ -152,6 +156,8 @@ class Starters:
             channel.check_contact()
             if instance_id in self._standing.silent:
                 channel.give_up("its agent is silent")
+            elif channel.node in self._standing.hung and channel.is_overdue(_ANSWERS_WITHIN_S):
+                channel.give_up("its shared directory does not answer")
             elif instance_id in self._standing.leaving.keys() - self._noticed and not channel.closed:
                 self._noticed.add(instance_id)
                 self._listener.on_notice(channel.node, self._standing.leaving[instance_id])

@@ -54,12 +54,16 @@ class Reader:
         with open(path, "rb") as file:
             return file.read()
 
+    def is_installed(self, name: str) -> bool:
+        """Return whether the job's Python finds a package."""
+        return _is_installed(name)
+
     def follow(self, name: str) -> bool:
         """Follow an import of this (dotted) name."""
         parts = name.split(".")
         place = os.path.join(self._root, parts[0])
         if not os.path.isdir(place) and not os.path.isfile(f"{place}.py"):
-            if parts[0] not in self.missing and not _is_installed(parts[0]):
+            if not (self.is_installed(parts[0]) or parts[0] in self.missing):
                 self.missing.append(parts[0])
             return True
         return all(self._enter(os.path.join(self._root, *parts[:depth])) for depth in range(1, len(parts) + 1))
@@ -94,7 +98,7 @@ def _is_quiet(node: ast.AST) -> bool:
     if isinstance(node, _FUNCTIONS):
         parts = [*getattr(node, "decorator_list", ()), *node.args.defaults, *filter(None, node.args.kw_defaults)]
         return all(map(_is_quiet, parts))
-    if isinstance(node, _RUNS) or (isinstance(node, ast.Attribute) and ast.dump(node.value) == _SYS):
+    if isinstance(node, _RUNS) or (isinstance(node, ast.Attribute) and _is_sys(node.value)):
         return False
     # `sys` may have another name, and so may its `path`.
     if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
@@ -107,7 +111,9 @@ def _is_environ(node: ast.AST) -> bool:
     return getattr(node, "attr", getattr(node, "id", "")) == "environ"
 
 
-_SYS = ast.dump(ast.Name("sys", ast.Load()))
+def _is_sys(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "sys"
+
 
 if __name__ == "__main__":
     main()

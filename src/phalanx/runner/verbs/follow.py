@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from phalanx.node.validate import Invalid, Newer
 from phalanx.runner.files import state as states
 from phalanx.runner.files.output import ENDED, OutputReader
+from phalanx.runner.head.membership import read_hung
 from phalanx.runner.head.runner_socket import connect_follower
 from phalanx.runner.names import OUTPUT as OUTPUT_DIRECTORY
 from phalanx.runner.verbs.follow_frames import ENDED_PROCESS, HEADER, MAGIC, OUTPUT, PROCESS, STATE
@@ -125,19 +126,26 @@ class _Follower:
             self._wait_for_update()
 
     def _watch(self) -> None:
-        """Report, in a thread of its own, that the shared directory does not answer, once for each silence."""
-        told = 0.0
+        """Report, in a thread of its own, that the shared directory does not answer, once for each silence.
+
+        That is, here, or on other nodes of the job.
+        """
+        told, told_of = 0.0, ""
         while not self._is_over:
             time.sleep(_WATCH_EVERY_S)
             since = self._reads_since
             is_late = since not in (0.0, told) and time.monotonic() > since + _SILENT_AFTER_S
             if is_late and self._sent and not self._is_over:
                 told = since
-                self._report_silence(self._sent)
+                self._report_silence(self._sent, "")
+            hung = ", ".join(sorted(read_hung().intersection(self._sent.ranks))) if self._sent else ""
+            if hung not in ("", told_of) and self._sent and not self._is_over:
+                self._report_silence(self._sent, f" on {hung}")
+            told_of = hung
 
-    def _report_silence(self, sent: JobStatus) -> None:
+    def _report_silence(self, sent: JobStatus, where: str) -> None:
         shared = os.path.abspath(os.path.join(self._directory, *[os.pardir] * 3))
-        message = f"the shared directory {shared} does not answer; the job goes on when it does"
+        message = f"the shared directory {shared} does not answer{where}; the job goes on when it does"
         self._sent = sent._replace(message=message)
         payload = json.dumps(self._sent.to_record()).encode()
         with self._writing, contextlib.suppress(OSError):
