@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 # They have an effect here or at the next `down` or `up`, and none on the stack.
 WITHOUT_STACK = frozenset({"nodes", "min", "keep", "lease_s", "budget", "other_types", "zones"})
 # What a node does once, with the first of its kind: another value would divide the cluster.
-_FIXED = frozenset({"cloud", "region", "network", "shared", "file_system", "boot"})
+# CloudFormation keeps a stack's role.
+_FIXED = frozenset({"cloud", "region", "network", "shared", "file_system", "boot", "cloudformation_role"})
 # `phalanx scale`, `extend` and the stack's own life decide about these, not the file.
 _KEPT = ("Workers", "MinNodes", "SshPublicKey", "FileSystemId", "LeaseEnd", "Zone")
 # No setting takes these from a cluster, and data or membership would go with them.

@@ -27,6 +27,8 @@ class Place:
     vpc: str = ""
     boundary: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    role: str = ""
+    """The service role of the stack, if it has one."""
     encrypted: bool = False
     """Whether its disks are encrypted, as those of nodes are. An image with AWS's own key can't be shared."""
 
@@ -51,7 +53,12 @@ def find(api: Aws, instance_type: str, spec: ClusterSpec | None = None) -> Place
     vpc = mistakes.check(vpcs.find, api, spec)
     mistakes.check(_refuse_closed, api, spec, vpc, zones)
     mistakes.report()
-    rules = {"boundary": spec.permissions_boundary or "", "tags": spec.tags or {}, "encrypted": True}
+    rules = {
+        "boundary": spec.permissions_boundary or "",
+        "tags": spec.tags or {},
+        "role": spec.cloudformation_role or "",
+        "encrypted": True,
+    }
     if vpc:
         return Place(vpc.workers.zone, vpc.workers.subnet_id, vpc.vpc, **rules)
     return Place(next((zone for zone in spec.zones or () if zone in zones), zones[0]), **rules)

@@ -103,6 +103,8 @@ def _granted(spec: ClusterSpec) -> Iterator[str]:
         yield f"image: everything on every node, root's programs included, is from {spec.image}"
     if spec.policies:
         yield f"policies: jobs may do in AWS what {', '.join(spec.policies)} allow"
+    if spec.cloudformation_role:
+        yield f"cloudformation_role: CloudFormation may do for this stack what {spec.cloudformation_role} allows"
     places = list(mounted_data.places(spec.data))
     if places:
         changed = [one.url for one in places if one.is_writable]

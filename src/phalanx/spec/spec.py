@@ -57,6 +57,12 @@ BOUNDARY = matching(
     "such as arn:aws:iam::123456789012:policy/boundary",
     "the ARN of a managed policy, such as arn:aws:iam::123456789012:policy/boundary",
 )
+STACK_ROLE = matching(
+    limits.ROLE,
+    "'{}' is not the ARN of a role",
+    "such as arn:aws:iam::123456789012:role/for-stacks",
+    "the ARN of a role, such as arn:aws:iam::123456789012:role/for-stacks",
+)
 MAIL = matching(
     r"[A-Za-z0-9.!#%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})+",
     "'{}' is not a mail address",
@@ -288,6 +294,14 @@ class ClusterSpec:
         "Permissions boundary of all roles that the stack makes, by ARN, for accounts that require one.",
         BOUNDARY,
         "arn:aws:iam::123456789012:policy/boundary",
+        default=None,
+    )
+    cloudformation_role: str | None = key(
+        "Role with whose rights CloudFormation makes, changes and deletes the stack, by ARN. Whoever runs phalanx then "
+        "needs the right to pass it, and none to make anything; `phalanx policy --service-role` prints it.",
+        STACK_ROLE,
+        "arn:aws:iam::123456789012:role/for-stacks",
+        unset="the rights of whoever runs phalanx",
         default=None,
     )
     tags: Mapping[str, str] | None = key(

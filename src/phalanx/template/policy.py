@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 from phalanx.spec.own_tags import CLUSTER_TAG
+from phalanx.template.access import CLOUDFORMATION, trust
 from phalanx.template.permissions import (
     OF_DOCUMENTS,
     OPTIONAL,
@@ -143,7 +144,8 @@ NAMED: Mapping[str, tuple[str, ...]] = {
     "sqs": ("sqs:*:*:{prefix}*",),
 }
 _OF_BUCKETS = ("s3:ListBucket", "s3:PutObject")
-_OF_PARAMETERS = ("ssm:GetParameter", "ssm:GetParameters")
+_BY_CLOUDFORMATION = "ssm:GetParameters"
+_OF_PARAMETERS = ("ssm:GetParameter", _BY_CLOUDFORMATION)
 # About roles of services and buckets with links, which have statements of their own.
 _OF_SERVICES = ("iam:CreateServiceLinkedRole", "s3:GetBucketPolicy", "s3:PutBucketPolicy")
 # What can be allowed for roles with a certain permissions boundary only (docs/aws-behaviour.md 6.5).
@@ -155,32 +157,68 @@ MOST = 6144
 """The characters that IAM allows in a managed policy, without white space."""
 
 
-def policy(document: Mapping[str, Any], cluster: str, bucket: str | None = None) -> dict[str, Any]:
+def policy(
+    document: Mapping[str, Any], cluster: str, bucket: str | None = None, service_role: str | None = None
+) -> dict[str, Any]:
     """Return the policy for clusters of this name that the document describes. Raises KeyError for an unknown type.
 
-    With a bucket, the document may go through it.
+    With a bucket, the document may go through it. With a service role, CloudFormation acts with that role's rights, and
+    what is left is what phalanx itself calls, and to pass the role.
     """
     kinds = {resource["Type"] for resource in document["Resources"].values()}
     is_private = _SESSIONS in str(document["Resources"])
     more = [own for kind, own in OWN_OF.items() if kind in kinds] + [OWN_OF_PRIVATE] * is_private
-    actions = sorted({*OWN, *needed(document), *chain(*more)})
-    logins = _logins(cluster) if is_private else []
+    own = {*OWN, *OPTIONAL, *chain(*more)}
+    if service_role:
+        actions, found = own - {_BY_CLOUDFORMATION}, [pass_to_cloudformation(service_role)]
+    else:
+        actions, found = own | {*needed(document)}, [*_of_stack(document, kinds)]
     return {
         "Version": "2012-10-17",
         "Statement": [
-            *statements({*actions, *OPTIONAL}, cluster, launched=_launched(document)),
-            *of_roles(document, actions, cluster),
-            *_of_buckets(document, actions),
+            *_of_document(document, actions, cluster),
             *_of_documents(bucket, cluster),
-            *_of_parameters(document),
-            *_of_their_network(document, actions),
-            *_of_their_storage(document),
-            *logins,
-            *_of_service_roles(document, kinds),
-            *_of_lustre(document),
+            *(_logins(cluster) if is_private else []),
+            *found,
             _guard_duty(),
         ],
     }
+
+
+def of_service_role(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
+    """Return the trust and the policy of a role with which CloudFormation makes, changes and deletes such clusters."""
+    kinds = {resource["Type"] for resource in document["Resources"].values()}
+    actions = {*needed(document), _BY_CLOUDFORMATION}
+    statements = [*_of_document(document, actions, cluster), *_of_stack(document, kinds)]
+    return as_service_role({"Version": "2012-10-17", "Statement": statements})
+
+
+def as_service_role(rights: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a service role of CloudFormation's with these rights, as IAM's API names its parts."""
+    return {"AssumeRolePolicyDocument": trust({"Service": CLOUDFORMATION}), "PolicyDocument": rights}
+
+
+def pass_to_cloudformation(role: str) -> dict[str, Any]:
+    """Allow to have CloudFormation act with a role's rights: whoever may do that owns what the role may do."""
+    only = {"StringEquals": {"iam:PassedToService": CLOUDFORMATION}}
+    made = {"Sid": "PassServiceRole", "Effect": "Allow", "Action": ["iam:PassRole"], "Resource": [role]}
+    return {**made, "Condition": only}
+
+
+def _of_document(document: Mapping[str, Any], actions: Collection[str], cluster: str) -> Iterator[dict[str, Any]]:
+    """Allow these actions on what the document describes and names."""
+    yield from statements(actions, cluster, launched=_launched(document))
+    yield from of_roles(document, actions, cluster)
+    yield from _of_buckets(document, actions)
+    yield from _of_parameters(document, actions)
+    yield from _of_their_network(document, actions)
+
+
+def _of_stack(document: Mapping[str, Any], kinds: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Allow what CloudFormation does beside the handlers' calls on the stack's own resources."""
+    yield from _of_their_storage(document)
+    yield from _of_service_roles(document, kinds)
+    yield from _of_lustre(document)
 
 
 def statements(
@@ -357,12 +395,13 @@ def _of_their_storage(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield _allow("TheirGroup", changes, groups)
 
 
-def _of_parameters(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _of_parameters(document: Mapping[str, Any], actions: Collection[str]) -> Iterator[dict[str, Any]]:
     """Allow to look up images: phalanx does, and so does CloudFormation (docs/aws-behaviour.md 1.47)."""
+    wanted = set(_OF_PARAMETERS).intersection(actions)
     given = document.get("Parameters", {}).values()
     names = {one["Default"] for one in given if one["Type"].startswith("AWS::SSM::Parameter::Value")}
     if names:
-        yield _allow("Images", _OF_PARAMETERS, map(_of_parameter, names))
+        yield _allow("Images", wanted, map(_of_parameter, names))
 
 
 def _of_parameter(name: str) -> str:
