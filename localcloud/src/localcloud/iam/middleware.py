@@ -7,6 +7,7 @@ import hmac
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
@@ -28,8 +29,10 @@ from localcloud.iam import (
     sts,
     usage,
 )
+from localcloud.iam import keys as kms
 from localcloud.iam.calls import Call
 from localcloud.iam.credentials import Session
+from localcloud.iam.keys import Caller
 
 PATCHED = propagation.PATCHED
 
@@ -132,7 +135,10 @@ def judge(context: Context, session: Session, call: Call) -> str:
     asked = [policy.Ask(call.action, target.arn, {**keys, **target.keys}) for target in found or resources.EVERYTHING]
     for arn, service in resources.passed(call, context.account):
         asked.append(policy.Ask("iam:PassRole", arn, {**keys, "iam:passedtoservice": [service]}))
-    return next(filter(None, (_denial(context, session, rights, ask) for ask in asked)), "")
+    refused = next(filter(None, (_denial(context, session, rights, ask) for ask in asked)), "")
+    arn = f"arn:aws:iam::{context.account}:role/{session.role}"
+    own = Caller(arn, lambda ask: _denial(context, session, rights, replace(ask, keys={**ask.keys, **keys})))
+    return refused or kms.refusal(context, call, own)
 
 
 def may(context: Context, session: Session, action: str, arn: str) -> bool:
