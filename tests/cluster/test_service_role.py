@@ -1,4 +1,7 @@
-"""A stack with a role of its own: CloudFormation acts with that role's rights, and the person may only pass it."""
+"""A stack with a role of its own, and all that it stores encrypted with a key of the account's.
+
+CloudFormation acts with that role's rights, and the person may only pass it.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,21 @@ from needed_rights import used
 from own_vpc import OwnVpc
 from terminals import Terminal, a_terminal
 
+from phalanx.plan.facts import KmsKey
+
 pytestmark = pytest.mark.cluster
 
 ACCOUNT = "123456789012"
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/for-stacks"
 SPEC = f"name: passed\ncloud: local\nnodes: 2\nmin: 2\ntype: c5.large\nkeep: no\ncloudformation_role: {ROLE}\n"
+SPEC += f"kms_key: arn:aws:kms:us-east-1:{ACCOUNT}:alias/clusters\n"
 START = "from phalanx.local import endpoint; endpoint.begin(); endpoint.wait()"
 TRUST = {"Effect": "Allow", "Principal": {"AWS": f"arn:aws:iam::{ACCOUNT}:root"}, "Action": "sts:AssumeRole"}
 KEYS = {"AWS_ACCESS_KEY_ID": "AccessKeyId", "AWS_SECRET_ACCESS_KEY": "SecretAccessKey"}
 KEYS["AWS_SESSION_TOKEN"] = "SessionToken"
+
+
+ROOT = {"Effect": "Allow", "Principal": {"AWS": f"arn:aws:iam::{ACCOUNT}:root"}, "Action": "kms:*", "Resource": "*"}
 
 
 class Account:
@@ -35,6 +44,16 @@ class Account:
         subprocess.run([sys.executable, "-c", START], env=environment, check=True, timeout=300)
         # With a VPC, it does not stop after each command that finds no cluster.
         OwnVpc(api(terminal, "ec2"))
+        kms = api(terminal, "kms")
+        self.key = kms.create_key(Policy=json.dumps({"Version": "2012-10-17", "Statement": [ROOT]}))["KeyMetadata"][
+            "Arn"
+        ]
+        kms.create_alias(AliasName="alias/clusters", TargetKeyId=self.key)
+        self.refused = terminal.phalanx("plan", "--json", check=False)
+        users = KmsKey(self.key).users("us-east-1", ACCOUNT)
+        statements = [statement(who, actions.split()) for who, (actions, _) in users.items()]
+        document = {"Version": "2012-10-17", "Statement": [ROOT, *statements]}
+        kms.put_key_policy(KeyId=self.key, PolicyName="default", Policy=json.dumps(document))
         self.printed = json.loads(terminal.phalanx("policy").stdout)
         self._make("for-stacks", **json.loads(terminal.phalanx("policy", "--service-role").stdout))
 
@@ -54,10 +73,22 @@ class Account:
             patch.setenv(variable, issued[name_of_key])
 
 
+def statement(who: str, actions: list[str]) -> dict[str, Any]:
+    principal = {"AWS" if who.startswith("arn:") else "Service": who}
+    return {"Effect": "Allow", "Principal": principal, "Action": actions, "Resource": "*"}
+
+
 @pytest.fixture(scope="module")
 def account() -> Iterator[Account]:
     with a_terminal(SPEC) as terminal:
         yield Account(terminal)
+
+
+def test_a_key_that_lets_in_nobody_is_refused_with_all_who_are_to_use_it(account):
+    error = json.loads(account.refused.stdout)["error"]
+    assert error["code"] == "key-unsuited"
+    for user in KmsKey(account.key).users("us-east-1", ACCOUNT):
+        assert user in error["message"]
 
 
 def test_whoever_may_not_pass_the_role_is_told_so_at_once(account, monkeypatch):
@@ -77,6 +108,14 @@ def test_a_role_that_is_not_there_is_named(account):
     assert ROLE.replace("for-stacks", "forgotten") in error["message"]
 
 
+def test_nothing_is_left_of_a_creation_that_failed(account, monkeypatch):
+    """Once the rollback has deleted the file system, it has no tag by which the person may delete it."""
+    account.become(monkeypatch, "unlucky", account.printed)
+    boot = account.terminal.beside("boot", SPEC + "boot: exit 1\n")
+    refused = boot.phalanx("up", check=False)
+    assert (refused.returncode, "could be deleted" in refused.stderr) == (4, False), refused.stderr
+
+
 def test_a_cluster_s_life_needs_no_right_of_the_person_s_to_make_anything(account, monkeypatch):
     account.become(monkeypatch, "person", account.printed)
     phalanx = account.terminal.phalanx
@@ -84,6 +123,10 @@ def test_a_cluster_s_life_needs_no_right_of_the_person_s_to_make_anything(accoun
     assert (asked["works"], asked["denied"], asked["refused"]) == (True, [], [])
     phalanx("up")
     try:
+        ec2 = api(account.terminal, "ec2")
+        volumes = ec2.describe_volumes(Filters=[{"Name": "attachment.status", "Values": ["attached"]}])["Volumes"]
+        assert [one.get("KmsKeyId") for one in volumes] == [account.key] * 2
+        assert phalanx("run", "--launcher", "mpi", "--", "hostname").stdout
         phalanx("scale", "3")
         file = account.terminal.directory / "phalanx.yaml"
         file.write_text(SPEC.replace("nodes: 2", "nodes: 3") + "tags: {team: vision}\n")

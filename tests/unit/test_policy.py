@@ -34,7 +34,7 @@ from phalanx.template.permissions import (
     OWN_OF_SENT,
     needed,
 )
-from phalanx.template.policy import of_service_role, parts, policy
+from phalanx.template.policy import LOOKS_AT_KEY, of_service_role, parts, policy
 
 SOURCES = Path(phalanx.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -482,7 +482,17 @@ def test_with_a_service_role_the_person_makes_nothing_but_what_phalanx_itself_ca
     for plan_ in PLANS.values():
         document = build(plan_).to_dict()
         statements = policy(document, "demo", service_role=given)["Statement"]
-        own = {*OWN, *OPTIONAL, *chain(*OWN_OF.values()), *OWN_OF_PRIVATE, "ssm:GetParameter", "s3:ListBucket"}
+        own = {
+            *LOOKS_AT_KEY,
+            "kms:Decrypt",
+            "kms:GenerateDataKey",
+            *OWN,
+            *OPTIONAL,
+            *chain(*OWN_OF.values()),
+            *OWN_OF_PRIVATE,
+            "ssm:GetParameter",
+            "s3:ListBucket",
+        }
         assert {one for statement in statements for one in statement["Action"]} - own <= {
             *("iam:PassRole", "ssm:StartSession", "ssm:TerminateSession", "ssmmessages:OpenDataChannel"),
             *("s3:GetBucketPolicy", "s3:PutObject"),

@@ -86,6 +86,8 @@ def test_two_lines_are_enough(write):
         "data": None,
         "lustre": None,
         "permissions_boundary": None,
+        "cloudformation_role": None,
+        "kms_key": None,
         "tags": None,
         "bucket": None,
         "keep": None,

@@ -18,7 +18,7 @@ from phalanx.errors import SpecError
 from phalanx.images import rights
 from phalanx.images.base import base
 from phalanx.images.image_stack import request
-from phalanx.images.place import Place
+from phalanx.images.place import OWN_NETWORK, Place
 from phalanx.jobs.environments import recipe
 from phalanx.spec.spec_load import load
 from phalanx.template.document import build
@@ -76,12 +76,12 @@ def _print(made: dict[str, Any], part: int | None) -> None:
 
 
 def _of_images(spec: ClusterSpec | None, service_role: bool) -> dict[str, Any]:
-    """Return the policy for images: of what takes rights, their stacks differ only in the roles' boundary.
+    """Return the policy for images: of what takes rights, their stacks differ only in boundary and key.
 
     A file of a cluster says it.
     """
     chosen = recipe("torch")
-    where = Place(boundary=(spec.permissions_boundary if spec else None) or "")
+    where = Place(boundary=spec.permissions_boundary or "", key=spec.kms_key or "") if spec else OWN_NETWORK
     document, _ = request(replace(order_of(chosen, base(chosen.image["base"])), place=where))
     made = json.loads(document)
     if service_role:

@@ -48,7 +48,7 @@ def policy(document: Mapping[str, Any], of_file: bool = False, service_role: str
 
     With a service role, CloudFormation makes and deletes the stack with that role's rights.
     """
-    own = {*_OWN.split(), *(_OF_FILE.split() if of_file else ())}
+    own = {*_OWN.split(), *(_OF_FILE.split() if of_file else ()), *clusters.LOOKS_AT_KEY}
     made = [clusters.pass_to_cloudformation(service_role)] if service_role else [*_of_stack()]
     actions = own if service_role else own | {*permissions.needed(document, changes=False)}
     return _with(
@@ -73,6 +73,7 @@ def _with(*statements: dict[str, Any]) -> dict[str, Any]:
 def _of_document(document: Mapping[str, Any], actions: Collection[str]) -> Iterator[dict[str, Any]]:
     yield from clusters.statements(actions, _ANY_IMAGE, _NAMED, launched=["image"])
     yield from clusters.of_roles(document, actions, _ANY_IMAGE)
+    yield from clusters.of_key(document, actions)
 
 
 def _of_stack() -> Iterator[dict[str, Any]]:

@@ -63,6 +63,12 @@ STACK_ROLE = matching(
     "such as arn:aws:iam::123456789012:role/for-stacks",
     "the ARN of a role, such as arn:aws:iam::123456789012:role/for-stacks",
 )
+KEY = matching(
+    limits.KEY,
+    "'{}' is not the ARN of a KMS key",
+    "such as arn:aws:kms:us-east-1:123456789012:alias/clusters",
+    "the ARN of a KMS key or of an alias, such as arn:aws:kms:us-east-1:123456789012:alias/clusters",
+)
 MAIL = matching(
     r"[A-Za-z0-9.!#%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})+",
     "'{}' is not a mail address",
@@ -302,6 +308,15 @@ class ClusterSpec:
         STACK_ROLE,
         "arn:aws:iam::123456789012:role/for-stacks",
         unset="the rights of whoever runs phalanx",
+        default=None,
+    )
+    kms_key: str | None = key(
+        "KMS key of yours for all that the stack stores, by ARN or by the ARN of an alias: disks, the file system, "
+        "table, queue, topic, function and logs. `plan` says whom the key's policy must let use it.",
+        KEY,
+        "arn:aws:kms:us-east-1:123456789012:alias/clusters",
+        unset="AWS's own keys",
+        beside=checks.kms_key,
         default=None,
     )
     tags: Mapping[str, str] | None = key(

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 from phalanx.spec.own_tags import CLUSTER_TAG
+from phalanx.template import encryption
 from phalanx.template.access import CLOUDFORMATION, trust
 from phalanx.template.permissions import (
     OF_DOCUMENTS,
@@ -35,6 +36,10 @@ _SERVICES_WITH_ROLES = {
 }
 _LUSTRE_TYPES = frozenset({"AWS::FSx::DataRepositoryAssociation", "AWS::FSx::FileSystem"})
 # What phalanx itself calls and takes no resource, or none that is known before (docs/aws-behaviour.md 6.2).
+_OF_KEYS = "kms:"
+LOOKS_AT_KEY = ("kms:DescribeKey", "kms:GetKeyPolicy", "kms:ListGrants")
+# With the key, phalanx itself stores and reads through the services.
+_OWN_OF_KEY = (*LOOKS_AT_KEY, "kms:Decrypt", "kms:GenerateDataKey")
 _ANYWHERE = frozenset(
     {
         *("elasticmapreduce:DescribeReleaseLabel", "elasticmapreduce:ListClusters"),
@@ -115,6 +120,8 @@ _INSIDE = frozenset(
         *("ec2:DescribeVpcAttribute", "ec2:RunInstances"),
     }
 )
+# The services that use the key of a stack in the name of whoever makes it or calls them.
+_STORING = ("dynamodb", "elasticfilesystem", "fsx", "imagebuilder", "lambda", "sqs")
 _NETWORK = {"Vpc": "vpc", **dict.fromkeys(("PublicSubnet", "HeadSubnet", "PrivateSubnet"), "subnet")}
 # Actions about what a user names: a file system of another cluster, too.
 _USED = {
@@ -168,6 +175,7 @@ def policy(
     kinds = {resource["Type"] for resource in document["Resources"].values()}
     is_private = _SESSIONS in str(document["Resources"])
     more = [own for kind, own in OWN_OF.items() if kind in kinds] + [OWN_OF_PRIVATE] * is_private
+    more += [_OWN_OF_KEY] if encryption.KEY in document.get("Parameters", ()) else []
     own = {*OWN, *OPTIONAL, *chain(*more)}
     if service_role:
         actions, found = own - {_BY_CLOUDFORMATION}, [pass_to_cloudformation(service_role)]
@@ -212,6 +220,7 @@ def _of_document(document: Mapping[str, Any], actions: Collection[str], cluster:
     yield from _of_buckets(document, actions)
     yield from _of_parameters(document, actions)
     yield from _of_their_network(document, actions)
+    yield from of_key(document, actions)
 
 
 def _of_stack(document: Mapping[str, Any], kinds: Collection[str]) -> Iterator[dict[str, Any]]:
@@ -231,7 +240,8 @@ def statements(
 
     Parameters, buckets and roles have statements of their own. `launched` are further types of EC2 that are used.
     """
-    wanted = {*actions} - {*_OF_BUCKETS, *_OF_PARAMETERS, *_OF_SERVICES, *_OF_ROLES}
+    wanted = {one for one in actions if not one.startswith(_OF_KEYS) or takes_no_resource(one)}
+    wanted -= {*_OF_BUCKETS, *_OF_PARAMETERS, *_OF_SERVICES, *_OF_ROLES}
     used, made = wanted & {*_USED}, wanted & {*TYPES}
     anywhere = {one for one in wanted - made if one in _ANYWHERE or _is_without_resource(one)}
     removals = {one for one in wanted - made if one.startswith(_REMOVALS)}
@@ -364,6 +374,23 @@ def _of_documents(bucket: str | None, cluster: str) -> Iterator[dict[str, Any]]:
         yield _allow("DocumentBucket", {*OWN_OF_BUCKET} - of_account, {f"s3:::{bucket}"})
         yield _allow("DocumentBucketOfAccount", of_account, ["*"])
         yield _allow("DocumentsAsRead", OWN_OF_SENT, _arns_of_names(OWN_OF_SENT, cluster, NAMED))
+
+
+def of_key(document: Mapping[str, Any], actions: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Allow to use the key that the document names: through the services that store with it, and for their grants."""
+    key = document.get("Parameters", {}).get(encryption.KEY, {}).get("Default")
+    wanted = {one for one in actions if one.startswith(_OF_KEYS) and not takes_no_resource(one)} if key else set[str]()
+    looks = wanted.intersection(LOOKS_AT_KEY)
+    grants = {one for one in wanted - looks if one.endswith("Grant")}
+    through = {"StringLike": {"kms:ViaService": [f"{one}.*" for one in _STORING]}}
+    for sid, chosen, condition in (
+        ("LookAtKey", looks, {}),
+        ("KeyThroughServices", wanted - looks - grants, through),
+        ("GrantsOfServices", grants, {**through, "Bool": {"kms:GrantIsForAWSResource": "true"}}),
+    ):
+        if chosen:
+            made = {"Sid": sid, "Effect": "Allow", "Action": sorted(chosen), "Resource": [key]}
+            yield {**made, "Condition": condition} if condition else made
 
 
 def _of_their_network(document: Mapping[str, Any], actions: Iterable[str]) -> Iterator[dict[str, Any]]:
