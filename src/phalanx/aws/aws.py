@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
-from phalanx.aws import sessions, transcript
+from phalanx.aws import regions, sessions, transcript
 from phalanx.aws.refusals import is_gone, translate
 from phalanx.errors import CloudError
 from phalanx.node.sigv4 import Credentials
@@ -84,7 +84,8 @@ class Aws:
             with waiting(f"the answer to {action}"):
                 return getattr(self.client(service), operation)(**arguments)
         except (BotoCoreError, ClientError, ResponseParserError) as error:
-            raise translate(error, action, self.endpoint_url() or f"AWS in {self.region}") from error
+            where = self.endpoint_url() or f"AWS in {self.region}"
+            raise regions.explained(self, translate(error, action, where)) from error
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
         """Yield the entries under `key` of all pages. Raises CloudError, also if they repeat themselves."""

@@ -17,6 +17,7 @@ from moto.iam.models import iam_backends
 
 from localcloud.api import admission
 from localcloud.context import ADMIN, Context
+from localcloud.ec2 import account_regions
 from localcloud.iam import (
     calls,
     credentials,
@@ -63,6 +64,8 @@ def wrap(context: Context, app: App) -> App:
         environ[calls.CALL] = call
         issued = context.issued.get(call.access_key_id)
         if issued is None or environ.get("HTTP_X_AMZ_SECURITY_TOKEN", "") != issued.session_token:
+            return errors.invalid_token(call, start_response)
+        if account_regions.is_off(context, call.region):
             return errors.invalid_token(call, start_response)
         if not _is_signed_with(environ, call.body, issued.secret_access_key):
             return errors.wrong_signature(call, start_response)
