@@ -134,7 +134,7 @@ def test_sns_delivers_to_an_encrypted_queue_only_if_it_may_use_its_key(cloud, ma
     assert bool(sqs.receive_message(QueueUrl=url).get("Messages")) == may
 
 
-@pytest.mark.parametrize("way", ["nobody", "policy", "grant"])
+@pytest.mark.parametrize("way", ["nobody", "policy", "grant", "AWS's own"])
 def test_auto_scaling_launches_with_a_key_that_its_own_role_may_use(cloud, way):
     named = ["Encrypt", "Decrypt", "ReEncrypt*", "GenerateDataKey*", "DescribeKey", "CreateGrant"]
     used = key(cloud, *([allowing(*named, AWS=SCALING)] if way == "policy" else []))
@@ -143,7 +143,10 @@ def test_auto_scaling_launches_with_a_key_that_its_own_role_may_use(cloud, way):
         cloud.client("kms").create_grant(KeyId=used, GranteePrincipal=SCALING, Operations=operations)
     ec2, called = cloud.client("ec2"), name("group")
     image = ec2.describe_images()["Images"][0]
-    disk = {"DeviceName": image["RootDeviceName"], "Ebs": {"KmsKeyId": used, "Encrypted": True}}
+    disk = {
+        "DeviceName": image["RootDeviceName"],
+        "Ebs": {"Encrypted": True} if way == "AWS's own" else {"KmsKeyId": used, "Encrypted": True},
+    }
     data = {"ImageId": image["ImageId"], "InstanceType": "m5.large", "BlockDeviceMappings": [disk]}
     ec2.create_launch_template(LaunchTemplateName=called, LaunchTemplateData=data)
     scaling = cloud.client("autoscaling")

@@ -119,14 +119,14 @@ def _image_of(api: Aws, spec: ClusterSpec, described: dict[str, Any] | None) -> 
         return _require_image(api, named) if is_ami(named) else None
     architecture = _architecture(described)
     parameter = ImageChoice(spec, _gpus(described), architecture).parameter
-    image_id = _image_id(api, parameter, architecture)
-    if not image_id:
+    found = image_id(api, parameter, architecture)
+    if not found:
         raise SpecError(
             f"image: the SSM parameter {parameter} does not exist in {spec.region}",
             "Write another `image`: an alias, or a parameter's path, such as one below /aws/service/deeplearning/ami/.",
             code="no-image",
         )
-    return _require_image(api, image_id)
+    return _require_image(api, found)
 
 
 def _require_key_pair(api: Aws, spec: ClusterSpec) -> None:
@@ -245,10 +245,10 @@ def zones(api: Aws, instance_type: str) -> tuple[str, ...]:
 
 def image(api: Aws, parameter: str) -> Image | None:
     """Return the image that an SSM parameter names now; None if there is none that this account can use."""
-    return _describe_image(api, _image_id(api, parameter))
+    return _describe_image(api, image_id(api, parameter))
 
 
-def _image_id(api: Aws, parameter: str, architecture: str = "") -> str:
+def image_id(api: Aws, parameter: str, architecture: str = "") -> str:
     """Return the AMI id in a parameter, or the one given in its place; "" if there is no such parameter."""
     if is_ami(parameter):
         return parameter

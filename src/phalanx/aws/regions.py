@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from phalanx.errors import CloudError
 
-if TYPE_CHECKING:
-    from phalanx.aws.aws import Aws
-
-UNKNOWN_KEYS = "unknown-credentials"
 # The first region of each partition, which is enabled in every account of it (docs/aws-behaviour.md 2.69, 6.1).
 _HOMES = {"cn": "cn-north-1", "us-gov": "us-gov-west-1", "eusc": "eusc-de-east-1"}
-_ATTEMPTS = 3
+
+
+class _Api(Protocol):
+    def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]: ...
 
 
 def home_of(region: str) -> str:
@@ -20,7 +19,7 @@ def home_of(region: str) -> str:
     return next((home for prefix, home in _HOMES.items() if region.startswith(f"{prefix}-")), "us-east-1")
 
 
-def is_off(home: Aws, region: str) -> bool:
+def is_off(home: _Api, region: str) -> bool:
     """Whether the account has not enabled a region. False if its home region can't be asked, either."""
     try:
         found = home.call("ec2", "describe_regions", AllRegions=True, RegionNames=[region])["Regions"]
@@ -31,15 +30,3 @@ def is_off(home: Aws, region: str) -> bool:
 
 def remedy(region: str) -> str:
     return f"`aws account enable-region --region-name {region}`; it takes minutes."
-
-
-def explained(api: Aws, error: CloudError) -> CloudError:
-    """Return what a refusal of the account's keys means in this region."""
-    home = home_of(api.region)
-    if error.code != UNKNOWN_KEYS or api.region == home:
-        return error
-    asked = type(api)(home, api.name)
-    asked.limit_attempts(_ATTEMPTS)
-    if not is_off(asked, api.region):
-        return error
-    return CloudError(f"{api.region} is not enabled in this account", remedy(api.region), code="region-off")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from phalanx import template
-from phalanx.aws import change_sets, policies, stacks
+from phalanx.aws import change_sets, lookups, policies, stacks
 from phalanx.aws.model import ChangeSet, StackChange, StackEvent, StackState
 from phalanx.cluster.deletion import REMOVAL_ROLE
 from phalanx.cluster.large_document import send
@@ -85,6 +85,20 @@ def _refuse_other_lustre(found: StackState, settings: Settings) -> None:
         )
 
 
+def image_of(found: StackState) -> str:
+    """Return the image of the stack's nodes: what its parameter stood for at the last operation."""
+    return found.resolved.get("Image") or found.parameters.get("Image", "")
+
+
+def newer_image(cloud: Aws, found: StackState, spec: ClusterSpec) -> Settings:
+    """Return a changed setting if the spec's image stands for another one by now than the nodes have."""
+    plan = make_plan(spec, cloud.site.facts(replace(spec, other_types=()), found.parameters.get("SshPublicKey", "")))
+    now = plan.image_parameter
+    if not is_ami(now):
+        now = lookups.image_id(cloud, now, plan.facts.architecture)
+    return {"image": (image_of(found), now)} if now and now != image_of(found) else {}
+
+
 class Update:
     """An update of a cluster's stack. Iterate `steps()`; it ends when the stack has what the file describes."""
 
@@ -141,8 +155,7 @@ class Update:
 
         UsePreviousValue would keep only the path, whose newest value CloudFormation then takes (aws-behaviour 1.35).
         """
-        found = self._found
-        image = found.resolved.get("Image") or found.parameters.get("Image", "")
+        found, image = self._found, image_of(self._found)
         if not is_ami(image) or not self._needs_the_same_image(plan.facts):
             return plan
         facts = replace(plan.facts, image=self._cloud.site.image(image) or plan.facts.image)

@@ -88,8 +88,11 @@ def require(context: Context, kind: str, region: str, properties: Mapping[str, A
 
 def refusal_of_disk(context: Context, region: str, key_id: str | None) -> bool:
     """Whether Auto Scaling's own role may not use the key of a new instance's disk."""
-    key = _find(context, region, key_id) if key_id and key_id.startswith("arn:") else None
-    if not key_id or not key_id.startswith("arn:") or ":alias/aws/" in key_id:
+    if not key_id or ":alias/aws/" in key_id or not key_id.startswith("arn:"):
+        return False
+    key = _find(context, region, key_id)
+    # EBS's own key, which everybody in the account may use.
+    if key is not None and key.id == _key_id(context.account, region, "alias/aws/ebs"):
         return False
     return key is None or bool(_refused(context, key, Caller(_SCALING.format(context.account)), _OF_DISKS))
 
@@ -169,9 +172,13 @@ def _key(account: str, region: str, name: str) -> Key | None:
     where = name.split(":")
     if len(where) > 4 and where[3] != region:
         return None
-    backend, last = kms_backends[account][region], where[-1]
-    found = backend.get_key_id_from_alias(last) if last.startswith("alias/") else last.removeprefix("key/")
-    return backend.keys.get(found or "")
+    return kms_backends[account][region].keys.get(_key_id(account, region, where[-1]))
+
+
+def _key_id(account: str, region: str, last: str) -> str:
+    """Return the id of the key behind an alias; of any other name, the id that it contains."""
+    found = kms_backends[account][region].get_key_id_from_alias(last) if last.startswith("alias/") else None
+    return found or last.removeprefix("key/")
 
 
 def _refused(
