@@ -88,6 +88,7 @@ def test_two_lines_are_enough(write):
         "permissions_boundary": None,
         "cloudformation_role": None,
         "kms_key": None,
+        "tls": None,
         "tags": None,
         "bucket": None,
         "keep": None,

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 WITHOUT_STACK = frozenset({"nodes", "min", "keep", "lease_s", "budget", "other_types", "zones"})
 # What a node does once, with the first of its kind: another value would divide the cluster.
 # CloudFormation keeps a stack's role, and EFS the key of a file system.
-_FIXED = frozenset({"cloud", "region", "network", "shared", "file_system", "boot", "cloudformation_role", "kms_key"})
+_FIXED = frozenset(
+    {"cloud", "region", "network", "shared", "file_system", "boot", "cloudformation_role", "kms_key", "tls"}
+)
 # `phalanx scale`, `extend` and the stack's own life decide about these, not the file.
 _KEPT = ("Workers", "MinNodes", "SshPublicKey", "KmsKey", "FileSystemId", "LeaseEnd", "Zone")
 # No setting takes these from a cluster, and data or membership would go with them.

@@ -88,6 +88,8 @@ class Settings(NamedTuple):
     """The beginning of the agent's stream (node.loader)."""
     offline: str = ""
     """"1" if nodes reach no package mirror, or ""."""
+    tls: str = ""
+    """"1" if nodes mount EFS only by TLS, or ""."""
     emr: str = ""
     """The EMR cluster that makes the machines (`j-…`); "" if Auto Scaling does."""
     fixed: str = ""

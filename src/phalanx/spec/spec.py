@@ -252,6 +252,15 @@ class ClusterSpec:
         beside=of_efs,
         default=None,
     )
+    tls: str | None = key(
+        "`required` has nodes mount EFS only by TLS, and a new file system refuses every client without it. The image "
+        "needs amazon-efs-utils, which Amazon Linux installs at boot.",
+        word(("required",)),
+        "required",
+        unset="TLS where the image has amazon-efs-utils, else plain NFS",
+        beside=of_efs,
+        default=None,
+    )
     metrics: str | None = key(
         "Whether each node sends to CloudWatch, every minute, what it reads and writes over NFS and how long requests "
         "take: four metrics, which CloudWatch bills for each node.",
