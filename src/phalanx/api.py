@@ -46,18 +46,23 @@ class Cluster:
         spec: str | Path = "phalanx.yaml",
         progress: Callable[[Step], object] | None = None,
         change: bool | Callable[[Proposal], bool] = False,
+        *,
+        new_image: bool = False,
     ) -> Cluster:
         """Create the cluster that this file describes, or find it ready; call `progress` with each step.
 
         A cluster that is there with other settings is changed with `change=True`, or if `change(proposal)` returns
-        True for what would change, and refused otherwise.
+        True for what would change, and refused otherwise. With `new_image`, a newer image than the nodes have is such a
+        change.
 
         Raises SpecError, CloudError, ClusterError for a change without consent, or StackFailed after everything was
         rolled back.
         """
         wanted = load(Path(spec))
         connection.begin(wanted.cloud)
-        bring_up = BringUp(connection.connect(wanted.cloud, wanted.region), wanted, _approving(change))
+        bring_up = BringUp(
+            connection.connect(wanted.cloud, wanted.region), wanted, _approving(change), new_image=new_image
+        )
         try:
             with with_location(spec):
                 for step in bring_up.steps():

@@ -7,8 +7,10 @@ import signal
 import time
 
 import pytest
-from local_clouds import api, break_on_purpose
+from local_clouds import api, break_on_purpose, wait_for_roster
 from terminals import Terminal, a_cluster
+
+from localcloud.api.moto_setup import AMAZON_LINUX
 
 pytestmark = pytest.mark.cluster
 
@@ -153,3 +155,34 @@ def test_ctrl_c_in_between_leaves_an_update_that_the_same_command_goes_on_with(t
     changed(terminal)
     assert {"Key": "project", "Value": "later"} in state(terminal)["Tags"]
     assert json.loads((terminal.state / "clusters/changing/cluster.json").read_text())["spec"]["tags"]
+
+
+def image_of_worker(terminal: Terminal) -> str:
+    """Replace the worker; return the image that the new one has booted."""
+    terminal.phalanx("scale", "1", "--yes")
+    terminal.phalanx("scale", "2")
+    roster = wait_for_roster(terminal, lambda found: len(found.nodes) == 2, 120)
+    worker = roster.nodes[1].instance_id
+    (found,) = api(terminal, "ec2").describe_instances(InstanceIds=[worker])["Reservations"]
+    return found["Instances"][0]["ImageId"]
+
+
+def test_a_worker_that_is_replaced_boots_the_image_of_its_peers_until_somebody_asks_for_a_newer_one(terminal):
+    ssm = api(terminal, "ssm")
+    parameter = state(terminal)["Parameters"]
+    (image,) = (one for one in parameter if one["ParameterKey"] == "Image")
+    before = image["ResolvedValue"]
+    now = AMAZON_LINUX["x86_64"]
+    write(terminal, "image: /mine/image")
+    ssm.put_parameter(Name="/mine/image", Value=before, Type="String")
+    assert changed(terminal)["changed"]["settings"]
+    ssm.put_parameter(Name="/mine/image", Value=now, Type="String", Overwrite=True)
+    assert image_of_worker(terminal) == before
+    write(terminal, "image: /mine/image", "tags: {team: vision}")
+    changed(terminal)
+    assert image_of_worker(terminal) == before
+    newer = json.loads(terminal.phalanx("up", "--new-image", "--yes", "--json").stdout)["changed"]["settings"]
+    assert newer == {"image": {"before": before, "now": now}}
+    assert image_of_worker(terminal) == now
+    again = json.loads(terminal.phalanx("up", "--new-image", "--yes", "--json").stdout)
+    assert again["changed"]["settings"] == {}

@@ -280,6 +280,10 @@ class FakeAws(Aws):
     def delete_log_group(self, logGroupName):
         self.deleted_groups.append(logGroupName)
 
+    def describe_file_systems(self, FileSystemId=None, **_):
+        there = FileSystemId and FileSystemId not in self.deleted_file_systems
+        return {"FileSystems": [{"FileSystemId": FileSystemId}] if there else []}
+
     def delete_file_system(self, FileSystemId):
         self.deleted_file_systems.append(FileSystemId)
 

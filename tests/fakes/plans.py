@@ -13,6 +13,7 @@ from phalanx.plan.plan import HeadFacts, make_plan
 from phalanx.template import synthesize
 from phalanx.template.emr.adopted import EmrCluster, Instance, Terms
 
+KEY = "arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-555555555555"
 NOISE = "".join(f"{n * 2654435761 % 2**32:08x}" for n in range(420))
 P5 = tuple(Card(index, 2, "efa-only") for index in range(32))
 WORST = make_plan(
@@ -67,7 +68,7 @@ PLANS = {
     "gpu": make_plan(aws_spec(type="p5.48xlarge"), GPU_FACTS),
     "arm": plan(replace(FACTS, architecture="arm64"), image="amazon-linux-2023", key_pair="k"),
     "private": make_plan(
-        aws_spec(network={"access": "private"}, ssh_from="", image="dlami-base", metrics="yes"),
+        aws_spec(network={"access": "private"}, ssh_from="", image="dlami-base", metrics="yes", kms_key=KEY),
         replace(FACTS, cloud="aws"),
     ),
     "inside": make_plan(

@@ -217,10 +217,10 @@ def test_a_policy_about_single_resources_of_such_an_action_is_not_called_missing
 def test_keys_that_were_never_issued_and_wrong_tokens_are_refused(local):
     _, issued = as_role(local, allow())
     stranger = Issued("ASIA" + "X" * 16, "secret", "token", "admin")
-    assert refusal(local.client("ec2", stranger).describe_instances)["Code"] == "InvalidClientTokenId"
+    assert refusal(local.client("ec2", stranger).describe_instances)["Code"] == "AuthFailure"
     assert refusal(local.client("sqs", stranger).list_queues)["Code"] == "UnrecognizedClientException"
     without_token = Issued(issued.access_key_id, issued.secret_access_key, "", issued.principal)
-    assert refusal(local.client("ec2", without_token).describe_instances)["Code"] == "InvalidClientTokenId"
+    assert refusal(local.client("ec2", without_token).describe_instances)["Code"] == "AuthFailure"
 
 
 def test_a_wrong_secret_is_refused_in_every_protocol(local):

@@ -13,6 +13,7 @@ from aws_here import AwsHere
 from clusters import aws_spec
 from error_codes import raises_code
 from image_builds import PlayedShell, play
+from needed_rights import used
 from stack_fakes import Stacks, stacks
 from test_image_rights import CONTENTS, person
 
@@ -51,21 +52,39 @@ def document(where: place.Place) -> dict[str, Any]:
     return json.loads(request(replace(ORDER, place=where))[0])
 
 
-def test_an_image_is_made_as_the_file_says_with_exactly_its_rights(company, phalanx, tmp_path):
-    (tmp_path / "phalanx.yaml").write_text(
-        "name: demo\ncloud: aws\nregion: us-east-1\nnodes: 2\ntype: m5.large\n"
-        f"permissions_boundary: {BOUNDARY}\nnetwork: {{access: private}}\n"
-    )
-    assert phalanx("policy", "--images", "--file", str(tmp_path / "phalanx.yaml")) == 0
-    me = person(company, "builder", statements_of(json.loads(phalanx.out)), BOUNDARY)
-    where = place.find(me, ORDER.instance_type, SPEC)
+FILE = (
+    "name: demo\ncloud: aws\nregion: us-east-1\nnodes: 2\ntype: m5.large\n"
+    f"permissions_boundary: {BOUNDARY}\nnetwork: {{access: private}}\n"
+)
+ROLE = "arn:aws:iam::123456789012:role/for-images"
+
+
+def printed(phalanx: Any, file: Path, *options: str) -> Any:
+    assert phalanx("policy", "--images", *options, "--file", str(file)) == 0
+    return json.loads(phalanx.out)
+
+
+@pytest.mark.parametrize("role", ["", ROLE])
+def test_an_image_is_made_as_the_file_says_with_exactly_its_rights(company, phalanx, tmp_path, role):
+    file, order = tmp_path / "phalanx.yaml", replace(ORDER, version=f"2026.1127.{910 + len(role)}")
+    file.write_text(FILE + (f"cloudformation_role: {role}\n" if role else ""))
+    me = person(company, f"builder{len(role)}", statements_of(printed(phalanx, file)), BOUNDARY)
+    if role:
+        made, iam = printed(phalanx, file, "--service-role"), company.client("iam")
+        trust, document = (json.dumps(made[one]) for one in ("AssumeRolePolicyDocument", "PolicyDocument"))
+        iam.create_role(RoleName="for-images", AssumeRolePolicyDocument=trust, PermissionsBoundary=BOUNDARY)
+        iam.put_role_policy(RoleName="for-images", PolicyName="phalanx", PolicyDocument=document)
+    where = place.find(me, order.instance_type, replace(SPEC, cloudformation_role=role or None))
     assert (where.subnet, where.boundary, where.tags) == (SUBNETS[1], BOUNDARY, {"CostCenter": "Research"})
-    list(making.Making.begin(me, replace(ORDER, place=where)).steps())
+    list(making.Making.begin(me, replace(order, place=where)).steps())
     made = shelf.find(me, "torch")
     (image,) = company.client("ec2").describe_images(ImageIds=[made.image_id])["Images"]
     assert {"Key": "CostCenter", "Value": "Research"} in image["Tags"]
     list(making.remove(me, made))
     assert shelf.shelved(me) == []
+    assert not role or "iam:CreateRole" not in {
+        one.action for one in used(company.context.state, f"builder{len(role)}")
+    }
 
 
 def test_without_the_file_the_organisation_refuses_the_build(company):

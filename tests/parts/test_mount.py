@@ -56,6 +56,11 @@ class TestMount:
         assert path == "/etc/fstab" and text.startswith("LABEL=root / ")
         assert f"\nfs-1:/ {tmp_path}/efs efs _netdev,tls,nosuid,nodev 0 0\n" in text
 
+    def test_never_by_nfs_where_tls_is_required(self, monkeypatch):
+        monkeypatch.setattr(mount.os.path, "exists", lambda _: False)
+        with pytest.raises(CommandError, match="amazon-efs-utils"):
+            mount.of_efs("fs-1", "efs.us-east-1.amazonaws.com", tls=True)
+
     def test_by_nfs_otherwise(self, commands, tmp_path, monkeypatch):
         self.mounted(tmp_path, monkeypatch, "/sbin/mount.nfs4")
         (command,) = commands

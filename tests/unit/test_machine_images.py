@@ -207,3 +207,16 @@ def test_the_page_of_images_shows_the_table():
                 ", ".join(row["architectures"]),
             ]
             assert f"| {' | '.join(columns)} |" in page
+
+
+@pytest.mark.parametrize(
+    ("image", "works"), [("amazon-linux-2023", True), ("ami-0123456789abcdef0", True), (None, False)]
+)
+def test_efs_by_tls_takes_an_image_for_which_its_client_can_be_had(image, works):
+    wanted = aws_spec(tls="required", image=image)
+    facts = replace(FACTS, cloud="aws")
+    if works:
+        make_plan(wanted, facts)
+        return
+    with raises_code("image-lacks", "amazon-efs-utils"):
+        make_plan(wanted, facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,12 +10,15 @@ from typing import Any, cast
 import pytest
 from botocore.loaders import create_loader
 from botocore.regions import EndpointResolver
-from plans import default_document
+from plans import PLANS, default_document
 
 from localcloud.api import partitions
 from phalanx.connection import connect
 from phalanx.data import table
 from phalanx.errors import LocalCloudError
+from phalanx.images.base import base
+from phalanx.images.image_stack import Order, request
+from phalanx.jobs.environments import recipe
 from phalanx.node import aws_client, mount
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import Aws
@@ -23,6 +27,8 @@ from phalanx.plan.vpc_endpoints import ENDPOINTS
 from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.verbs import checkpoints
 from phalanx.spec.spec import ClusterSpec
+from phalanx.template.document import build
+from phalanx.template.policy import of_service_role, policy
 
 RESOLVER: Any = EndpointResolver(create_loader().load_data("endpoints"))
 SERVICES = ("sqs", "dynamodb", "autoscaling", "ec2", "logs", "sts", "cloudformation")
@@ -63,7 +69,7 @@ def test_the_agent_calls_the_endpoints_that_boto3_calls(region, domain, monkeypa
 
 @pytest.mark.parametrize(("region", "domain"), [*regions()])
 def test_nodes_mount_efs_by_a_name_of_the_region(monkeypatch, region, domain):
-    settings = SimpleNamespace(region=region, domain=domain, file_system="fs-1")
+    settings = SimpleNamespace(region=region, domain=domain, file_system="fs-1", tls="")
     monkeypatch.setattr(mount, "_HELPER", "/not/on/this/image")
     source = Agent.shared_from(cast("Agent", SimpleNamespace(settings=settings)), "")
     assert source.place == f"fs-1.efs.{region}.{domain}:/"
@@ -92,6 +98,28 @@ def test_no_domain_is_written_into_the_template():
             "Fn::Sub"
         ][0].splitlines()
     )
+
+
+@pytest.mark.parametrize("name", [*PLANS])
+def test_no_arn_of_the_template_names_a_partition(name):
+    """But for what the user has written there: policies, keys and the role of an EMR cluster."""
+    document = build(PLANS[name]).to_dict()
+    found = {text for text in _texts(document["Resources"]) if "arn:aws" in text}
+    assert {one for one in found if "${AWS::Partition}" not in one} <= {*(PLANS[name].spec.policies or ())}
+
+
+def test_no_arn_of_an_image_s_stack_names_a_partition():
+    order = Order(recipe("torch"), base("ubuntu-24.04"), "2026.1.1", "m5.large")
+    assert not [text for text in _texts(json.loads(request(order)[0])) if "arn:aws" in text]
+
+
+def test_no_right_that_phalanx_prints_names_a_partition():
+    for document in (build(plan).to_dict() for plan in PLANS.values()):
+        printed = [policy(document, "demo"), of_service_role(document, "demo")["PolicyDocument"]]
+        named = {document.get("Parameters", {}).get(one, {}).get("Default") for one in ("Boundary", "KmsKey")}
+        given = {arn for one in document["Resources"].values() for arn in _texts(one.get("Properties", {}))}
+        found = {text for text in _texts(printed) if text.startswith("arn:aws")}
+        assert found <= named | given
 
 
 def test_ec2_is_trusted_by_the_name_that_the_partition_knows():

@@ -34,7 +34,7 @@ from phalanx.template.permissions import (
     OWN_OF_SENT,
     needed,
 )
-from phalanx.template.policy import parts, policy
+from phalanx.template.policy import LOOKS_AT_KEY, of_service_role, parts, policy
 
 SOURCES = Path(phalanx.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -475,3 +475,48 @@ def test_nothing_is_allowed_on_all_resources_that_iam_judges_on_single_ones(name
     wide = on_all_resources(policy(DOCUMENTS[name](), "demo"))
     assert wide
     assert [one for one in sorted(wide) if not takes(one, "*")] == []
+
+
+def test_with_a_service_role_the_person_makes_nothing_but_what_phalanx_itself_calls():
+    given = "arn:aws:iam::123456789012:role/stacks"
+    for plan_ in PLANS.values():
+        document = build(plan_).to_dict()
+        statements = policy(document, "demo", service_role=given)["Statement"]
+        own = {
+            *LOOKS_AT_KEY,
+            "kms:Decrypt",
+            "kms:GenerateDataKey",
+            *OWN,
+            *OPTIONAL,
+            *chain(*OWN_OF.values()),
+            *OWN_OF_PRIVATE,
+            "ssm:GetParameter",
+            "s3:ListBucket",
+        }
+        assert {one for statement in statements for one in statement["Action"]} - own <= {
+            *("iam:PassRole", "ssm:StartSession", "ssm:TerminateSession", "ssmmessages:OpenDataChannel"),
+            *("s3:GetBucketPolicy", "s3:PutObject"),
+        }
+        (passed,) = [one for one in statements if "iam:PassRole" in one["Action"]]
+        assert passed["Resource"] == [given]
+        assert passed["Condition"] == {"StringEquals": {"iam:PassedToService": "cloudformation.amazonaws.com"}}
+
+
+def test_a_stack_is_made_and_deleted_with_exactly_the_service_role_s_policy():
+    statements = of_service_role(default_document(), "demo")["PolicyDocument"]["Statement"]
+    assert refused(statements) == []
+    actions = {one for statement in statements for one in statement["Action"]}
+    needless = [one for one in sorted(actions) if not refused(without(statements, one), one)]
+    # CloudFormation looks images up (docs/aws-behaviour.md 1.47).
+    assert needless == ["ssm:GetParameters"]
+
+
+def test_a_service_role_is_bound_to_the_boundary_and_to_the_services_that_get_roles():
+    boundary = "arn:aws:iam::123456789012:policy/b"
+    document = build(plan(permissions_boundary=boundary)).to_dict()
+    made = of_service_role(document, "demo")
+    (statement,) = made["AssumeRolePolicyDocument"]["Statement"]
+    assert statement["Principal"] == {"Service": "cloudformation.amazonaws.com"}
+    found = {one["Sid"]: one.get("Condition") for one in made["PolicyDocument"]["Statement"]}
+    assert found["Roles"] == {"ArnEquals": {"iam:PermissionsBoundary": boundary}}
+    assert "ec2.amazonaws.com" in found["PassRoles"]["StringEquals"]["iam:PassedToService"]

@@ -8,8 +8,12 @@ import pytest
 from error_codes import raises_code
 from fake_cloud import HEAD_FAILED, READY, FakeAws, described, event
 
-from phalanx.aws.model import Running
+from phalanx.aws import stacks
+from phalanx.aws.model import Resource, Running
+from phalanx.cluster import deletion
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.deletion import DOWN_DEADLINE_S, GROUP, METAL_DEADLINE_S
+from phalanx.cluster.stack import Deadline
 from phalanx.cluster.take_down import TakeDown
 from phalanx.errors import CloudError, ClusterError
 from phalanx.ssh.remote import Completed, ConnectionLost, Remote
@@ -36,6 +40,40 @@ def test_down_deletes_and_forgets(cloud, state):
     assert cloud.state("demo") is None
     assert not (state / "clusters/demo").exists()
     assert cloud.stopped == 1
+
+
+def test_all_machines_end_at_once_before_the_stack_is_deleted(cloud, monkeypatch):
+    """CloudFormation would empty one group after the other, and metal takes ten minutes and more to end."""
+    calls: list[tuple[str, str]] = []
+    call = cloud.call
+
+    def record(service, operation, **arguments):
+        if operation in ("update_auto_scaling_group", "delete_stack"):
+            calls.append((operation, arguments.get("AutoScalingGroupName", "")))
+            if arguments.get("AutoScalingGroupName"):
+                assert (arguments["MinSize"], arguments["DesiredCapacity"]) == (0, 0)
+        return call(service, operation, **arguments)
+
+    monkeypatch.setattr(cloud, "call", record)
+    groups = [Resource(f"{one}Group", f"demo-{one}", GROUP) for one in ("head", "workers")]
+    monkeypatch.setattr(stacks, "resources", lambda api, stack_id: groups)
+    monkeypatch.setattr(cloud, "update_auto_scaling_group", lambda **_: {}, raising=False)
+    list(TakeDown(cloud, "demo").steps())
+    ends = [("update_auto_scaling_group", "demo-head"), ("update_auto_scaling_group", "demo-workers")]
+    assert calls == [*ends, ("delete_stack", "")]
+
+
+@pytest.mark.parametrize(("kind", "limit_s"), [("c5.large", DOWN_DEADLINE_S), ("c5.metal", METAL_DEADLINE_S)])
+def test_bare_metal_has_longer_to_end(cloud, monkeypatch, kind, limit_s):
+    limits: list[float] = []
+    after = Deadline.after
+    monkeypatch.setattr(
+        deletion.Deadline, "after", lambda seconds, what: limits.append(seconds) or after(seconds, what)
+    )
+    (stack,) = cloud.stacks.values()
+    stack.state = replace(stack.state, parameters={**stack.state.parameters, "InstanceType": kind})
+    list(TakeDown(cloud, "demo").steps())
+    assert max(limits) == limit_s
 
 
 def test_what_an_interrupted_review_has_left_goes_first(cloud):

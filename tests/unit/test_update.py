@@ -121,6 +121,26 @@ def test_an_update_keeps_the_image_of_the_nodes_unless_the_file_wants_another(mo
     assert (plan.root_device == "/dev/xvdz") == kept
 
 
+@pytest.mark.parametrize(("now", "is_newer"), [("ami-0123456789abcdef0", False), ("ami-0fedcba9876543210", True)])
+def test_a_newer_image_is_for_whoever_asks_for_it(monkeypatch, now, is_newer):
+    cloud, plans, shown = FakeAws(changes=[GROUP]), [], []
+    up(cloud)
+    (stack,) = cloud.stacks.values()
+    parameters = {**stack.state.parameters, "Image": "/aws/service/x", "RootDevice": "/dev/xvdz"}
+    stack.state = replace(stack.state, parameters=parameters, resolved={"Image": "ami-0123456789abcdef0"})
+    cloud.get_parameter = lambda Name: {"Parameter": {"Value": now}}
+    monkeypatch.setattr(template, "request", lambda plan: plans.append(plan) or ("{}", {}))
+    making = BringUp(cloud, demo(), shown.append, new_image=True)
+    notes = [str(step) for step in making.steps() if isinstance(step, Note)]
+    if is_newer:
+        assert [one.settings for one in shown] == [{"image": ("ami-0123456789abcdef0", now)}]
+        assert not plans[0].image_parameter.startswith("ami-")
+    else:
+        assert shown == plans == []
+        assert any("ami-0123456789abcdef0" in one for one in notes)
+    assert Cluster.load("demo").spec["image"] is None
+
+
 def test_an_up_deletes_what_an_interrupted_review_has_left():
     cloud = FakeAws()
     up(cloud)

@@ -12,7 +12,7 @@ from typing import Any
 OWN, FRESH, COMPANY = "own", "fresh", "landing-zone"
 PROFILES = {
     OWN: "everything is allowed",
-    FRESH: "a new account: 5 vCPUs of each class, 5 Elastic IPs and 5 VPCs",
+    FRESH: "a new account: 5 vCPUs of each class, 5 Elastic IPs and 5 VPCs, and only the regions of every account",
     COMPANY: (
         "an organisation's account: a VPC is shared with it and it may make none, roles need a boundary, and instances "
         "have no metadata unless their launch asks for it"

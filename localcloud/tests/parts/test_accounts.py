@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 from localcloud import accounts
 from localcloud.daemon import endpoint_file
 
-Client = Callable[[str], Any]
+Client = Callable[..., Any]
 TRUST = {"Effect": "Allow", "Principal": {"Service": "ec2.amazonaws.com"}, "Action": "sts:AssumeRole"}
 ROLE = {"RoleName": "r", "AssumeRolePolicyDocument": json.dumps({"Version": "2012-10-17", "Statement": [TRUST]})}
 
@@ -32,8 +32,8 @@ def client_of(state: Path) -> Client:
     there = endpoint_file.read(state)
     keys = {"aws_access_key_id": there["access_key_id"], "aws_secret_access_key": there["secret_access_key"]}
     settings = Config(retries={"total_max_attempts": 1}, proxies={})
-    return lambda service: boto3.client(
-        service, region_name=accounts.REGION, endpoint_url=there["url"], config=settings, **keys
+    return lambda service, region=accounts.REGION: boto3.client(
+        service, region_name=region, endpoint_url=there["url"], config=settings, **keys
     )
 
 
@@ -100,6 +100,22 @@ def test_the_organisation_denies_networks_and_roles_without_its_boundary(company
     assert code(iam.create_role, **ROLE) == "AccessDenied"
     iam.create_role(**ROLE, PermissionsBoundary=accounts.BOUNDARY)
     ec2.create_security_group(GroupName="mine", Description="of a participant", VpcId=vpc)
+
+
+def test_a_new_account_s_keys_are_unknown_in_regions_that_it_has_not_enabled(fresh, company):
+    ec2 = fresh("ec2")
+    (there,) = ec2.describe_regions(RegionNames=["eu-south-1"], AllRegions=True)["Regions"]
+    assert there["OptInStatus"] == "not-opted-in"
+    assert "eu-south-1" not in {one["RegionName"] for one in ec2.describe_regions()["Regions"]}
+    for service, call, code_of_service in (
+        ("ec2", "describe_vpcs", "AuthFailure"),
+        ("sts", "get_caller_identity", "InvalidClientTokenId"),
+        ("cloudformation", "describe_stacks", "InvalidClientTokenId"),
+        ("dynamodb", "list_tables", "UnrecognizedClientException"),
+    ):
+        assert code(getattr(fresh(service, "eu-south-1"), call)) == code_of_service
+    assert company("sts", "eu-south-1").get_caller_identity()
+    assert company("ec2").describe_regions(RegionNames=["eu-south-1"])["Regions"][0]["OptInStatus"] == "opted-in"
 
 
 def test_a_new_account_has_few_addresses(fresh):

@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
-from phalanx.aws import sessions, transcript
+from phalanx.aws import regions, sessions, transcript
 from phalanx.aws.refusals import is_gone, translate
 from phalanx.errors import CloudError
 from phalanx.node.sigv4 import Credentials
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # A plan is not worth a long wait for the price list: it is asked once and briefly, and a dated table is there.
 _PRICING = "pricing"
+_ATTEMPTS = 3
 _SHORTLY = Config(connect_timeout=2, read_timeout=4, retries={"total_max_attempts": 1, "mode": "standard"})
 # The price list is served in three regions, with the prices of all.
 _PRICING_REGIONS = {"eu": "eu-central-1", "me": "eu-central-1", "af": "eu-central-1", "ap": "ap-south-1"}
@@ -84,7 +85,20 @@ class Aws:
             with waiting(f"the answer to {action}"):
                 return getattr(self.client(service), operation)(**arguments)
         except (BotoCoreError, ClientError, ResponseParserError) as error:
-            raise translate(error, action, self.endpoint_url() or f"AWS in {self.region}") from error
+            where = self.endpoint_url() or f"AWS in {self.region}"
+            raise self._explained(translate(error, action, where)) from error
+
+    def _explained(self, error: CloudError) -> CloudError:
+        """Return what a refusal of the account's keys means in this region."""
+        home = regions.home_of(self.region)
+        if error.code != "unknown-credentials" or self.region == home:
+            return error
+        asked = type(self)(home, self.name)
+        asked.limit_attempts(_ATTEMPTS)
+        if not regions.is_off(asked, self.region):
+            return error
+        text = f"{self.region} is not enabled in this account"
+        return CloudError(text, regions.remedy(self.region), code="region-off")
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
         """Yield the entries under `key` of all pages. Raises CloudError, also if they repeat themselves."""

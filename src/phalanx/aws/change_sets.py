@@ -50,8 +50,8 @@ class Proposed:
     The ids are "" until CloudFormation has answered the request.
     """
 
-    def __init__(self, aws: Aws, stack: str, kind: str) -> None:
-        self._aws, self.stack, self._kind = aws, stack, kind
+    def __init__(self, aws: Aws, stack: str, kind: str, role: str | None = None) -> None:
+        self._aws, self.stack, self._kind, self._role = aws, stack, kind, role
         self._name = f"{stacks.OURS}{uuid.uuid4().hex}"
         self._may_exist = False
         self.stack_id = self.change_set_id = self.failure = ""
@@ -92,6 +92,7 @@ class Proposed:
             ],
             Capabilities=["CAPABILITY_IAM"],
             Tags=[{"Key": key, "Value": value} for key, value in tags.items()],
+            **({"RoleARN": self._role} if self._role else {}),
         )
 
     def changes(self) -> tuple[StackChange, ...]:
@@ -158,9 +159,9 @@ class Proposed:
         return False
 
 
-def of_new_stack(aws: Aws, name: str) -> Proposed:
-    """Return a change set, yet to be requested, that would create a stack of this name."""
-    return Proposed(aws, name, _CREATE)
+def of_new_stack(aws: Aws, name: str, role: str | None = None) -> Proposed:
+    """Return a change set, yet to be requested, that would create a stack of this name, with this service role."""
+    return Proposed(aws, name, _CREATE, role)
 
 
 def review(

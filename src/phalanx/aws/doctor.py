@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import lookups, usage, vpcs
+from phalanx.aws import lookups, regions, usage, vpcs
 from phalanx.aws.refusals import code, is_gone, message
 from phalanx.data import table
 from phalanx.errors import CloudError
@@ -76,15 +76,10 @@ def _asked(check: tuple[str, _Check], api: Aws, account: Account) -> list[Findin
 
 
 def _region(api: Aws, home: Aws) -> Finding | None:
-    """Return a finding if the region is not enabled, where endpoints refuse the account's keys (aws-behaviour 2.69)."""
-    try:
-        found = home.call("ec2", "describe_regions", AllRegions=True, RegionNames=[api.region])["Regions"]
-    except CloudError:
+    """Return a finding if the region is not enabled."""
+    if not regions.is_off(home, api.region):
         return None
-    if found[0].get("OptInStatus") != "not-opted-in":
-        return None
-    command = f"aws account enable-region --region-name {api.region}"
-    return Finding("region", STOPS, f"{api.region} is not enabled in this account", f"`{command}`; it takes minutes.")
+    return Finding("region", STOPS, f"{api.region} is not enabled in this account", regions.remedy(api.region))
 
 
 def _public_access(api: Aws, _: Account) -> Iterator[tuple[str, str, str]]:

@@ -48,8 +48,12 @@ def stored_gib(api: Aws, file_system: str) -> float:
 
 
 def delete(api: Aws, file_system: str) -> None:
-    """Delete the file system with all its data; no error when it is gone."""
-    api.exists("efs", "delete_file_system", FileSystemId=file_system)
+    """Delete the file system with all its data; no error when it is gone.
+
+    One that is gone has no tag by which a policy could allow to delete it: so whoever asks looks first.
+    """
+    if api.exists("efs", "describe_file_systems", FileSystemId=file_system):
+        api.exists("efs", "delete_file_system", FileSystemId=file_system)
 
 
 def _groups(api: Aws, target: dict[str, Any]) -> tuple[str, ...]:

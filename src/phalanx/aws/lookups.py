@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import tee
 from typing import Any, cast
 
-from phalanx.aws import buckets, file_systems, lustre_file_systems, own_address, price_list, usage, vpcs
+from phalanx.aws import buckets, file_systems, kms_keys, lustre_file_systems, own_address, price_list, usage, vpcs
 from phalanx.aws.aws import Aws
 from phalanx.aws.policies import require_policies
 from phalanx.errors import CloudError, CloudUnreachable, Mistakes, SpecError
@@ -16,6 +16,7 @@ from phalanx.jobs.environments import recipe_names
 from phalanx.plan import each_type, money, network_cards, quotas
 from phalanx.plan.capacity import SPOT, Reservation
 from phalanx.plan.existing_vpc import ExistingVpc
+from phalanx.plan.facts import KmsKey
 from phalanx.plan.lustre_storage import LustreFileSystem
 from phalanx.plan.machine_images import Image, ImageChoice, is_ami
 from phalanx.plan.mount_targets import MountTarget
@@ -41,6 +42,7 @@ class _Named:
     lustre: LustreFileSystem | None
     image: Image
     node_role: tuple[str, str]
+    key: KmsKey | None
     """The ARN and the id of the role of EMR's nodes, if the spec names one."""
 
 
@@ -83,7 +85,8 @@ def _of_type(api: Aws, spec: ClusterSpec, ssh_public_key: str) -> Facts:
         quotas_unknown=unknown,
         prices=_prices(api, spec, zones),
         data=buckets.count(api, spec.data),
-        disk_key=disk_key(api),
+        key=named.key,
+        disk_key="" if spec.kms_key else disk_key(api),
         blocked_access=vpcs.blocked_access(api, vpc),
     )
 
@@ -100,10 +103,11 @@ def _named(api: Aws, spec: ClusterSpec) -> _Named:
     reservation = mistakes.check(find_reservation, api, spec)
     targets = mistakes.check(_mount_targets, api, spec)
     lustre = mistakes.check(_lustre, api, spec)
+    key = mistakes.check(kms_keys.find, api, spec)
     image = mistakes.check(_image_of, api, spec, described)
     mistakes.report()
     assert described and image
-    return _Named(described, head, vpc, reservation, targets or (), lustre, image, node_role or ("", ""))
+    return _Named(described, head, vpc, reservation, targets or (), lustre, image, node_role or ("", ""), key)
 
 
 def _image_of(api: Aws, spec: ClusterSpec, described: dict[str, Any] | None) -> Image | None:
@@ -113,14 +117,14 @@ def _image_of(api: Aws, spec: ClusterSpec, described: dict[str, Any] | None) -> 
         return _require_image(api, named) if is_ami(named) else None
     architecture = _architecture(described)
     parameter = ImageChoice(spec, _gpus(described), architecture).parameter
-    image_id = _image_id(api, parameter, architecture)
-    if not image_id:
+    found = image_id(api, parameter, architecture)
+    if not found:
         raise SpecError(
             f"image: the SSM parameter {parameter} does not exist in {spec.region}",
             "Write another `image`: an alias, or a parameter's path, such as one below /aws/service/deeplearning/ami/.",
             code="no-image",
         )
-    return _require_image(api, image_id)
+    return _require_image(api, found)
 
 
 def _require_key_pair(api: Aws, spec: ClusterSpec) -> None:
@@ -247,10 +251,10 @@ def zones(api: Aws, instance_type: str) -> tuple[str, ...]:
 
 def image(api: Aws, parameter: str) -> Image | None:
     """Return the image that an SSM parameter names now; None if there is none that this account can use."""
-    return _describe_image(api, _image_id(api, parameter))
+    return _describe_image(api, image_id(api, parameter))
 
 
-def _image_id(api: Aws, parameter: str, architecture: str = "") -> str:
+def image_id(api: Aws, parameter: str, architecture: str = "") -> str:
     """Return the AMI id in a parameter, or the one given in its place; "" if there is no such parameter."""
     if is_ami(parameter):
         return parameter

@@ -12,6 +12,8 @@ _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
 _BAD_KEY = frozenset({"InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure", "SignatureDoesNotMatch"})
 _DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AccessDeniedForDependency"})
 _THROTTLED = frozenset({"Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException"})
+# CloudFormation's words (docs/aws-behaviour.md 1.33).
+_NO_ROLE = "is invalid or cannot be assumed"
 _LOG_IN = "Run `aws configure`, or `aws sso login` and set AWS_PROFILE."
 
 GONE = re.compile(
@@ -98,6 +100,12 @@ def _refused(error: Exception, action: str) -> CloudError:
     if kind in _THROTTLED:
         return CloudError(
             f"AWS throttled {action}, even after retries: {text}", "Try again in a minute.", code="throttled"
+        )
+    if _NO_ROLE in text:
+        return CloudError(
+            text,
+            "Correct `cloudformation_role`, or make the role again: `phalanx policy --service-role` prints its parts.",
+            code="role-unusable",
         )
     status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", "")
     said = f": {text}" if text else ""

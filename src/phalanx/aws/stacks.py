@@ -26,8 +26,12 @@ def create(
     parameters: Mapping[str, str],
     tags: Mapping[str, str] | None = None,
     timeout_min: int = CREATION_TIMEOUT_MIN,
+    role: str | None = None,
 ) -> str:
-    """Start creating, with CLUSTER_TAG and `tags`; return the id. Raises StackFailed for a replaced document."""
+    """Start creating, with CLUSTER_TAG and `tags`; return the id. Raises StackFailed for a replaced document.
+
+    CloudFormation acts with the rights of `role` in this and all later operations (docs/aws-behaviour.md 1.33).
+    """
     created = aws.call(
         "cloudformation",
         "create_stack",
@@ -38,6 +42,7 @@ def create(
         OnFailure="ROLLBACK",
         TimeoutInMinutes=timeout_min,
         Tags=[{"Key": key, "Value": value} for key, value in {**(tags or {}), CLUSTER_TAG: name}.items()],
+        **({"RoleARN": role} if role else {}),
     )
     return s3_objects.required_stack(aws, created["StackId"], template)
 

@@ -9,6 +9,7 @@ import click
 
 from phalanx import connection
 from phalanx.aws import doctor, transcript
+from phalanx.aws.regions import home_of
 from phalanx.cli.console import note, print_json, say
 from phalanx.cli.options import DEFAULT_FILE, debug_option, json_option
 from phalanx.counts import counted
@@ -18,8 +19,6 @@ from phalanx.spec.spec_load import load
 
 STOPPED = 1
 _ATTEMPTS = 3
-# The first region of each partition, which is enabled in every account of it (docs/aws-behaviour.md 2.69, 6.1).
-_HOMES = {"cn": "cn-north-1", "us-gov": "us-gov-west-1", "eusc": "eusc-de-east-1"}
 
 
 @click.command("doctor")
@@ -51,7 +50,7 @@ def command(cloud: str | None, region: str | None, as_json: bool) -> int:
     if at.site.is_off():
         hint = "Start it: phalanx local start. Or add --cloud aws."
         raise LocalCloudError("the local cloud is not running", hint, code="local-cloud-off")
-    home = connection.connect(cloud, _home(region))
+    home = connection.connect(cloud, home_of(region))
     for one in (at, home):
         one.limit_attempts(_ATTEMPTS)
     if not as_json:
@@ -71,10 +70,6 @@ def _named() -> tuple[str, str]:
         return "aws", "us-east-1"
     spec = load(Path(DEFAULT_FILE))
     return spec.cloud, spec.region
-
-
-def _home(region: str) -> str:
-    return next((home for prefix, home in _HOMES.items() if region.startswith(f"{prefix}-")), "us-east-1")
 
 
 def _show(account: doctor.Account | None, region: str, found: list[doctor.Finding]) -> None:

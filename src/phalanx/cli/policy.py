@@ -18,11 +18,11 @@ from phalanx.errors import SpecError
 from phalanx.images import rights
 from phalanx.images.base import base
 from phalanx.images.image_stack import request
-from phalanx.images.place import Place
+from phalanx.images.place import OWN_NETWORK, Place
 from phalanx.jobs.environments import recipe
 from phalanx.spec.spec_load import load
 from phalanx.template.document import build
-from phalanx.template.policy import MOST, length, parts, policy
+from phalanx.template.policy import MOST, length, of_service_role, parts, policy
 
 if TYPE_CHECKING:
     from phalanx.spec.spec import ClusterSpec
@@ -33,13 +33,15 @@ if TYPE_CHECKING:
 @click.option("--any-name", is_flag=True, help="For clusters of any name, not only the one of the file.")
 @click.option("--images", is_flag=True, help="For `phalanx image` instead, with every recipe.")
 @click.option("--part", type=click.IntRange(1), help="Print a part of a policy that is too long for a managed policy.")
+@click.option("--service-role", is_flag=True, help="The trust and the policy of the file's `cloudformation_role`.")
 @offline_option
 @debug_option
-def command(file: Path, any_name: bool, images: bool, part: int | None, offline: bool) -> None:
+def command(file: Path, any_name: bool, images: bool, part: int | None, service_role: bool, offline: bool) -> None:
     """Print the least IAM policy for a person who runs `up`, `status`, `scale`, `extend`, `why` and `down`.
 
     It follows from the CloudFormation document of this file: CloudFormation makes everything with the rights of the
-    person who asks for it. With --images, a file counts if --file names it, as in `phalanx image build --file`.
+    person who asks for it, or of the file's `cloudformation_role`, whose parts --service-role prints. With --images, a
+    file counts if --file names it, as in `phalanx image build --file`.
 
     \b
     Examples:
@@ -49,20 +51,23 @@ def command(file: Path, any_name: bool, images: bool, part: int | None, offline:
     """
     if images:
         given = click.get_current_context().get_parameter_source("file") is not ParameterSource.DEFAULT
-        _print(_of_images(load(file) if given else None), part)
+        _print(_of_images(load(file) if given else None, service_role), part)
         return
     plan = planned(file, offline)
     note_unchecked(plan)
-    name = "*" if any_name else plan.spec.name
-    _print(policy(build(plan).to_dict(), name, plan.spec.bucket), part)
+    spec, document = plan.spec, build(plan).to_dict()
+    name = "*" if any_name else spec.name
+    of_person = policy(document, name, spec.bucket, spec.cloudformation_role)
+    _print(of_service_role(document, name) if service_role else of_person, part)
 
 
-def _print(whole: dict[str, Any], part: int | None) -> None:
-    """Print a policy or a part of it; tell of parts if IAM takes it in no other way."""
+def _print(made: dict[str, Any], part: int | None) -> None:
+    """Print a policy, a role with its policy, or a part of the policy; tell of parts if IAM takes nothing else."""
+    whole = made.get("PolicyDocument", made)
     pieces = parts(whole)
     if part is not None and part > len(pieces):
         raise SpecError(f"--part {part}: there are {len(pieces)} parts", "Use a smaller number.", code="out-of-range")
-    print_json(whole if part is None else pieces[part - 1])
+    print_json(made if part is None else pieces[part - 1])
     if part is None and len(pieces) > 1:
         words = ", ".join(f"`--part {number}`" for number in range(1, len(pieces) + 1))
         note(
@@ -70,12 +75,15 @@ def _print(whole: dict[str, Any], part: int | None) -> None:
         )
 
 
-def _of_images(spec: ClusterSpec | None) -> dict[str, Any]:
-    """Return the policy for images: of what takes rights, their stacks differ only in the roles' boundary.
+def _of_images(spec: ClusterSpec | None, service_role: bool) -> dict[str, Any]:
+    """Return the policy for images: of what takes rights, their stacks differ only in boundary and key.
 
     A file of a cluster says it.
     """
     chosen = recipe("torch")
-    where = Place(boundary=(spec.permissions_boundary if spec else None) or "")
+    where = Place(boundary=spec.permissions_boundary or "", key=spec.kms_key or "") if spec else OWN_NETWORK
     document, _ = request(replace(order_of(chosen, base(chosen.image["base"])), place=where))
-    return rights.policy(json.loads(document), of_file=spec is not None)
+    made = json.loads(document)
+    if service_role:
+        return rights.of_service_role(made)
+    return rights.policy(made, spec is not None, spec.cloudformation_role if spec else None)

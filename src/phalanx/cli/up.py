@@ -37,13 +37,15 @@ _NOTHING = "interrupted; nothing was requested. `phalanx up` starts again."
 @file_option
 @verbose_option
 @yes_option
+@click.option("--new-image", is_flag=True, help="Change to the newest image that `image` stands for.")
 @json_option
 @debug_option
-def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
+def command(file: Path, verbose: bool, yes: bool, new_image: bool, as_json: bool) -> int:
     """Create the cluster and wait until every node has answered or is known to be missing.
 
     You can run it again at any time: it follows a creation in progress, and recognizes a cluster that is ready. If the
-    file has changed since, it shows what would change of the cluster, and asks.
+    file has changed since, it shows what would change of the cluster, and asks. Machines keep their image, and those
+    that replace them get the same, until --new-image.
 
     \b
     Examples:
@@ -59,7 +61,7 @@ def command(file: Path, verbose: bool, yes: bool, as_json: bool) -> int:
         cloud = connection.connect(spec.cloud, spec.region)
     with Watch(f"creating cluster {spec.name}", started_s, verbose) as watch, with_location(file):
         asking = Asking(yes, watch.paused)
-        bring_up = BringUp(cloud, spec, asking)
+        bring_up = BringUp(cloud, spec, asking, new_image=new_image)
         try:
             watch.follow(bring_up.steps())
         except KeyboardInterrupt:

@@ -17,7 +17,7 @@ from phalanx.cluster.ready import record_ready
 from phalanx.cluster.resume import renew_limits, start_again
 from phalanx.cluster.stack import Note, Progress, Stack
 from phalanx.cluster.target import Target, recorded, require_key
-from phalanx.cluster.update import Approve, Proposal, Settings, Update, follow, refuse_fixed
+from phalanx.cluster.update import Approve, Proposal, Settings, Update, follow, image_of, newer_image, refuse_fixed
 from phalanx.errors import ClusterError
 from phalanx.node.roster import Roster
 from phalanx.spec.spec import ClusterSpec
@@ -50,11 +50,14 @@ class Up:
 class BringUp:
     """Bring the cluster of a spec up. Iterate `steps()`, then read `result`.
 
-    A cluster with other settings is changed if there is somebody to `approve` that, and is refused otherwise.
+    A cluster with other settings is changed if there is somebody to `approve` that, and is refused otherwise. With
+    `new_image`, the newest image that the spec's `image` stands for is such a change.
     """
 
-    def __init__(self, cloud: Aws, spec: ClusterSpec, approve: Approve | None = None) -> None:
-        self.target = Target(cloud, spec)
+    def __init__(
+        self, cloud: Aws, spec: ClusterSpec, approve: Approve | None = None, *, new_image: bool = False
+    ) -> None:
+        self.target = Target(cloud, spec, new_image)
         self._approve = approve
         self.result: Up | None = None
 
@@ -100,6 +103,11 @@ def _change(
         yield from follow(target.cloud, found)
     change_sets.forget_unexecuted(target.cloud, found.stack_id)
     changes = target.changes(found)
+    if target.new_image and "image" not in changes:
+        newer = newer_image(target.cloud, found, target.chosen)
+        changes = {**changes, **newer}
+        if not newer:
+            yield Note(f"the nodes have the newest image, {image_of(found)}")
     if not changes:
         return found, {}
     refuse_fixed(found, changes)

@@ -91,7 +91,9 @@ def _deploy(target: Target, plan: Plan) -> Generator[Note, None, Stack]:
         for url, text in template.uploads(plan).items():
             s3_objects.put(cloud, url, text)
         target.may_be_requested = True
-        target.stack = Stack(cloud, spec.name, stacks.create(cloud, spec.name, sent, parameters, spec.tags))
+        role = spec.cloudformation_role
+        made = stacks.create(cloud, spec.name, sent, parameters, spec.tags, role=role)
+        target.stack = Stack(cloud, spec.name, made)
         return target.stack
 
     try:

@@ -97,7 +97,8 @@ def _ask_cloudformation(cloud: Aws, plan: Plan, answers: Answers, say: Say) -> N
 
 def _as_new(cloud: Aws, plan: Plan, answers: Answers, say: Say) -> None:
     document, parameters = template.request(plan)
-    spec, proposed = plan.spec, change_sets.of_new_stack(cloud, plan.spec.name)
+    spec = plan.spec
+    proposed = change_sets.of_new_stack(cloud, spec.name, spec.cloudformation_role)
     tags = {**(spec.tags or {}), CLUSTER_TAG: spec.name}
 
     def request(sent: str | InBucket) -> None:
@@ -190,6 +191,9 @@ def _ask_ec2(cloud: Aws, plan: Plan, answers: Answers) -> None:
     if not maker_of(plan.spec.cloud).has_user_data:
         answers.not_checked.append("a launch: EMR makes the machines, with its own rights")
         return
+    if role := plan.spec.cloudformation_role:
+        answers.not_checked.append(f"a launch: CloudFormation asks for the machines, with the rights of {role}")
+        return
     for kind, arguments in _launches(plan):
         try:
             refused = what_if.launch(cloud, **arguments)
@@ -222,7 +226,8 @@ def _launches(plan: Plan) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _ask_iam(cloud: Aws, plan: Plan, answers: Answers) -> None:
-    wanted = policy(build(plan).to_dict(), plan.spec.name, plan.spec.bucket)
+    spec = plan.spec
+    wanted = policy(build(plan).to_dict(), spec.name, spec.bucket, spec.cloudformation_role)
     try:
         answers.rights, answers.denied = what_if.denied(cloud, wanted)
     except NotCheckedError as error:

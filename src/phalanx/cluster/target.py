@@ -29,6 +29,8 @@ class Target:
 
     cloud: Aws
     spec: ClusterSpec
+    new_image: bool = False
+    """Whether the nodes' image may be another one than they have."""
     chosen: ClusterSpec = field(init=False)
     """The spec with the type of the machines that are there."""
     stack: Stack | None = None

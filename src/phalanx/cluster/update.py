@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from phalanx import template
-from phalanx.aws import change_sets, policies, stacks
+from phalanx.aws import change_sets, lookups, policies, stacks
 from phalanx.aws.model import ChangeSet, StackChange, StackEvent, StackState
 from phalanx.cluster.deletion import REMOVAL_ROLE
 from phalanx.cluster.large_document import send
@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 # They have an effect here or at the next `down` or `up`, and none on the stack.
 WITHOUT_STACK = frozenset({"nodes", "min", "keep", "lease_s", "budget", "other_types", "zones"})
 # What a node does once, with the first of its kind: another value would divide the cluster.
-_FIXED = frozenset({"cloud", "region", "network", "shared", "file_system", "boot"})
+# CloudFormation keeps a stack's role, and EFS the key of a file system.
+_FIXED = frozenset(
+    {"cloud", "region", "network", "shared", "file_system", "boot", "cloudformation_role", "kms_key", "tls"}
+)
 # `phalanx scale`, `extend` and the stack's own life decide about these, not the file.
-_KEPT = ("Workers", "MinNodes", "SshPublicKey", "FileSystemId", "LeaseEnd", "Zone")
+_KEPT = ("Workers", "MinNodes", "SshPublicKey", "KmsKey", "FileSystemId", "LeaseEnd", "Zone")
 # No setting takes these from a cluster, and data or membership would go with them.
 _NEVER_REMOVED = (
     *("AWS::EFS::FileSystem", "AWS::EFS::MountTarget", "AWS::FSx::FileSystem"),
@@ -82,6 +85,20 @@ def _refuse_other_lustre(found: StackState, settings: Settings) -> None:
             _AGAIN,
             code="settings-differ",
         )
+
+
+def image_of(found: StackState) -> str:
+    """Return the image of the stack's nodes: what its parameter stood for at the last operation."""
+    return found.resolved.get("Image") or found.parameters.get("Image", "")
+
+
+def newer_image(cloud: Aws, found: StackState, spec: ClusterSpec) -> Settings:
+    """Return a changed setting if the spec's image stands for another one by now than the nodes have."""
+    plan = make_plan(spec, cloud.site.facts(replace(spec, other_types=()), found.parameters.get("SshPublicKey", "")))
+    now = plan.image_parameter
+    if not is_ami(now):
+        now = lookups.image_id(cloud, now, plan.facts.architecture)
+    return {"image": (image_of(found), now)} if now and now != image_of(found) else {}
 
 
 class Update:
@@ -140,8 +157,7 @@ class Update:
 
         UsePreviousValue would keep only the path, whose newest value CloudFormation then takes (aws-behaviour 1.35).
         """
-        found = self._found
-        image = found.resolved.get("Image") or found.parameters.get("Image", "")
+        found, image = self._found, image_of(self._found)
         if not is_ami(image) or not self._needs_the_same_image(plan.facts):
             return plan
         facts = replace(plan.facts, image=self._cloud.site.image(image) or plan.facts.image)

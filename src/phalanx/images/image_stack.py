@@ -18,6 +18,7 @@ from phalanx.images.component import Component, components
 from phalanx.images.place import OWN_NETWORK, Place
 from phalanx.jobs.environments import Recipe
 from phalanx.spec.own_tags import BASE_TAG, RECIPE_TAG, VERSION_TAG
+from phalanx.template import encryption
 from phalanx.template.access import EC2, add_partitions, trust
 
 DIGEST_TAG, MANIFEST_TAG = "phalanx:digest", "phalanx:manifest"
@@ -99,6 +100,9 @@ def request(order: Order) -> tuple[str, dict[str, str]]:
         template.add_parameter(Parameter("Boundary", Type="String", Default=order.place.boundary))
     for resource in (*_network(order.place), *_roles(order.place), *_recipe(order, made), *_image(order)):
         template.add_resource(resource)
+    if order.place.key:
+        template.add_parameter(Parameter(encryption.KEY, Type="String", Default=order.place.key))
+        encryption.add_to(template)
     template.add_output(Output("ImageId", Value=GetAtt("Image", "ImageId"), Description="The AMI"))
     template.add_output(Output("LogGroup", Value=Ref("LogGroup"), Description="What its build has printed"))
     return json.dumps(template.to_dict(), separators=(",", ":"), ensure_ascii=False), values

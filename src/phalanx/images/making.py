@@ -53,7 +53,8 @@ class Making:
     def begin(cls, cloud: Aws, order: Order) -> Making:
         """Start to make an image."""
         document, parameters = request(order)
-        stack_id = stacks.create(cloud, order.stack, document, parameters, order.tags, _MOST_MIN)
+        role = order.place.role
+        stack_id = stacks.create(cloud, order.stack, document, parameters, order.tags, _MOST_MIN, role)
         return cls(cloud, Stack(cloud, order.stack, stack_id), log_group_of(order.stack))
 
     @classmethod

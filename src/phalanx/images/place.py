@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from phalanx.aws import lookups, vpcs
+from phalanx.aws import kms_keys, lookups, vpcs
 from phalanx.aws.policies import require_policies
 from phalanx.errors import Mistakes, SpecError
 from phalanx.plan import existing_vpc
@@ -27,6 +27,10 @@ class Place:
     vpc: str = ""
     boundary: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    role: str = ""
+    """The service role of the stack, if it has one."""
+    key: str = ""
+    """The ARN of the key that encrypts all that is stored, if it is not AWS's."""
     encrypted: bool = False
     """Whether its disks are encrypted, as those of nodes are. An image with AWS's own key can't be shared."""
 
@@ -49,9 +53,16 @@ def find(api: Aws, instance_type: str, spec: ClusterSpec | None = None) -> Place
     mistakes = Mistakes()
     mistakes.check(require_policies, api, spec)
     vpc = mistakes.check(vpcs.find, api, spec)
+    key = mistakes.check(kms_keys.find, api, spec)
     mistakes.check(_refuse_closed, api, spec, vpc, zones)
     mistakes.report()
-    rules = {"boundary": spec.permissions_boundary or "", "tags": spec.tags or {}, "encrypted": True}
+    rules = {
+        "boundary": spec.permissions_boundary or "",
+        "tags": spec.tags or {},
+        "role": spec.cloudformation_role or "",
+        "key": key.arn if key else "",
+        "encrypted": True,
+    }
     if vpc:
         return Place(vpc.workers.zone, vpc.workers.subnet_id, vpc.vpc, **rules)
     return Place(next((zone for zone in spec.zones or () if zone in zones), zones[0]), **rules)

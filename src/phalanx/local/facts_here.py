@@ -53,7 +53,7 @@ def _of_type(api: Aws, spec: ClusterSpec, ssh_public_key: str) -> Facts:
 
 def _has_to_ask(spec: ClusterSpec) -> bool:
     """Whether the spec names things that may not exist, or wants what EC2 has to say of its type."""
-    named = (spec.file_system, spec.policies, spec.permissions_boundary, spec.placement, spec.reservation)
+    named = (spec.file_system, spec.policies, spec.permissions_boundary, spec.kms_key, spec.placement, spec.reservation)
     asks = spec.uses_efa or AUTO in spec.ssh_sources or is_ami(spec.image) or is_of_recipe(spec.image)
     return any((*named, spec.data, spec.subnets, spec.emr)) or asks
 

@@ -79,7 +79,7 @@ class Agent:
             return mount.of_head(head_address, settings.shared)
         if mount.LUSTRE in settings.file_system:
             return mount.of_lustre(settings.file_system)
-        return mount.of_efs(settings.file_system, f"efs.{settings.region}.{settings.domain}")
+        return mount.of_efs(settings.file_system, f"efs.{settings.region}.{settings.domain}", bool(settings.tls))
 
     def report(self, kind: str, **content: Any) -> None:
         """Send the head a message about this node."""

@@ -134,6 +134,8 @@ def _install(agent: Agent, serves: bool, patience_s: float) -> None:
         packages.install(lacking, patience_s, say)
     if mount.LUSTRE in settings.file_system and not settings.offline:
         packages.install_lustre(patience_s, say, root)
+    if settings.tls:
+        packages.install_efs_utils(patience_s, say, root)
     if settings.data:
         packages.install_mountpoint(patience_s, say, root)
 

@@ -13,7 +13,7 @@ import time
 from typing import Callable, NamedTuple
 
 from phalanx.node import files
-from phalanx.node.command import insist, run
+from phalanx.node.command import CommandError, insist, run
 
 # Root on one node must not leave a program there that gives a job root on another.
 _NO_ROOT = "nosuid,nodev"
@@ -44,10 +44,15 @@ class Source(NamedTuple):
     passing: str = _PASSING
 
 
-def of_efs(file_system: str, domain: str) -> Source:
-    """Return an EFS file system; `domain` is that of EFS's names, such as efs.us-east-1.amazonaws.com."""
+def of_efs(file_system: str, domain: str, tls: bool = False) -> Source:
+    """Return an EFS file system; `domain` is that of EFS's names, such as efs.us-east-1.amazonaws.com.
+
+    Raises CommandError if it is to be mounted by TLS, and the image can't.
+    """
     if os.path.exists(_HELPER):
         return Source("efs", f"tls,{_NO_ROOT}", f"{file_system}:/")
+    if tls:
+        raise CommandError(f"mount -t efs -o tls {file_system}:/", 1, "the image has no amazon-efs-utils")
     return Source("nfs4", _NFS + ",noresvport", f"{file_system}.{domain}:/")
 
 

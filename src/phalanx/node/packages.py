@@ -82,6 +82,15 @@ def install_lustre(patience_s: float, say: Callable[[str], None], root: str = ""
     insist(["sh", "-c", script], 300, _PASSING, time.monotonic() + patience_s, say)
 
 
+def install_efs_utils(patience_s: float, say: Callable[[str], None], root: str = "") -> None:
+    """Install EFS's helper, which mounts by TLS, unless the image has it or its system has no package of it."""
+    if os.path.exists(f"{root}/sbin/mount.efs") or not _has("dnf", f"{root}/usr/bin"):
+        return
+    say("installing amazon-efs-utils")
+    script = "dnf -q -y install amazon-efs-utils"
+    insist(["sh", "-c", script], 300, _PASSING, time.monotonic() + patience_s, say)
+
+
 def install_mountpoint(patience_s: float, say: Callable[[str], None], root: str = "") -> None:
     """Install Mountpoint for S3 unless the image has it: from Amazon Linux, or AWS's file for Ubuntu.
 

@@ -88,6 +88,8 @@ class Settings(NamedTuple):
     """The beginning of the agent's stream (node.loader)."""
     offline: str = ""
     """"1" if nodes reach no package mirror, or ""."""
+    tls: str = ""
+    """"1" if nodes mount EFS only by TLS, or ""."""
     emr: str = ""
     """The EMR cluster that makes the machines (`j-…`); "" if Auto Scaling does."""
     fixed: str = ""
@@ -106,7 +108,7 @@ class Settings(NamedTuple):
             made = f"made by a newer phalanx (format {number}; this one reads {FORMAT})"
             raise OSError(f"the configuration of this node was {made}: pip install -U phalanx")
         if number != FORMAT:
-            raise ValueError(f"{number} is not the number of a format")
+            raise ValueError(f"{number} is no format")
         values: dict[str, Any] = {name: given[name] for name in Settings._fields if name in given}
         values.update({name: int(given[name]) for name in _NUMBERS}, nodes=nodes_of(int(given["workers"])))
         return Settings(**{**values, "patience": Patience.of(given.get("patience", ""))})

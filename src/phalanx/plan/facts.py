@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from phalanx.node.settings import ON_AWS, Patience
@@ -24,6 +24,32 @@ class HeadFacts:
     vcpus: int
     memory_gib: float
     architecture: str
+
+
+@dataclass(frozen=True)
+class KmsKey:
+    """The key that a spec names. `unread` is why nobody could look who may use it."""
+
+    arn: str
+    unread: str = ""
+
+    def users(self, region: str, account: str) -> dict[str, tuple[str, str]]:
+        """Map each principal that the key must let in to what it does with the key, and to what for (6.7)."""
+        scaling = f"arn:{self.arn.split(':')[1]}:iam::{account}:role/aws-service-role/autoscaling.amazonaws.com"
+        stores = "kms:Decrypt kms:DescribeKey kms:Encrypt kms:GenerateDataKey* kms:ReEncrypt*"
+        sends = "kms:Decrypt kms:GenerateDataKey*"
+        return {
+            f"{scaling}/AWSServiceRoleForAutoScaling": (f"{stores} kms:CreateGrant", "disks, messages to the topic"),
+            f"logs.{region}.amazonaws.com": (stores, "logs"),
+            "sns.amazonaws.com": (sends, "messages to the queue"),
+            "lambda.amazonaws.com": (sends, "the function's code"),
+        }
+
+    def warnings(self, region: str) -> Iterator[str]:
+        """Yield who must be let in, if nobody could look who is."""
+        if self.unread:
+            users = "; ".join(f"{one}: {actions}" for one, (actions, _) in self.users(region, "ACCOUNT").items())
+            yield f"nobody could look who may use {self.arn} ({self.unread}); its policy must let in {users}"
 
 
 @dataclass(frozen=True)
@@ -74,6 +100,8 @@ class Facts:
     """Why the quotas could not be asked."""
     shortages: tuple[machine_room.Shortage, ...] = ()
     """What this machine has not enough of for all nodes of a local cluster."""
+    key: KmsKey | None = None
+    """The key that the spec names for all that is stored."""
     disk_key: str = ""
     """The account's own default key, with which disks are encrypted; "" for AWS's."""
     blocked_access: str = ""
@@ -90,3 +118,12 @@ class Facts:
     """How long agents wait; in the local cloud's weather as much shorter as its delays are."""
     deployment: int = 1
     """1 for a new stack, then counted up at each deployment, because a WaitCondition can't be used again."""
+
+    def about_keys(self) -> Iterator[str]:
+        """Warn of a key that others may not use: each launch would end after a minute (docs/aws-behaviour.md 11.12)."""
+        yield from self.key.warnings(self.region) if self.key else ()
+        if self.disk_key:
+            yield (
+                f"the account encrypts disks with {self.disk_key}: launches fail unless the role "
+                "AWSServiceRoleForAutoScaling may use it (`phalanx doctor` shows whether it may, and the grant to make)"
+            )

@@ -209,6 +209,15 @@ class ImageChoice:
                 code="disk-size",
             )
 
+    def refuse_without_tls(self) -> None:
+        """Raise SpecError if no client of EFS that speaks TLS can be had for the image (docs/aws-behaviour.md 4.23)."""
+        if self.contents and self.has_apt:
+            raise SpecError(
+                f"tls: {self.alias} has no amazon-efs-utils, and {self.contents['distribution']} no package of it",
+                "Choose an image of Amazon Linux, such as amazon-linux-2023, or one of yours that has it.",
+                code="image-lacks",
+            )
+
     def refuse_without_lustre(self) -> None:
         """Raise SpecError if no client of Lustre can be had for the image's system (docs/aws-behaviour.md 4.7)."""
         if self.contents and not self._lustre_from:

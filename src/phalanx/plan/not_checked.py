@@ -76,6 +76,10 @@ def _of_names(spec: ClusterSpec) -> Iterator[tuple[str, str]]:
         yield f"the placement group {group}", f"aws ec2 describe-placement-groups --group-names {group}"
     for arn in (*(spec.policies or ()), *([spec.permissions_boundary] if spec.permissions_boundary else [])):
         yield f"the policy {arn}", f"aws iam get-policy --policy-arn {arn}"
+    if key := spec.kms_key:
+        yield f"the key {key}, and who may use it", f"aws kms describe-key --key-id {key}"
+    if role := spec.cloudformation_role:
+        yield f"the role {role}", f"aws iam get-role --role-name {role.rpartition('/')[2]}"
     urls = [place.url for place in places(spec.data)] + ([spec.emr["logs"]] if spec.emr else [])
     if spec.emr and (role := spec.emr.get("node_role")):
         yield f"the role {role}", f"aws iam get-role --role-name {role}"

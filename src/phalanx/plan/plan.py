@@ -313,6 +313,8 @@ def _refuse_image(spec: ClusterSpec, image: ImageChoice, facts: Facts) -> None:
         image.refuse_without_driver()
         if spec.storage == LUSTRE:
             image.refuse_without_lustre()
+        if spec.tls:
+            image.refuse_without_tls()
     if not facts.not_asked:
         image.refuse_unknown_recipe()
     image.refuse_small_disk()

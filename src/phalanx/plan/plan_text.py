@@ -81,6 +81,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("root disk", _disk(plan)),
         ("this file grants", "; ".join(_granted(spec))),
         ("data of jobs", mounted_data.described(spec, plan.facts.data)),
+        ("encrypted with", spec.kms_key or ""),
         ("boundary of roles", spec.permissions_boundary or ""),
         ("tags", ", ".join(f"{name}={value}" for name, value in (spec.tags or {}).items())),
         ("membership", _membership(spec)),
@@ -103,6 +104,8 @@ def _granted(spec: ClusterSpec) -> Iterator[str]:
         yield f"image: everything on every node, root's programs included, is from {spec.image}"
     if spec.policies:
         yield f"policies: jobs may do in AWS what {', '.join(spec.policies)} allow"
+    if spec.cloudformation_role:
+        yield f"cloudformation_role: CloudFormation may do for this stack what {spec.cloudformation_role} allows"
     places = list(mounted_data.places(spec.data))
     if places:
         changed = [one.url for one in places if one.is_writable]
@@ -344,22 +347,13 @@ def _warnings(plan: Plan) -> Iterator[str]:
     yield from lustre_storage.warnings(spec, image_choice(spec, facts))
     yield from mounted_data.warnings(spec, facts.data)
     if maker_of(spec.cloud) is not EMR:
-        yield from _about_disks(facts)
+        yield from facts.about_keys()
     if spec.throughput and plan.file_system:
         yield f"throughput is for a new file system: {plan.file_system} keeps its mode"
     if not is_local(spec.cloud):
         yield from image_choice(spec, facts).warnings()
         yield from _about_money(spec, facts)
         yield from _about_capacity(spec, facts)
-
-
-def _about_disks(facts: Facts) -> Iterator[str]:
-    """Warn of a key that Auto Scaling may not use: each launch would end after a minute (aws-behaviour 11.12)."""
-    if facts.disk_key:
-        yield (
-            f"the account encrypts disks with {facts.disk_key}: launches fail unless the role "
-            "AWSServiceRoleForAutoScaling may use it (`phalanx doctor` shows whether it may, and the grant to make)"
-        )
 
 
 def not_asked(facts: Facts) -> str:

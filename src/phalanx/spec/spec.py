@@ -57,6 +57,18 @@ BOUNDARY = matching(
     "such as arn:aws:iam::123456789012:policy/boundary",
     "the ARN of a managed policy, such as arn:aws:iam::123456789012:policy/boundary",
 )
+STACK_ROLE = matching(
+    limits.ROLE,
+    "'{}' is not the ARN of a role",
+    "such as arn:aws:iam::123456789012:role/for-stacks",
+    "the ARN of a role, such as arn:aws:iam::123456789012:role/for-stacks",
+)
+KEY = matching(
+    limits.KEY,
+    "'{}' is not the ARN of a KMS key",
+    "such as arn:aws:kms:us-east-1:123456789012:alias/clusters",
+    "the ARN of a KMS key or of an alias, such as arn:aws:kms:us-east-1:123456789012:alias/clusters",
+)
 MAIL = matching(
     r"[A-Za-z0-9.!#%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})+",
     "'{}' is not a mail address",
@@ -240,6 +252,15 @@ class ClusterSpec:
         beside=of_efs,
         default=None,
     )
+    tls: str | None = key(
+        "`required` has nodes mount EFS only by TLS, and a new file system refuses every client without it. The image "
+        "needs amazon-efs-utils, which Amazon Linux installs at boot.",
+        word(("required",)),
+        "required",
+        unset="TLS where the image has amazon-efs-utils, else plain NFS",
+        beside=of_efs,
+        default=None,
+    )
     metrics: str | None = key(
         "Whether each node sends to CloudWatch, every minute, what it reads and writes over NFS and how long requests "
         "take: four metrics, which CloudWatch bills for each node.",
@@ -288,6 +309,23 @@ class ClusterSpec:
         "Permissions boundary of all roles that the stack makes, by ARN, for accounts that require one.",
         BOUNDARY,
         "arn:aws:iam::123456789012:policy/boundary",
+        default=None,
+    )
+    cloudformation_role: str | None = key(
+        "Role with whose rights CloudFormation makes, changes and deletes the stack, by ARN. Whoever runs phalanx then "
+        "needs the right to pass it, and none to make anything; `phalanx policy --service-role` prints it.",
+        STACK_ROLE,
+        "arn:aws:iam::123456789012:role/for-stacks",
+        unset="the rights of whoever runs phalanx",
+        default=None,
+    )
+    kms_key: str | None = key(
+        "KMS key of yours for all that the stack stores, by ARN or by the ARN of an alias: disks, the file system, "
+        "table, queue, topic, function and logs. `plan` says whom the key's policy must let use it.",
+        KEY,
+        "arn:aws:kms:us-east-1:123456789012:alias/clusters",
+        unset="AWS's own keys",
+        beside=checks.kms_key,
         default=None,
     )
     tags: Mapping[str, str] | None = key(

@@ -104,6 +104,27 @@ def spot_workers(value: str, above: Mapping[str, Any]) -> str:
     return value
 
 
+def kms_key(value: str, above: Mapping[str, Any]) -> str:
+    """Check that a key can encrypt what the stack stores."""
+    region = above.get("region", "")
+    if value.startswith("arn:") and region not in value.split(":")[3:4]:
+        raise WrongError(f"is not in {region}, the cluster's region", "name a key there", code="conflicting-keys")
+    if ":alias/aws/" in value:
+        raise WrongError(
+            "is a key of AWS's: its policy can't let other services in",
+            "make a key of your own",
+            code="conflicting-keys",
+        )
+    lustre = above.get("lustre") or {}
+    if above.get("storage") == "lustre" and not above.get("file_system") and lustre.get("type") != "persistent_2":
+        raise WrongError(
+            "can't be with a scratch file system: FSx encrypts that with a key of its own",
+            "write lustre: {type: persistent_2}",
+            code="conflicting-keys",
+        )
+    return value
+
+
 def down_after(value: int, above: Mapping[str, Any]) -> int:
     """Check that a cluster at AWS is not removed as soon as it is stopped, which it may be by mistake."""
     if value and above.get("storage") == "lustre":

@@ -33,6 +33,7 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "idle_s": _NEVER_STOPS,
     "budget": _NEVER_STOPS,
     "down_after_s": _NEVER_STOPS,
+    "kms_key": ("EMR encrypts disks by a security configuration, which phalanx does not make", "remove the line"),
     "mail": ("EMR stops no nodes of which a mail could warn", "remove the line"),
 }
 """Why a cluster of EMR can't have a field of ClusterSpec, and what to do."""

@@ -15,6 +15,8 @@ LONGEST_IDLE_S = 7 * 24 * 3600
 MOST_POLICIES = 10
 MOST_TAGS = 40
 POLICY = r"arn:aws[a-z-]*:iam::(?:aws|[0-9]{12}):policy/[A-Za-z0-9_+=,.@/-]{1,512}"
+ROLE = r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[A-Za-z0-9_+=,.@/-]{1,512}"
+KEY = r"arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:(?:key/(?:mrk-)?[0-9a-f-]{32,36}|alias/[A-Za-z0-9/_-]{1,250})"
 OWN_GROUP = "cluster"
 RESERVATION = r"cr-[0-9a-f]{8,17}"
 ANY_TYPE = "any of EC2's, such as p4d.24xlarge"

@@ -11,6 +11,7 @@ from phalanx.plan.lustre_storage import PORTS
 from phalanx.plan.plan import Plan
 from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.spec.spec_data import Place, places
+from phalanx.template.encryption import through
 from phalanx.template.naming import REMOVAL_ROLE, arn, subnet_arn
 from phalanx.template.network import ANYWHERE, nothing
 from phalanx.template.request_limits import refuse_large_policy
@@ -102,11 +103,15 @@ def node_rules() -> tuple[ec2.SecurityGroupIngress, ec2.SecurityGroupEgress]:
 def _roles(plan: Plan) -> tuple[iam.Role | iam.PolicyType | iam.InstanceProfile, ...]:
     limits = boundary(plan)
     way_in = sessions_of_head() if plan.spec.is_private else address_of_head()
+    of_worker = [*membership_of_worker(), _end_of_head(), *(through("sqs", "dynamodb") if plan.spec.kms_key else ())]
     of_head = [*membership_of_head(), *_fleet_of_head(plan), agent_of_head(), *way_in]
     of_function = [_looks_of_function(plan), logs(GetAtt("LogGroup", "Arn")), *_removal(plan)]
+    if plan.spec.kms_key:
+        of_head += through("sqs", "sns", "dynamodb")
+        of_function += through("sns") if plan.spec.down_after_s else ()
     return (
         role("HeadRole", EC2, of_head, **limits),
-        role("WorkerRole", EC2, [*membership_of_worker(), _end_of_head()], **limits),
+        role("WorkerRole", EC2, of_worker, **limits),
         iam.PolicyType("NodePolicy", Roles=[Ref("HeadRole"), Ref("WorkerRole")], **policy("nodes", every_node(plan))),
         role("FunctionRole", "lambda.amazonaws.com", of_function, **limits),
         job_role(plan, GetAtt("HeadRole", "Arn"), GetAtt("WorkerRole", "Arn")),

@@ -12,6 +12,7 @@ from phalanx.plan.plan import Plan
 from phalanx.spec.makers import EMR, maker_of
 from phalanx.template import (
     access,
+    encryption,
     fleet,
     network,
     outputs,
@@ -64,6 +65,8 @@ def build(plan: Plan) -> Template:
     else:
         for part in (parameters, network, access, storage, rendezvous, fleet, removal, outputs):
             part.add_to(template, plan)
+    if plan.spec.kms_key:
+        encryption.add_to(template)
     image = plan.facts.image.recipe if plan.facts.image else ""
     made_with = {"version": __version__, **({"image": image} if image else {})}
     template.set_metadata({"phalanx": made_with, **parameters.metadata(template, plan)})

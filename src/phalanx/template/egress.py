@@ -17,8 +17,8 @@ from phalanx.template.document import build
 
 _HTTP, _HTTPS, _NFS = 80, 443, 2049
 _ROLES = ("HeadRole", "WorkerRole", "NodePolicy", "NodeRole")
-# It is mounted, and its API is not called.
-_NO_API = ("elasticfilesystem",)
+# The one is mounted, and the other is called by the services that store with a key: nodes call neither.
+_NO_API = ("elasticfilesystem", "kms")
 LOCAL_API = ("169.254.1.1", _HTTPS)
 """Where the local cloud's nodes find AWS's API."""
 

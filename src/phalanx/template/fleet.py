@@ -242,6 +242,7 @@ def config(role: str, plan: Plan) -> dict[str, Any]:
         "networks": Ref("Networks") if plan.facts.vpc else ",".join(plan.networks),
         "worker_role": GetAtt("WorkerRole", "RoleId") if role == "head" else "",
         "address": GetAtt("HeadAddress", "AllocationId") if role == "head" and not plan.spec.is_private else "",
+        **({"tls": "1"} if plan.spec.tls else {}),
         **({"offline": "1"} if plan.is_offline else {}),
         **({"linked": storage.linked_prefixes(plan)} if plan.makes_lustre else {}),
         **({"data": data} if (data := as_setting(plan.spec.data)) else {}),

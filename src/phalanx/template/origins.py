@@ -20,6 +20,7 @@ _OF_PARAMETERS = {
     "Idle": "idle",
     "Mail": "mail",
     "Boundary": "permissions_boundary",
+    "KmsKey": "kms_key",
     **dict.fromkeys(("Vpc", "PublicSubnet", "HeadSubnet", "PrivateSubnet"), "network"),
 }
 # The resources that a key asks for, or decides about more than any other.

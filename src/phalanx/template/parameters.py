@@ -11,7 +11,7 @@ from phalanx.plan.machine_images import is_ami, is_of_recipe
 from phalanx.plan.plan import Plan
 from phalanx.spec.makers import maker_of
 from phalanx.spec.spec_limits import FILE_SYSTEM, LONGEST_IDLE_S, LONGEST_NODE_TIMEOUT_S, MOST_NODES
-from phalanx.template import storage, userdata
+from phalanx.template import encryption, storage, userdata
 from phalanx.template.access import add_partitions
 from phalanx.template.network import head_subnet
 
@@ -25,7 +25,7 @@ _BLOCK = r"(\d{1,3}\.){3}\d{1,3}/\d{1,2}"
 _GROUPS = (
     ("Cluster", ("Workers", "MinNodes", "InstanceType", "Image", "RootDevice", "Zone")),
     ("Network", ("Vpc", "PublicSubnet", "HeadSubnet", "PrivateSubnet", "Networks")),
-    ("Access", ("SshLocation", "KeyPair", "SshPublicKey", "Boundary")),
+    ("Access", ("SshLocation", "KeyPair", "SshPublicKey", "Boundary", "KmsKey")),
     ("Jobs and boot", ("Slots", "SharedDirectory", "FileSystemId", "NodeTimeout")),
     ("Money", ("LeaseEnd", "Idle", "Mail")),
 )
@@ -46,6 +46,7 @@ _LABELS = {
     "KeyPair": "EC2 key pair",
     "SshPublicKey": "Your public ssh key",
     "Boundary": "Permissions boundary",
+    "KmsKey": "KMS key",
     "Slots": "Processes per node",
     "SharedDirectory": "Shared directory",
     "FileSystemId": "EFS file system of yours",
@@ -183,6 +184,7 @@ def _access(plan: Plan) -> dict[str, dict[str, Any]]:
             "MaxLength": 800,
         },
         **_boundary(plan),
+        **_key(plan),
     }
 
 
@@ -190,6 +192,11 @@ def _boundary(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return the boundary of all roles as a parameter, which is shorter than its ARN in each of them."""
     given = plan.spec.permissions_boundary
     return {"Boundary": _text(given, "ARN of a policy that bounds all roles.")} if given else {}
+
+
+def _key(plan: Plan) -> dict[str, dict[str, Any]]:
+    given = plan.facts.key.arn if plan.facts.key else plan.spec.kms_key
+    return {encryption.KEY: _text(given, "ARN of a key, and no alias, for all that is stored.")} if given else {}
 
 
 def _source(plan: Plan) -> dict[str, Any]:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 from phalanx.spec.own_tags import CLUSTER_TAG
+from phalanx.template import encryption
+from phalanx.template.access import CLOUDFORMATION, trust
 from phalanx.template.permissions import (
     OF_DOCUMENTS,
     OPTIONAL,
@@ -34,6 +36,10 @@ _SERVICES_WITH_ROLES = {
 }
 _LUSTRE_TYPES = frozenset({"AWS::FSx::DataRepositoryAssociation", "AWS::FSx::FileSystem"})
 # What phalanx itself calls and takes no resource, or none that is known before (docs/aws-behaviour.md 6.2).
+_OF_KEYS = "kms:"
+LOOKS_AT_KEY = ("kms:DescribeKey", "kms:GetKeyPolicy", "kms:ListGrants")
+# With the key, phalanx itself stores and reads through the services.
+_OWN_OF_KEY = (*LOOKS_AT_KEY, "kms:Decrypt", "kms:GenerateDataKey")
 _ANYWHERE = frozenset(
     {
         *("elasticmapreduce:DescribeReleaseLabel", "elasticmapreduce:ListClusters"),
@@ -114,6 +120,8 @@ _INSIDE = frozenset(
         *("ec2:DescribeVpcAttribute", "ec2:RunInstances"),
     }
 )
+# The services that use the key of a stack in the name of whoever makes it or calls them.
+_STORING = ("dynamodb", "elasticfilesystem", "fsx", "imagebuilder", "lambda", "sqs")
 _NETWORK = {"Vpc": "vpc", **dict.fromkeys(("PublicSubnet", "HeadSubnet", "PrivateSubnet"), "subnet")}
 # Actions about what a user names: a file system of another cluster, too.
 _USED = {
@@ -143,7 +151,8 @@ NAMED: Mapping[str, tuple[str, ...]] = {
     "sqs": ("sqs:*:*:{prefix}*",),
 }
 _OF_BUCKETS = ("s3:ListBucket", "s3:PutObject")
-_OF_PARAMETERS = ("ssm:GetParameter", "ssm:GetParameters")
+_BY_CLOUDFORMATION = "ssm:GetParameters"
+_OF_PARAMETERS = ("ssm:GetParameter", _BY_CLOUDFORMATION)
 # About roles of services and buckets with links, which have statements of their own.
 _OF_SERVICES = ("iam:CreateServiceLinkedRole", "s3:GetBucketPolicy", "s3:PutBucketPolicy")
 # What can be allowed for roles with a certain permissions boundary only (docs/aws-behaviour.md 6.5).
@@ -155,32 +164,70 @@ MOST = 6144
 """The characters that IAM allows in a managed policy, without white space."""
 
 
-def policy(document: Mapping[str, Any], cluster: str, bucket: str | None = None) -> dict[str, Any]:
+def policy(
+    document: Mapping[str, Any], cluster: str, bucket: str | None = None, service_role: str | None = None
+) -> dict[str, Any]:
     """Return the policy for clusters of this name that the document describes. Raises KeyError for an unknown type.
 
-    With a bucket, the document may go through it.
+    With a bucket, the document may go through it. With a service role, CloudFormation acts with that role's rights, and
+    what is left is what phalanx itself calls, and to pass the role.
     """
     kinds = {resource["Type"] for resource in document["Resources"].values()}
     is_private = _SESSIONS in str(document["Resources"])
     more = [own for kind, own in OWN_OF.items() if kind in kinds] + [OWN_OF_PRIVATE] * is_private
-    actions = sorted({*OWN, *needed(document), *chain(*more)})
-    logins = _logins(cluster) if is_private else []
+    more += [_OWN_OF_KEY] if encryption.KEY in document.get("Parameters", ()) else []
+    own = {*OWN, *OPTIONAL, *chain(*more)}
+    if service_role:
+        actions, found = own - {_BY_CLOUDFORMATION}, [pass_to_cloudformation(service_role)]
+    else:
+        actions, found = own | {*needed(document)}, [*_of_stack(document, kinds)]
     return {
         "Version": "2012-10-17",
         "Statement": [
-            *statements({*actions, *OPTIONAL}, cluster, launched=_launched(document)),
-            *of_roles(document, actions, cluster),
-            *_of_buckets(document, actions),
+            *_of_document(document, actions, cluster),
             *_of_documents(bucket, cluster),
-            *_of_parameters(document),
-            *_of_their_network(document, actions),
-            *_of_their_storage(document),
-            *logins,
-            *_of_service_roles(document, kinds),
-            *_of_lustre(document),
+            *(_logins(cluster) if is_private else []),
+            *found,
             _guard_duty(),
         ],
     }
+
+
+def of_service_role(document: Mapping[str, Any], cluster: str) -> dict[str, Any]:
+    """Return the trust and the policy of a role with which CloudFormation makes, changes and deletes such clusters."""
+    kinds = {resource["Type"] for resource in document["Resources"].values()}
+    actions = {*needed(document), _BY_CLOUDFORMATION}
+    statements = [*_of_document(document, actions, cluster), *_of_stack(document, kinds)]
+    return as_service_role({"Version": "2012-10-17", "Statement": statements})
+
+
+def as_service_role(rights: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a service role of CloudFormation's with these rights, as IAM's API names its parts."""
+    return {"AssumeRolePolicyDocument": trust({"Service": CLOUDFORMATION}), "PolicyDocument": rights}
+
+
+def pass_to_cloudformation(role: str) -> dict[str, Any]:
+    """Allow to have CloudFormation act with a role's rights: whoever may do that owns what the role may do."""
+    only = {"StringEquals": {"iam:PassedToService": CLOUDFORMATION}}
+    made = {"Sid": "PassServiceRole", "Effect": "Allow", "Action": ["iam:PassRole"], "Resource": [role]}
+    return {**made, "Condition": only}
+
+
+def _of_document(document: Mapping[str, Any], actions: Collection[str], cluster: str) -> Iterator[dict[str, Any]]:
+    """Allow these actions on what the document describes and names."""
+    yield from statements(actions, cluster, launched=_launched(document))
+    yield from of_roles(document, actions, cluster)
+    yield from _of_buckets(document, actions)
+    yield from _of_parameters(document, actions)
+    yield from _of_their_network(document, actions)
+    yield from of_key(document, actions)
+
+
+def _of_stack(document: Mapping[str, Any], kinds: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Allow what CloudFormation does beside the handlers' calls on the stack's own resources."""
+    yield from _of_their_storage(document)
+    yield from _of_service_roles(document, kinds)
+    yield from _of_lustre(document)
 
 
 def statements(
@@ -193,7 +240,8 @@ def statements(
 
     Parameters, buckets and roles have statements of their own. `launched` are further types of EC2 that are used.
     """
-    wanted = {*actions} - {*_OF_BUCKETS, *_OF_PARAMETERS, *_OF_SERVICES, *_OF_ROLES}
+    wanted = {one for one in actions if not one.startswith(_OF_KEYS) or takes_no_resource(one)}
+    wanted -= {*_OF_BUCKETS, *_OF_PARAMETERS, *_OF_SERVICES, *_OF_ROLES}
     used, made = wanted & {*_USED}, wanted & {*TYPES}
     anywhere = {one for one in wanted - made if one in _ANYWHERE or _is_without_resource(one)}
     removals = {one for one in wanted - made if one.startswith(_REMOVALS)}
@@ -328,6 +376,23 @@ def _of_documents(bucket: str | None, cluster: str) -> Iterator[dict[str, Any]]:
         yield _allow("DocumentsAsRead", OWN_OF_SENT, _arns_of_names(OWN_OF_SENT, cluster, NAMED))
 
 
+def of_key(document: Mapping[str, Any], actions: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Allow to use the key that the document names: through the services that store with it, and for their grants."""
+    key = document.get("Parameters", {}).get(encryption.KEY, {}).get("Default")
+    wanted = {one for one in actions if one.startswith(_OF_KEYS) and not takes_no_resource(one)} if key else set[str]()
+    looks = wanted.intersection(LOOKS_AT_KEY)
+    grants = {one for one in wanted - looks if one.endswith("Grant")}
+    through = {"StringLike": {"kms:ViaService": [f"{one}.*" for one in _STORING]}}
+    for sid, chosen, condition in (
+        ("LookAtKey", looks, {}),
+        ("KeyThroughServices", wanted - looks - grants, through),
+        ("GrantsOfServices", grants, {**through, "Bool": {"kms:GrantIsForAWSResource": "true"}}),
+    ):
+        if chosen:
+            made = {"Sid": sid, "Effect": "Allow", "Action": sorted(chosen), "Resource": [key]}
+            yield {**made, "Condition": condition} if condition else made
+
+
 def _of_their_network(document: Mapping[str, Any], actions: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Allow to use the subnets and route tables that the document names."""
     given = document.get("Parameters", {})
@@ -357,12 +422,13 @@ def _of_their_storage(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield _allow("TheirGroup", changes, groups)
 
 
-def _of_parameters(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _of_parameters(document: Mapping[str, Any], actions: Collection[str]) -> Iterator[dict[str, Any]]:
     """Allow to look up images: phalanx does, and so does CloudFormation (docs/aws-behaviour.md 1.47)."""
+    wanted = set(_OF_PARAMETERS).intersection(actions)
     given = document.get("Parameters", {}).values()
     names = {one["Default"] for one in given if one["Type"].startswith("AWS::SSM::Parameter::Value")}
     if names:
-        yield _allow("Images", _OF_PARAMETERS, map(_of_parameter, names))
+        yield _allow("Images", wanted, map(_of_parameter, names))
 
 
 def _of_parameter(name: str) -> str:

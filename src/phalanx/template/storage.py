@@ -21,6 +21,21 @@ _VERSION = "2.15"
 _NODES, _SERVERS = "NodeSecurityGroup", "StorageSecurityGroup"
 LUSTRE_PLACE = "LustrePlace"
 """The parameter for a file system that nobody has asked about."""
+# With a policy, nobody may what it does not allow; without one, every client in the network may all (4.23).
+_CLIENT = ("ClientMount", "ClientWrite", "ClientRootAccess")
+_EVERYBODY = {"Principal": {"AWS": "*"}}
+_TLS_ONLY = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {
+            "Effect": "Allow",
+            **_EVERYBODY,
+            "Action": [f"elasticfilesystem:{one}" for one in _CLIENT],
+            "Condition": {"Bool": {"elasticfilesystem:AccessedViaMountTarget": "true"}},
+        },
+        {"Effect": "Deny", **_EVERYBODY, "Action": "*", "Condition": {"Bool": {"aws:SecureTransport": "false"}}},
+    ],
+}
 _EVENTS = ["NEW", "CHANGED", "DELETED"]
 
 
@@ -56,6 +71,7 @@ def _file_system(plan: Plan) -> efs.FileSystem:
         PerformanceMode="generalPurpose",
         ThroughputMode=plan.throughput,
         FileSystemTags=own_tags(plan) + name_tag(),
+        **({"FileSystemPolicy": _TLS_ONLY} if plan.spec.tls else {}),
         **RETAIN_EXCEPT_ON_CREATE,
     )
 

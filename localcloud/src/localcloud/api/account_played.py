@@ -24,7 +24,7 @@ from localcloud import accounts
 from localcloud.accounts import BOUNDARY, OWNER, REGION, SUBNETS
 from localcloud.api.refusals.before import Given, before
 from localcloud.context import ADMIN, Context
-from localcloud.ec2 import account_quotas, fleet, placement
+from localcloud.ec2 import account_quotas, account_regions, fleet, placement
 from localcloud.weather import organisation
 
 _NEW = 5
@@ -51,9 +51,12 @@ _TAG_POLICY: dict[str, dict[str, dict[str, Any]]] = {
         }
     }
 }
-PATCHED = tuple(
-    f"moto.ec2.models.EC2Backend.{name}"
-    for name in ("describe_addresses", "describe_internet_gateways", "describe_nat_gateways", "describe_subnets")
+PATCHED = (
+    tuple(
+        f"moto.ec2.models.EC2Backend.{name}"
+        for name in ("describe_addresses", "describe_internet_gateways", "describe_nat_gateways", "describe_subnets")
+    )
+    + account_regions.PATCHED
 )
 
 
@@ -92,7 +95,7 @@ def install(context: Context) -> None:
     users = iam_backends[context.account]["aws"]
     if ADMIN not in users.users:
         users.create_user(REGION, ADMIN)
-    for name in (one.rpartition(".")[2] for one in PATCHED):
+    for name in (one.rpartition(".")[2] for one in PATCHED if ".EC2Backend." in one):
         if not hasattr(getattr(EC2Backend, name), "is_filtered"):
             setattr(EC2Backend, name, _filtered(getattr(EC2Backend, name)))
     for answer in (
@@ -111,6 +114,7 @@ def install(context: Context) -> None:
         fleet.current().pool.limit_vcpus(_NEW)
         for code in (account_quotas.ADDRESSES, account_quotas.VPCS):
             account_quotas.limit(code, _NEW)
+    account_regions.install(context)
     _played.profile = context.profile
 
 

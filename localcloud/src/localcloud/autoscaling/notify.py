@@ -15,6 +15,7 @@ from werkzeug.exceptions import HTTPException
 from localcloud.autoscaling.activity import Activity, stamp
 from localcloud.autoscaling.group import Group
 from localcloud.context import Context
+from localcloud.iam import keys
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,8 @@ def subscribe(context: Context, group: Group, topic: str, kinds: list[str]) -> N
             raise ValidationError(f'"{kind}" is not a valid Notification Type.')
     test = {**_about(context, group, TEST), "RequestId": str(uuid.uuid4())}
     try:
-        _send(group, topic, TEST, test)
+        if keys.may_notify(context, group.region, topic):
+            _send(group, topic, TEST, test)
     except (ServiceException, HTTPException) as error:
         raise ValidationError(
             f"Unable to publish test notification message to notification target {topic}."
@@ -63,7 +65,7 @@ def publish(context: Context, group: Group, kind: str, activity: Activity, insta
         "Cause": activity.cause,
     }
     for topic, kinds in group.notifications.items():
-        if kind in kinds:
+        if kind in kinds and keys.may_notify(context, group.region, topic):
             _deliver(context, group, topic, kind, message)
 
 

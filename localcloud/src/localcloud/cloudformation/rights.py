@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from localcloud.accounts import OWNER, SUBNETS
 from localcloud.cloudformation.errors import ResourceFailed
+from localcloud.iam import keys
 from localcloud.iam.policy import Ask
 
 if TYPE_CHECKING:
@@ -97,6 +98,9 @@ BOUNDED = frozenset(
     }
 )
 """The actions for which IAM tells a policy the role's permissions boundary (docs/aws-behaviour.md 6.5)."""
+_OF_KEYS = "kms:"
+# Types whose service has another name in the keys of conditions.
+_SERVICES = {"efs": "elasticfilesystem"}
 _ATTACHING = ("iam:AttachRolePolicy", "iam:DetachRolePolicy")
 # Type → the services that get its role.
 _PASSED_TO: Mapping[str, tuple[str, ...]] = {
@@ -211,11 +215,23 @@ def calls(
         "bucket": str(given.get("DataRepositoryPath", "")).removeprefix("s3://").partition("/")[0] or "bucket",
     }
     for action in actions(kind, doing, given):
+        if action.startswith(_OF_KEYS) and action not in _table()["without_resource"]:
+            yield from _of_key(kind, action, given, *place.split(":"))
+            continue
         about = _OTHERS.get((kind, action)) or _TARGETS.get(action) or _RESOURCES[kind]
         for resource in about.split():
             arn = _arn(action, resource.format(**values), *place.split(":"))
             for more in _of_role(kind, action, given, boundary):
                 yield Ask(action, arn, {"ec2:subnet": [subnet]} if action == OF_EFS else {**tagged, **more})
+
+
+def _of_key(kind: str, action: str, given: Mapping[str, Any], region: str, account: str) -> Iterator[Ask]:
+    """Yield a use of the keys that a resource is encrypted with, through its service (docs/aws-behaviour.md 6.7)."""
+    for key in keys.named(kind, given):
+        service = kind.split("::")[1].lower()
+        used = keys.via(_SERVICES.get(service, service), region)
+        granted = {"kms:grantisforawsresource": ["true"]} if action.endswith("Grant") else {}
+        yield Ask(action, keys.arn_of(account, region, key), {**used, **granted})
 
 
 def _of_role(kind: str, action: str, properties: Mapping[str, Any], boundary: str) -> Iterator[Mapping[str, list[str]]]:

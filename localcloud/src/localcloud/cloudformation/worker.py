@@ -25,7 +25,7 @@ from localcloud.cloudformation.signals import MISSED, RECEIVED, Signal, Wait, da
 from localcloud.cloudformation.template import Declared
 from localcloud.cloudformation.validations import STACK_FAILED
 from localcloud.context import Context
-from localcloud.iam import middleware
+from localcloud.iam import keys, middleware
 from localcloud.iam.credentials import May
 
 CANCELLED = {"CREATE": "Resource creation cancelled", "UPDATE": "Resource update cancelled"}
@@ -195,6 +195,8 @@ class Worker(Mailbox):
     def _require_rights(self, resource: Resource, doing: str) -> None:
         kind, place = resource.declared.type, f"{self.stack.region}:{self.context.account}"
         stack, properties = self.stack, resource.properties
+        if doing == "create":
+            keys.require(self.context, kind, stack.region, properties, f"{stack.name}-{resource.declared.logical_id}")
         for named in rights.names_of(kind, resource.physical_id, properties):
             bound = middleware.boundary_of(self.context, named) if kind == "AWS::IAM::Policy" else ""
             rights.require(self._may, kind, stack.name, place, stack.tags, doing, named, properties, bound)

@@ -18,6 +18,7 @@ from localcloud.context import Context
 from localcloud.daemon import room
 from localcloud.ec2 import gpus, placement, reserved
 from localcloud.ec2.capacity import CapacityError, Pool, no_room_message
+from localcloud.iam import keys
 from localcloud.nodes.machine import Machine, NodeError
 from localcloud.storage import file_systems
 from localcloud.weather import launches, organisation
@@ -134,7 +135,7 @@ class Fleet:
     def _boot(self, instance: Instance) -> None:
         if instance.state != "pending":
             return
-        if organisation.forbids_disk(self.context):
+        if organisation.forbids_disk(self.context) or _is_without_key(self.context, instance):
             self.end(instance, "Client.InternalError", organisation.KEY_REFUSED)
             return
         try:
@@ -316,3 +317,12 @@ def reservation_of(instance: Instance) -> str:
 def _set_state(instance: Instance, name: str) -> None:
     instance._state.name = name
     instance._state.code = STATE_CODES[name]
+
+
+def _is_without_key(context: Context, instance: Instance) -> bool:
+    """Whether Auto Scaling launched an instance, and may not use the key of one of its disks."""
+    if all(one["key"] != "aws:autoscaling:groupName" for one in instance.get_tags()):
+        return False
+    region = instance.ec2_backend.region_name
+    volumes = (instance.ec2_backend.get_volume(one.volume_id) for _, one in instance.get_block_device_mapping)
+    return any(keys.refusal_of_disk(context, region, one.kms_key_id) for one in volumes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,12 +22,14 @@ from moto.iam.models import InstanceProfile
 from localcloud.api import partitions
 from localcloud.api.moto_setup import FULL_IMAGES
 from localcloud.ec2 import placement_groups, reserved
+from localcloud.iam import policy
 from localcloud.nodes.machine import Machine
 from localcloud.storage import fsx
 
 USER_DATA_LIMIT_BYTES = 16_384
 METADATA_DEFAULTS: dict[str, Any] = {}
 """The account's metadata options, for what a launch leaves open (docs/aws-behaviour.md 2.3)."""
+TLS = "+tls"
 IMAGE_GIB = 8
 """The size of the images' root disks."""
 _SPEEDS = {"Iops": "iops", "Throughput": "throughput"}
@@ -364,12 +367,26 @@ def zones_offering(instance_type: str, region: str) -> tuple[str, ...]:
 def _file_systems(account: str, region: str, vpc_id: str, zone: str) -> dict[str, str]:
     """Return the file systems with a mount target in this zone, and its address; Lustre's have "@" and a mount name.
 
+    Behind the address of one whose policy lets nobody mount it without TLS stands "+tls".
     Only in the mount target's zone its name resolves (docs/aws-behaviour.md 4.5).
     """
     targets = list(efs_backends[account][region].mount_targets_by_id.values())
     there = [t for t in targets if t.vpc_id == vpc_id and t.availability_zone_name == zone]
     lustre = {one.file_system_id: f"{one.interface.address}@{one.mount_name}" for one in fsx.in_vpc(vpc_id)}
-    return {target.file_system_id: target.ip_address for target in there} | lustre
+    known = efs_backends[account][region].file_systems_by_id
+    efs = {t.file_system_id: t.ip_address + (TLS if _needs_tls(known.get(t.file_system_id)) else "") for t in there}
+    return efs | lustre
+
+
+def _needs_tls(file_system: Any) -> bool:
+    """Whether a file system's policy denies a mount without TLS, or does not allow it (docs/aws-behaviour.md 4.23)."""
+    document = file_system.file_system_policy if file_system else None
+    if not document:
+        return False
+    keys = {"aws:securetransport": ["false"], "elasticfilesystem:accessedviamounttarget": ["true"]}
+    statements = policy.statements_of(json.loads(document) if isinstance(document, str) else document)
+    ask = policy.Ask("elasticfilesystem:ClientMount", file_system.file_system_arn, keys, principals=("*",))
+    return policy.decide(statements, ask) is not policy.Decision.ALLOWED
 
 
 def filled(mappings: Iterable[Mapping] | None) -> list[Mapping]:

@@ -17,6 +17,7 @@ NOT_SERVED = "UnsupportedOperation"
 # Beside S3, whose errors have a form of their own.
 _REST_IN_XML = ("cloudfront", "route53")
 INVALID_TOKEN = "The security token included in the request is invalid."
+UNKNOWN_TO_EC2 = "AWS was not able to validate the provided access credentials"
 EXPIRED_TOKEN = "The security token included in the request is expired"
 WRONG_SIGNATURE = (
     "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access Key"
@@ -44,6 +45,8 @@ def missing_token(start_response: Any) -> Iterable[bytes]:
 
 def invalid_token(call: Call, start_response: Any) -> Iterable[bytes]:
     """Refuse a key that this local cloud did not issue, or a wrong session token."""
+    if call.service == "ec2":
+        return _xml(call, "AuthFailure", UNKNOWN_TO_EC2, start_response, 401)
     return _refused(call, "UnrecognizedClientException", "InvalidClientTokenId", INVALID_TOKEN, start_response)
 
 

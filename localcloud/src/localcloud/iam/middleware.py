@@ -7,6 +7,7 @@ import hmac
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote
@@ -16,6 +17,7 @@ from moto.iam.models import iam_backends
 
 from localcloud.api import admission
 from localcloud.context import ADMIN, Context
+from localcloud.ec2 import account_regions
 from localcloud.iam import (
     calls,
     credentials,
@@ -28,8 +30,10 @@ from localcloud.iam import (
     sts,
     usage,
 )
+from localcloud.iam import keys as kms
 from localcloud.iam.calls import Call
 from localcloud.iam.credentials import Session
+from localcloud.iam.keys import Caller
 
 PATCHED = propagation.PATCHED
 
@@ -60,6 +64,8 @@ def wrap(context: Context, app: App) -> App:
         environ[calls.CALL] = call
         issued = context.issued.get(call.access_key_id)
         if issued is None or environ.get("HTTP_X_AMZ_SECURITY_TOKEN", "") != issued.session_token:
+            return errors.invalid_token(call, start_response)
+        if account_regions.is_off(context, call.region):
             return errors.invalid_token(call, start_response)
         if not _is_signed_with(environ, call.body, issued.secret_access_key):
             return errors.wrong_signature(call, start_response)
@@ -132,7 +138,10 @@ def judge(context: Context, session: Session, call: Call) -> str:
     asked = [policy.Ask(call.action, target.arn, {**keys, **target.keys}) for target in found or resources.EVERYTHING]
     for arn, service in resources.passed(call, context.account):
         asked.append(policy.Ask("iam:PassRole", arn, {**keys, "iam:passedtoservice": [service]}))
-    return next(filter(None, (_denial(context, session, rights, ask) for ask in asked)), "")
+    refused = next(filter(None, (_denial(context, session, rights, ask) for ask in asked)), "")
+    arn = f"arn:aws:iam::{context.account}:role/{session.role}"
+    own = Caller(arn, lambda ask: _denial(context, session, rights, replace(ask, keys={**ask.keys, **keys})))
+    return refused or kms.refusal(context, call, own)
 
 
 def may(context: Context, session: Session, action: str, arn: str) -> bool:

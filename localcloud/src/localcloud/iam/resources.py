@@ -23,6 +23,7 @@ from localcloud.cloudformation.rights import BOUNDED
 from localcloud.emr.records import TAGS
 from localcloud.iam.calls import Call
 from localcloud.iam.credentials import role_of
+from localcloud.iam.keys import arn_of
 from localcloud.iam.policy import Keys
 
 _PASSING = {
@@ -190,6 +191,11 @@ def file_system(call: Call, account: str) -> Iterator[Target]:
     tags = {tag["Key"]: tag["Value"] for tag in (found.info_json()["Tags"] if found else ())}
     arn = f"arn:aws:elasticfilesystem:{call.region}:{account}:file-system/{given}"
     yield Target(arn, _tag_keys("elasticfilesystem", tags))
+
+
+def key(call: Call, account: str) -> Iterator[Target]:
+    """KMS: the key that a name stands for."""
+    yield Target(arn_of(account, call.region, str(call.params.get("KeyId", ANY))))
 
 
 def managed_policy(call: Call, _account: str) -> Iterator[Target]:
@@ -391,6 +397,7 @@ _ACTIONS: dict[Finder, str] = {
     file_system: """
         elasticfilesystem:DeleteFileSystem elasticfilesystem:DescribeFileSystems
         elasticfilesystem:DescribeMountTargetSecurityGroups elasticfilesystem:DescribeMountTargets""",
+    key: "kms:DescribeKey kms:GetKeyPolicy kms:ListGrants",
     vpc: "ec2:DescribeVpcAttribute",
     launch: "ec2:RunInstances",
     managed_policy: "iam:GetPolicy",

@@ -14,7 +14,7 @@ from moto.sqs.models import sqs_backends
 
 from localcloud.api import partitions
 from localcloud.context import Context
-from localcloud.iam import credentials, policy
+from localcloud.iam import credentials, keys, policy
 from localcloud.messaging import functions
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,9 @@ def _queue_allows(subscription: Subscription) -> bool:
     region, name = subscription.endpoint.split(":")[3], subscription.endpoint.split(":")[-1]
     queue = sqs_backends[subscription.account_id][region].queues.get(name)
     document = json.loads(queue.policy) if queue and queue.policy else {}
+    if queue is not None and not keys.may_deliver(subscription.account_id, region, queue):
+        log.warning("SNS may not use the key of %s", subscription.endpoint)
+        return False
     return _allowed(document, "sqs:SendMessage", subscription)
 
 
@@ -84,8 +87,8 @@ def _to_function(
 
 
 def _allowed(document: dict[str, Any], action: str, subscription: Subscription) -> bool:
-    keys = {"aws:sourcearn": [subscription.topic_arn], "aws:sourceaccount": [subscription.account_id]}
-    ask = policy.Ask(action, subscription.endpoint, keys, SERVICE)
+    source = {"aws:sourcearn": [subscription.topic_arn], "aws:sourceaccount": [subscription.account_id]}
+    ask = policy.Ask(action, subscription.endpoint, source, SERVICE)
     if policy.decide(policy.statements_of(document), ask) is policy.Decision.ALLOWED:
         return True
     log.warning("no policy allows %s to call %s on %s", subscription.topic_arn, action, subscription.endpoint)

@@ -148,6 +148,9 @@ directory" 32
 [ -d "$dir" ] || die "mount.nfs4: mount point $dir does not exist" 32
 read -r address < "@ROOT@/$id.address"
 connects 2049 || die 'mount.nfs4: Connection timed out' 32
+if [ -e "@ROOT@/$id.tls" ]; then
+  case ,$options, in *,tls,*) ;; *) die "mount.nfs4: access denied by server while mounting $name:$path" 32 ;; esac
+fi
 bind "@ROOT@/$id/$path" "$dir" "$options" || exit 32
 """.replace("@ROOT@", EFS_ROOT)
     .replace("@BIND@", _BIND)

@@ -215,9 +215,12 @@ def mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
     (shelf / "lustre").mkdir()
     for name, place in machine.file_systems.items():
         source, (address, _, mount_name) = site.file_systems / name, place.partition("@")
+        address, _, tls = address.partition("+")
         if source.is_dir():
             here = shelf / "lustre" if mount_name else shelf
             (here / f"{name}.address").write_text(address)
+            if tls:
+                (here / f"{name}.tls").touch()
             (here / f"{name}.name").write_text(mount_name)
             (here / name).mkdir()
             kernel.bind(source, here / name)

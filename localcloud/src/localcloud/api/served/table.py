@@ -64,6 +64,9 @@ SERVED = {
         PutRolePermissionsBoundary PutRolePolicy PutUserPolicy RemoveRoleFromInstanceProfile RemoveUserFromGroup
         SetDefaultPolicyVersion Tag* Untag* UpdateAssumeRolePolicy UpdateGroup UpdateRole UpdateRoleDescription
         UpdateUser""",
+    "kms": """
+        Get* List* CreateAlias CreateGrant CreateKey DeleteAlias DescribeKey DisableKey EnableKey PutKeyPolicy
+        RetireGrant RevokeGrant ScheduleKeyDeletion TagResource UntagResource""",
     "lambda": """
         Get* List* AddPermission CreateAlias CreateFunction DeleteAlias DeleteFunction DeleteFunctionConcurrency Invoke
         InvokeAsync PublishVersion PutFunctionConcurrency RemovePermission TagResource UntagResource UpdateAlias

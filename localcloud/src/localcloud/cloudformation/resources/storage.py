@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from moto.dynamodb.models import dynamodb_backends
@@ -39,6 +40,8 @@ def _file_system(request: Request) -> Made:
         backup=properties.get("BackupPolicy", {}).get("Status") == "ENABLED",
         tags=request.tag_list("FileSystemTags"),
     )
+    if "FileSystemPolicy" in properties:
+        made.file_system_policy = json.dumps(properties["FileSystemPolicy"])
     if not request.retained:
         file_systems.discard_at_exit(request.context.state, made.file_system_id)
     return Made(made.file_system_id, {"Arn": made.file_system_arn, "FileSystemId": made.file_system_id})

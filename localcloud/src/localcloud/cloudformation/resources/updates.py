@@ -265,9 +265,11 @@ def _tag_file_system(request: Request, physical_id: str, changed: dict[str, str]
     storage.efs(request).untag_resource(physical_id, gone)
 
 
-@updates("AWS::EFS::FileSystem", "FileSystemTags ThroughputMode")
+@updates("AWS::EFS::FileSystem", "FileSystemPolicy FileSystemTags ThroughputMode")
 def _file_system(request: Request, before: Request, physical_id: str) -> None:
     found = storage.efs(request).file_systems_by_id[physical_id]
+    wanted = request.properties.get("FileSystemPolicy")
+    found.file_system_policy = json.dumps(wanted) if wanted else None
     found.throughput_mode = request.properties.get("ThroughputMode", "bursting")
     _retag(_tag_file_system, request, before, physical_id, "FileSystemTags")
 

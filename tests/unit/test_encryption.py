@@ -1,0 +1,141 @@
+"""A key of the user's encrypts everything that a stack stores, by the properties that AWS's schemas have for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from clusters import FACTS, spec
+from plans import KEY, PLANS
+
+from phalanx.errors import SpecError
+from phalanx.images.base import base
+from phalanx.images.image_stack import Order, request
+from phalanx.images.place import Place
+from phalanx.jobs.environments import recipe
+from phalanx.plan.facts import KmsKey
+from phalanx.plan.plan import make_plan
+from phalanx.template.document import build
+from phalanx.template.policy import of_service_role, policy
+
+ALIAS = "arn:aws:kms:us-east-1:123456789012:alias/clusters"
+NAMES = re.compile(r"kms.*(id|arn)$", re.I)
+# Properties of a type that name a key, and are for what our stacks do not make.
+NOT_OURS = {
+    "AWS::EFS::FileSystem": {"ReplicationDestination"},
+    "AWS::Lambda::Function": {"DurableConfig"},
+}
+
+
+def encrypted(name: str) -> dict[str, Any]:
+    plan = PLANS[name]
+    facts = replace(plan.facts, key=KmsKey(KEY))
+    return build(
+        replace(plan, spec=replace(plan.spec, kms_key=ALIAS.replace("us-east-1", plan.spec.region)), facts=facts)
+    ).to_dict()
+
+
+def named(value: Any, skipped: set[str]) -> Iterator[str]:
+    """Yield the names of a schema's properties that take a key, at any depth."""
+    for name, rules in value.items() if isinstance(value, dict) else ():
+        if name in skipped:
+            continue
+        if NAMES.search(name) and isinstance(rules, dict) and rules.get("type", "string") != "object":
+            yield name
+        yield from named(rules, skipped)
+
+
+def properties_with_keys(kind: str) -> set[str]:
+    from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
+
+    schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", kind).schema
+    skipped = NOT_OURS.get(kind, set())
+    return {*named({part: schema.get(part, {}) for part in ("properties", "definitions")}, skipped)}
+
+
+def given(value: Any) -> Iterator[tuple[str, Any]]:
+    for name, one in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield str(name), one
+        yield from given(one)
+
+
+def missing(document: dict[str, Any]) -> dict[str, set[str]]:
+    found = {}
+    for name, resource in document["Resources"].items():
+        wanted = properties_with_keys(resource["Type"])
+        there = {key for key, value in given(resource.get("Properties", {})) if value == {"Ref": "KmsKey"}}
+        if wanted - there:
+            found[name] = wanted - there
+    return found
+
+
+@pytest.mark.parametrize("name", [one for one in PLANS if one != "lustre"])
+def test_every_property_for_a_key_has_it(name):
+    assert missing(encrypted(name)) == {}
+
+
+def test_every_property_for_a_key_has_it_with_lustre_and_without_a_key_none_has():
+    assert missing(encrypted("lustre")) == {}
+    assert "Kms" not in json.dumps(build(PLANS["local"]).to_dict())
+
+
+def test_the_stack_gets_the_key_behind_the_alias():
+    assert encrypted("local")["Parameters"]["KmsKey"]["Default"] == KEY
+
+
+def test_images_are_encrypted_as_well():
+    order = Order(recipe("torch"), base("ubuntu-24.04"), "2026.1.1", "m5.large", place=Place(key=KEY, encrypted=True))
+    assert missing(json.loads(request(order)[0])) == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kms_key": ALIAS.replace("us-east-1", "eu-west-1")},
+        {"kms_key": "arn:aws:kms:us-east-1:123456789012:alias/aws/sns"},
+        {"kms_key": ALIAS, "storage": "lustre"},
+        {"kms_key": "11111111-2222-3333-4444-555555555555"},
+        {"kms_key": ALIAS, "cloud": "emr", "emr": {"logs": "s3://b/l"}, "type": "m5.xlarge"},
+    ],
+)
+def test_keys_that_can_t_encrypt_it_are_refused(wrong):
+    with pytest.raises(SpecError, match="key"):
+        spec(**wrong)
+
+
+def test_nodes_may_use_the_key_only_through_what_is_stored_with_it():
+    document = encrypted("local")
+    for role, services in (("HeadRole", {"sqs.*", "sns.*", "dynamodb.*"}), ("WorkerRole", {"sqs.*", "dynamodb.*"})):
+        policies = document["Resources"][role]["Properties"]["Policies"]
+        (only,) = [one for one in policies[0]["PolicyDocument"]["Statement"] if "kms:Decrypt" in one["Action"]]
+        assert {*only["Condition"]["StringLike"]["kms:ViaService"]} == services
+        assert only["Resource"] == {"Ref": "KmsKey"}
+
+
+@pytest.mark.parametrize("role", ["", "arn:aws:iam::123456789012:role/r"])
+def test_the_person_s_rights_on_the_key_are_through_services_and_for_their_grants(role):
+    document = encrypted("local")
+    whole = [policy(document, "demo", service_role=role)]
+    whole += [of_service_role(document, "demo")["PolicyDocument"]] if role else []
+    for statements in (one["Statement"] for one in whole):
+        found = {action: one for one in statements for action in one["Action"] if action.startswith("kms:")}
+        assert {*found} - {"kms:ListAliases"} and all(
+            one["Resource"] == [KEY] for action, one in found.items() if action != "kms:ListAliases"
+        )
+        for action, one in found.items():
+            if action not in ("kms:DescribeKey", "kms:GetKeyPolicy", "kms:ListAliases", "kms:ListGrants"):
+                assert "kms:ViaService" in one["Condition"]["StringLike"]
+            if action.endswith("Grant"):
+                assert one["Condition"]["Bool"] == {"kms:GrantIsForAWSResource": "true"}
+
+
+def test_a_plan_without_a_look_at_the_policy_names_who_must_be_let_in():
+    facts = replace(FACTS, key=KmsKey(KEY, "you may not call kms:GetKeyPolicy"))
+    from phalanx.plan.plan_text import warnings
+
+    (text,) = [one for one in warnings(make_plan(spec(kms_key=KEY), facts)) if "KMS" in one or "kms:" in one]
+    assert all(one in text for one in ("AWSServiceRoleForAutoScaling", "logs.us-east-1", "sns.", "lambda."))
