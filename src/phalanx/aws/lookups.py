@@ -42,8 +42,8 @@ class _Named:
     lustre: LustreFileSystem | None
     image: Image
     node_role: tuple[str, str]
-    key: KmsKey | None
     """The ARN and the id of the role of EMR's nodes, if the spec names one."""
+    key: KmsKey | None
 
 
 def facts(api: Aws, spec: ClusterSpec, ssh_public_key: str) -> Facts:
