@@ -1,7 +1,7 @@
 """Run `phalanx …` in processes that are forked from one with all its modules, instead of starting Python each time.
 
-Loading the modules takes most of a short command's CPU time, and the tests run thousands of commands. Only
-`Terminal.phalanx` forks. `Terminal.start`, `Terminal.typed` and tests of the process itself execute the program.
+Loading the modules takes most of a short command's CPU time, and the tests run thousands of commands.
+`Terminal.phalanx` and `Terminal.start` fork. `Terminal.typed` and tests of the process itself execute the program.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import importlib
 import json
 import os
 import pkgutil
+import select
 import selectors
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO, Any
 
 # What Python, the loader or the locale read before the first line of a program: a forked process would not see it.
 _READ_AT_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_")
@@ -36,11 +37,24 @@ _REQUEST_BYTES = 1 << 18
 
 
 def run(argv: list[str], cwd: Path, env: Mapping[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run the program without input, as `subprocess.run` does, which is used where the environment is Python's, too."""
-    if _early(env) == _early(_FIRST):
-        return _parent().run(argv, cwd, env, timeout_s)
-    no_input = subprocess.DEVNULL
-    return subprocess.run(argv, cwd=cwd, env=env, stdin=no_input, capture_output=True, text=True, timeout=timeout_s)
+    """Run the program without input, as `subprocess.run` does."""
+    pipe = subprocess.PIPE
+    with start(argv, cwd, env, pipe, pipe) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
+def start(
+    argv: list[str], cwd: Path, env: Mapping[str, str], stdout: IO[str] | int | None, stderr: int | None
+) -> subprocess.Popen[str]:
+    """Start the program without input, as `subprocess.Popen` does, which is used where the environment is Python's."""
+    kind = _Forked if _early(env) == _early(_FIRST) else subprocess.Popen
+    null = subprocess.DEVNULL
+    return kind(argv, cwd=cwd, env=dict(env), stdin=null, stdout=stdout, stderr=stderr, text=True)
 
 
 def _early(env: Mapping[str, str]) -> dict[str, str]:
@@ -64,63 +78,60 @@ class _Parent:
         theirs.close()
         atexit.register(self._end)
 
-    def run(
-        self, argv: list[str], cwd: Path, env: Mapping[str, str], timeout_s: float
-    ) -> subprocess.CompletedProcess[str]:
-        pipes = [os.pipe(), os.pipe()]
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            asked = {"argv": argv, "cwd": str(cwd), "env": dict(env), "umask": _umask()}
-            descriptors = array.array("i", [pipes[0][1], pipes[1][1], theirs.fileno()])
-            self._socket.sendmsg(
-                [json.dumps(asked).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors.tobytes())]
-            )
-        finally:
-            for _, end in pipes:
-                os.close(end)
-            theirs.close()
-        with ours, open(pipes[0][0], "rb", 0) as out, open(pipes[1][0], "rb", 0) as err:
-            return _collect(argv, ours, out.fileno(), err.fileno(), timeout_s)
+    def ask(self, wish: dict[str, object], descriptors: list[int]) -> None:
+        """Ask for a process with these outputs, which tells its end to the last descriptor."""
+        passed = array.array("i", descriptors).tobytes()
+        self._socket.sendmsg([json.dumps(wish).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
 
     def _end(self) -> None:
         self._socket.close()
         self._process.wait(timeout=60)
 
 
+class _Forked(subprocess.Popen[str]):
+    """A process that is another one's child: only how it starts, and how its end is learned, differs from Popen.
+
+    These are private methods of Popen, the same from Python 3.10 to 3.13.
+    """
+
+    def _execute_child(self, argv, _executable, _preexec, _close, _pass, cwd, env, _info, _flags, _shell, *more):  # noqa: ANN001, ANN002
+        _, _, _, out, _, err, *_ = ends = more[:6]
+        self._answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        wish = {"argv": argv, "cwd": str(cwd), "env": env, "umask": _umask()}
+        with theirs:
+            _parent().ask(wish, [1 if out == -1 else out, 2 if err == -1 else err, theirs.fileno()])
+        self._close_pipe_fds(*ends)
+        self.pid, _ = self._answer()
+        self._child_created = True
+
+    def _answer(self) -> list[int]:
+        data = self._answers.recv(64)
+        if not data:
+            raise RuntimeError("the process that runs phalanx has ended")
+        return [int(word) for word in data.split()]
+
+    def _internal_poll(self, _deadstate: int | None = None) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._wait(0)
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        # Without the lock: another thread may end the process meanwhile, and asks first whether it runs.
+        if self.returncode is None and not select.select([self._answers], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        with self._waitpid_lock:
+            if self.returncode is None:
+                self.returncode = os.waitstatus_to_exitcode(self._answer()[1])
+        return self.returncode
+
+    def __exit__(self, *reason: Any) -> None:
+        super().__exit__(*reason)
+        self._answers.close()
+
+
 def _umask() -> int:
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask:"))
     return int(line.split()[1], 8)
-
-
-def _collect(
-    argv: list[str], answers: socket.socket, out: int, err: int, timeout_s: float
-) -> subprocess.CompletedProcess[str]:
-    """Read both outputs to their ends, and the status, which is -1 as long as the process runs."""
-    deadline_s = time.monotonic() + timeout_s
-    pid, status = 0, None
-    read: dict[int, list[bytes]] = {out: [], err: []}
-    with selectors.DefaultSelector() as ready:
-        for one in (answers.fileno(), out, err):
-            ready.register(one, selectors.EVENT_READ)
-        while ready.get_map():
-            found = ready.select(max(0.0, deadline_s - time.monotonic()))
-            if not found:
-                if pid:
-                    os.kill(pid, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(argv, timeout_s, b"".join(read[out]), b"".join(read[err]))
-            for key, _ in found:
-                if key.fd != answers.fileno():
-                    read[key.fd].append(data := os.read(key.fd, 1 << 16))
-                    if not data:
-                        ready.unregister(key.fd)
-                elif data := answers.recv(64):
-                    pid, status = (int(word) for word in data.split())
-                    if status >= 0:
-                        ready.unregister(key.fd)
-                else:
-                    raise RuntimeError("the process that runs phalanx has ended")
-    texts = [b"".join(read[one]).decode().replace("\r\n", "\n") for one in (out, err)]
-    return subprocess.CompletedProcess(argv, os.waitstatus_to_exitcode(status or 0), *texts)
 
 
 # From here on: the process with the modules.

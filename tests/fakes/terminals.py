@@ -71,15 +71,8 @@ class Terminal:
         **env: str,
     ) -> subprocess.Popen[str]:
         """Start `phalanx …` with additional variables, without waiting for it."""
-        return subprocess.Popen(
-            [str(PHALANX), *arguments],
-            cwd=self.directory,
-            env={**os.environ, "PHALANX_STATE_DIR": str(self.state), **env},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            text=True,
-        )
+        variables = {**os.environ, "PHALANX_STATE_DIR": str(self.state), **env}
+        return forked_cli.start([str(PHALANX), *arguments], self.directory, variables, output, errors)
 
     def on(self, node: str, command: str, timeout_s: float = 300, check: bool = True) -> str:
         """Run `command` in a shell on a node, as the job user; return its standard output."""
