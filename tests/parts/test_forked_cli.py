@@ -59,9 +59,7 @@ def test_a_started_one_ends_by_a_signal_while_it_writes(tmp_path: Path, number: 
     assert ended[0] == ended[1] and ended[0][1] != 0
 
 
-def executed(
-    argv: list[str], cwd: Path, env: Mapping[str, str], stdout: int, stderr: int
-) -> subprocess.Popen[str]:
+def executed(argv: list[str], cwd: Path, env: Mapping[str, str], stdout: int, stderr: int) -> subprocess.Popen[str]:
     return subprocess.Popen(argv, cwd=cwd, env=env, stdout=stdout, stderr=stderr, text=True)
 
 
