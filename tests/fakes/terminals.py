@@ -172,12 +172,12 @@ def environments_of(terminal: Terminal, shared: Path | None = None) -> Path:
 
 
 def link_complete(source: Path, target: Path, having: str = ".complete") -> None:
-    """Hard-link the complete environments of `source` that `target` lacks, if they have this file.
+    """Hard-link the complete environments of `source` that `target` lacks, if they have this file (default: recipes').
 
     Nothing is linked if the nodes' job user has its own id and we are not root: then each run makes them.
     """
     for mark in source.glob("*/.complete"):
-        if mark.parent.name.startswith("requirements-"):
+        if mark.parent.name.startswith("requirements-") and having == mark.name:
             continue  # one test's own, which no recipe checks
         made, beside = target / mark.parent.name, target / f"{mark.parent.name}.{os.getpid()}"
         if (mark.parent / having).exists() and not made.exists():
