@@ -221,6 +221,9 @@ def metadata(terminal: Terminal, *paths: str) -> list[str]:
 
 
 AS_FROM_AN_IMAGE = """
+for output in /proc/[0-9]*/fd/1; do
+    [ "$(readlink $output)" != /opt/phalanx/agent.log ] || kill -9 $(echo $output | cut -d / -f 3)
+done
 export $(tr '\\0' '\\n' < /proc/1/environ | grep ^AWS_ENDPOINT_URL)
 printf i-0123456789abcdef0 > /opt/phalanx/instance
 touch /etc/ssh/phalanx/authorized_keys/guest
@@ -242,6 +245,9 @@ findmnt -no TARGET /efs | wc -l
 
 def test_a_machine_whose_image_was_made_from_a_node_becomes_a_new_node(terminal):
     """Its disk has another instance's state; its unit starts before its user data, as systemd would start it.
+
+    The agent that runs is ended first. A new machine has none, and beside it the new one would report that its port is
+    taken, at which the head has the node replaced.
 
     The cluster does not believe this node afterwards, because it has other keys.
     """

@@ -149,7 +149,8 @@ def test_an_unknown_job_is_reported_with_the_newest_one(cluster):
 
 def test_a_local_cloud_that_hangs_is_reported_and_jobs_continue(cluster, code):
     pid = json.loads((cluster.state / "local/endpoint.json").read_text())["pid"]
-    served = [one for one in descendants(pid) if b"isolated.py" in process_file(one, "cmdline")]
+    # All of them have the command line of the first: of one that was forked (forked_cli), too.
+    served = [one for one in descendants(pid) if process_file(one, "cmdline") == process_file(pid, "cmdline")]
     try:
         for one in served:
             os.kill(one, signal.SIGSTOP)

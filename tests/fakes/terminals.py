@@ -71,15 +71,8 @@ class Terminal:
         **env: str,
     ) -> subprocess.Popen[str]:
         """Start `phalanx …` with additional variables, without waiting for it."""
-        return subprocess.Popen(
-            [str(PHALANX), *arguments],
-            cwd=self.directory,
-            env={**os.environ, "PHALANX_STATE_DIR": str(self.state), **env},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            text=True,
-        )
+        variables = {**os.environ, "PHALANX_STATE_DIR": str(self.state), **env}
+        return forked_cli.start([str(PHALANX), *arguments], self.directory, variables, output, errors)
 
     def on(self, node: str, command: str, timeout_s: float = 300, check: bool = True) -> str:
         """Run `command` in a shell on a node, as the job user; return its standard output."""
@@ -179,12 +172,12 @@ def environments_of(terminal: Terminal, shared: Path | None = None) -> Path:
 
 
 def link_complete(source: Path, target: Path, having: str = ".complete") -> None:
-    """Hard-link the complete environments of `source` that `target` lacks, if they have this file.
+    """Hard-link the complete environments of `source` that `target` lacks, if they have this file (default: recipes').
 
     Nothing is linked if the nodes' job user has its own id and we are not root: then each run makes them.
     """
     for mark in source.glob("*/.complete"):
-        if mark.parent.name.startswith("requirements-"):
+        if mark.parent.name.startswith("requirements-") and having == mark.name:
             continue  # one test's own, which no recipe checks
         made, beside = target / mark.parent.name, target / f"{mark.parent.name}.{os.getpid()}"
         if (mark.parent / having).exists() and not made.exists():

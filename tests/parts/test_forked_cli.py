@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import stat
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import forked_cli
@@ -36,6 +39,28 @@ def test_it_has_the_callers_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "phalanx.yaml").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_started_one_ends_by_a_signal_while_it_writes(tmp_path: Path, number: signal.Signals) -> None:
+    argv, ended = [str(PHALANX), "schema"], []
+    for start in (forked_cli.start, executed):
+        reader, writer = os.pipe()
+        # Less than it writes.
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+        with start(argv, tmp_path, os.environ, writer, subprocess.PIPE) as process, open(reader, "rb", 0) as output:
+            os.close(writer)
+            # How much else it has written by then depends on the moment.
+            assert output.read(1) == b"{"
+            assert process.poll() is None
+            process.send_signal(number)
+            output.read()
+            ended.append((process.communicate(timeout=WITHIN_S)[1], process.returncode))
+    assert ended[0] == ended[1] and ended[0][1] != 0
+
+
+def executed(argv: list[str], cwd: Path, env: Mapping[str, str], stdout: int, stderr: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(argv, cwd=cwd, env=env, stdout=stdout, stderr=stderr, text=True)
 
 
 def test_it_is_executed_where_python_itself_reads_the_environment(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pickle
 import pkgutil
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,12 +49,10 @@ class Kind(NamedTuple):
 
 
 @functools.cache
-def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in sorted(SOURCES.rglob("*.py"))}
-
-
-def nodes() -> Iterator[tuple[Path, ast.AST]]:
-    return ((path, node) for path, tree in trees().items() for node in ast.walk(tree))
+def nodes() -> list[tuple[Path, ast.ClassDef | ast.Call]]:
+    trees = ((path, ast.parse(path.read_text())) for path in sorted(SOURCES.rglob("*.py")))
+    found = ((path, node) for path, tree in trees for node in ast.walk(tree))
+    return [(path, node) for path, node in found if isinstance(node, ast.ClassDef | ast.Call)]
 
 
 @functools.cache
@@ -88,8 +85,10 @@ def value(node: ast.ClassDef, name: str, inherited: object) -> object:
     return inherited
 
 
-def calls() -> Iterator[tuple[str, str, ast.expr | None]]:
-    """Yield each call that makes an error: where it is, its class, and its code."""
+@functools.cache
+def calls() -> list[tuple[str, str, ast.expr | None]]:
+    """List each call that makes an error: where it is, its class, and its code."""
+    found = []
     for path, node in nodes():
         if isinstance(node, ast.Call):
             # SpecError(…), errors.SpecError(…), or SpecError.alike(…)
@@ -97,7 +96,8 @@ def calls() -> Iterator[tuple[str, str, ast.expr | None]]:
             kind = next((name for name in names if name in kinds()), "")
             code = next((keyword.value for keyword in node.keywords if keyword.arg == "code"), None)
             if kind and (code or name_of(node.func) == kind):
-                yield f"{path.relative_to(SOURCES)}:{node.lineno}", kind, code
+                found.append((f"{path.relative_to(SOURCES)}:{node.lineno}", kind, code))
+    return found
 
 
 def in_sources() -> dict[str, set[int]]:

@@ -116,7 +116,7 @@ def _account_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser
 def _serve(options: argparse.Namespace) -> int:
     from localcloud.daemon.lifecycle import CannotStart, Options, start
 
-    _forget_users_settings()
+    forget_users_settings()
     binds = tuple(Path(path).absolute() for path in options.bind)
     path_dirs = tuple(part for part in options.path.split(":") if part)
     try:
@@ -126,7 +126,7 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _forget_users_settings() -> None:
+def forget_users_settings() -> None:
     """Drop the user's settings from this process: botocore and moto, which the server consists of, would read them.
 
     Proxies, pip's settings and certificates stay, because nodes reach the outside as this machine does.

@@ -38,7 +38,7 @@ def test_nothing_that_botocore_or_moto_reads_is_left(settings: pytest.MonkeyPatc
     assert len(read) > 80
     for name in read:
         settings.setenv(name, "broken")
-    __main__._forget_users_settings()
+    __main__.forget_users_settings()
     assert {name: os.environ[name] for name in read if name in os.environ} == {
         "AWS_CONFIG_FILE": "/dev/null",
         "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
@@ -49,5 +49,5 @@ def test_what_leads_nodes_to_the_outside_stays(settings: pytest.MonkeyPatch) -> 
     kept = dict.fromkeys(("https_proxy", "NO_PROXY", "PIP_INDEX_URL", "REQUESTS_CA_BUNDLE", "PATH", "HOME"), "kept")
     for name, value in kept.items():
         settings.setenv(name, value)
-    __main__._forget_users_settings()
+    __main__.forget_users_settings()
     assert {name: os.environ.get(name) for name in kept} == kept

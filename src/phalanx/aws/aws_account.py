@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Collection
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws import buckets, price_list
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from phalanx.spec.spec import ClusterSpec
 
 
+def _lookups() -> ModuleType:
+    from phalanx.aws import lookups  # here, because few commands need what it imports of plan/
+
+    return lookups
+
+
 class Account:
     """See `phalanx.aws.model.Site`."""
 
@@ -27,19 +34,13 @@ class Account:
         self.aws = aws
 
     def facts(self, spec: ClusterSpec, ssh_public_key: str) -> Facts:
-        from phalanx.aws import lookups  # here, because few commands need what it imports of plan/
-
-        return lookups.facts(self.aws, spec, ssh_public_key)
+        return _lookups().facts(self.aws, spec, ssh_public_key)
 
     def promised_bit_s(self, instance_type: str) -> float | None:
-        from phalanx.aws import lookups  # here, because few commands need what it imports of plan/
-
-        return lookups.promised_bit_s(self.aws, instance_type)
+        return _lookups().promised_bit_s(self.aws, instance_type)
 
     def image(self, parameter: str) -> Image | None:
-        from phalanx.aws import lookups  # here, because few commands need what it imports of plan/
-
-        return lookups.image(self.aws, parameter)
+        return _lookups().image(self.aws, parameter)
 
     def prices(self, types: Collection[str], spot_in: str = "") -> Prices:
         return price_list.ask(self.aws, types, spot_in)

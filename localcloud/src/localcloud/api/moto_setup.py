@@ -97,11 +97,9 @@ def _exists(name: str) -> bool:
     return False
 
 
-def install(images: Path | None = None) -> None:
-    """Import moto's EC2 quickly and add the local cloud's images. Call it before anything imports moto.ec2.
-
-    `images` is the directory of images with a full operating system, among them those that Image Builder has made.
-    """
+@functools.cache
+def load() -> None:
+    """Import moto's EC2 quickly, once. Call it before anything imports moto.ec2."""
     check_version()
     from moto import settings
 
@@ -115,6 +113,14 @@ def install(images: Path | None = None) -> None:
     _read_models_once()
     _import_ec2()
     _answer_quickly()
+
+
+def install(images: Path | None = None) -> None:
+    """Load moto and add the local cloud's images.
+
+    `images` is the directory of images with a full operating system, among them those that Image Builder has made.
+    """
+    load()
     from moto.ec2.models.amis import Ami, AmiBackend
 
     known = [*_known_images()]
@@ -188,15 +194,19 @@ def ami_of(backend: Any, image: Image) -> Any:
 
 def preload(account: str) -> None:
     """Load what the first request to each service would wait for, and check `NAMES`; meant for a thread."""
+    for backend in load_services():
+        backend[account]
+    check_names()
+
+
+def load_services() -> list[Any]:
+    """Load the models of the services that clusters use, and return moto's records of each."""
     from moto import backends
     from moto.core.utils import get_service_model
 
-    get_service_model("cloudformation")
-    for service in SERVICES:
-        backend: Any = backends.get_backend(service)  # type: ignore[call-overload]
-        backend[account]
+    for service in ("cloudformation", *SERVICES):
         get_service_model("lambda" if service == "awslambda" else service)
-    check_names()
+    return [backends.get_backend(service) for service in SERVICES]  # type: ignore[call-overload]
 
 
 def _answer_quickly() -> None:

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from phalanx.runner import checked
-from phalanx.runner.environments.environment import RESULT, is_complete, lock
+from phalanx.runner.environments.environment import RESULT, is_complete, job_variables, lock
 from phalanx.runner.files.job_status import JobState, NodeVerdict
 from phalanx.runner.head.aside import Aside
 from phalanx.runner.head.run_context import RunContext
@@ -63,6 +63,10 @@ class Preparation:
             if self._lock is not None and is_complete(result["kept"]):
                 return None
             # It was removed, or is being made again, since the process ended: repeat.
+
+    def variables(self) -> Dict[str, str]:
+        """Return what the environment sets for its jobs."""
+        return job_variables(self._job.environment, self._directory) if self._job.environment else {}
 
     def _started(self) -> Aside:
         argv = checked.argv(os.path.join(self._directory, RUNNER), "environment", self._directory)
