@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from localcloud.api import account_played
-from localcloud.api.served import lists, operations, table
+from localcloud.api.served import lists, operations, sentences, table
 from localcloud.iam import calls, errors
 from localcloud.iam.calls import Call
 
@@ -109,7 +109,8 @@ def _answer(app: App, call: Call, environ: dict[str, Any], start_response: Any) 
     def ask(environ: dict[str, Any]) -> lists.Answer:
         shown: list[Any] = []
         body = b"".join(app(environ, lambda *answer: shown.append(answer)))
-        return lists.Answer(*shown[0][:2], body)
+        status, headers = shown[0][:2]
+        return lists.Answer(status, headers, body)
 
     try:
         status, headers, body = lists.answered(call, ask, environ)
@@ -120,6 +121,9 @@ def _answer(app: App, call: Call, environ: dict[str, Any], start_response: Any) 
     if status.startswith("5") or (status.startswith("40") and body and _is_a_page(headers)):
         log.error("%s: %s %s", call.action, status, body[:2000])
         return _unable(call, start_response)
+    if status.startswith("4"):
+        body = sentences.worded(call.service, body)
+        headers = [(name, str(len(body)) if name.lower() == "content-length" else text) for name, text in headers]
     start_response(status, headers)
     return [body]
 
