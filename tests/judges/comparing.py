@@ -100,7 +100,9 @@ def _said(answer: dict[str, Any]) -> str:
 
 
 # Accounts and ids.
-_OWN = re.compile(r"\b\d{12}\b|\b(?!vpc-0123|i-0123|subnet-0123)[a-z]+-[0-9a-f]{17}\b|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_OWN = re.compile(
+    r"\b\d{12}\b|\b(?!vpc-0123|i-0123|subnet-0123)[a-z]+-[0-9a-f]{17}\b|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+)
 
 
 def _members(value: Any, path: str = "") -> Iterator[str]:

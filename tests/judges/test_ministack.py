@@ -1,4 +1,4 @@
-"""ministack, an emulator of AWS that shares no line with moto, answers as the local cloud does, or it is decided why not."""
+"""ministack, an emulator of AWS without moto, answers as the local cloud does, or it is decided which one is right."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import boto3
 import comparing
-import judges
+import other_programs
 import pytest
 import yaml
 from botocore.config import Config
@@ -23,7 +23,7 @@ MOST_KNOWN_FAULTS = 8
 def test_each_difference_to_ministack_is_decided(tmp_path: Path):
     config = Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}, parameter_validation=False)
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
-    with judges.ministack(tmp_path) as url:
+    with other_programs.ministack(tmp_path) as url:
         theirs = comparing.answers(lambda service: boto3.client(service, endpoint_url=url, config=config, **keys))
     with stacks(tmp_path / "state") as cloud:
         ours = comparing.answers(cloud.plain_client)

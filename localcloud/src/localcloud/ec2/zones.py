@@ -21,7 +21,7 @@ _FAMILIES = ("t3.", "c5.", "g4dn.")
 
 
 def install() -> None:
-    """Add Local Zones and the European Sovereign Cloud to moto's zones, and the opt-in status and the groups to all of them.
+    """Add Local Zones and the European Sovereign Cloud to moto's zones, and what moto's zones lack to all of them.
 
     It is harmless when it is done already.
     """

@@ -51,7 +51,9 @@ def ministack(directory: Path) -> Iterator[str]:
     port, program = ports.free_port(), installed(MINISTACK) / "python"
     env = {"PATH": os.environ["PATH"], "HOME": str(directory), "GATEWAY_PORT": str(port)}
     with (directory / "ministack.log").open("wb") as log:
-        running = subprocess.Popen([program, "-m", "ministack"], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        running = subprocess.Popen(
+            [program, "-m", "ministack"], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
     address, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 60
     try:
         while not _answers(f"{address}/_ministack/health"):
