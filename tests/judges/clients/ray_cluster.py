@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ray.autoscaler._private.aws.config import bootstrap_aws
@@ -36,7 +37,7 @@ def until(condition: Callable[[], Any]) -> Any:
     return found
 
 
-node = {"InstanceType": "m5.large", "ImageId": IMAGE, "KeyName": KEY}
+node = {"InstanceType": "m5.large", "ImageId": IMAGE, "KeyName": Path(KEY).stem}
 types = {kind: {"node_config": {**node}, "resources": {"CPU": 2}, "min_workers": 0} for kind in ("head", "worker")}
 asked = {
     "cluster_name": "judged",

@@ -1,6 +1,6 @@
 """AWS's sentences for errors that moto words otherwise: programs compare them, and people search the web for them.
 
-The pages and threads that quote them are named in docs/aws-behaviour.md 2.70.
+The pages and threads that quote them are named in docs/aws-behaviour.md 2.74.
 """
 
 from __future__ import annotations
