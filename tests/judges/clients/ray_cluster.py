@@ -42,7 +42,7 @@ types = {kind: {"node_config": {**node}, "resources": {"CPU": 2}, "min_workers":
 asked = {
     "cluster_name": "judged",
     "max_workers": 2,
-    "provider": {"type": "aws", "region": "us-east-1", "availability_zone": "us-east-1a"},
+    "provider": {"type": "aws", "region": "us-east-1", "availability_zone": "us-east-1a", "cache_stopped_nodes": False},
     "auth": {"ssh_user": "ubuntu", "ssh_private_key": KEY},
     "available_node_types": types,
     "head_node_type": "head",
