@@ -91,8 +91,8 @@ fresh: ## Run README's two commands in a new minimal Debian; writes benchmarks/r
 full-os: setup ## Boot nodes with systemd and cloud-init, and test them; builds their image first (minutes): make full-os IMAGE=debian-11
 	@BUILD=$(BUILD) IMAGE=$(IMAGE) ONLY="$(ONLY)" scripts/full-os
 
-conformance: setup ## Run the tests marked `long`, such as trainings by every engine to their accuracy (minutes)
-	@ONLY="$(ONLY)" scripts/conformance
+conformance: setup ## Run the tests marked `long` (minutes): trainings to their accuracy, and programs of others: make conformance PART=judges
+	@ONLY="$(ONLY)" PART="$(PART)" scripts/conformance
 
 images: setup ## Make the images of recipes in the local cloud, test them, and write down what they contain: make images RECIPES=jax
 	@scripts/images $(RECIPES)

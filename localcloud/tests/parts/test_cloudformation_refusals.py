@@ -87,7 +87,11 @@ TEMPLATES = {
         body(Parameters={f"P{n}": {"Type": "String", "Default": ""} for n in range(201)}),
         "Template format error: Parameter count 201 is greater than max allowed 200",
     ),
-    "a transform": (body(Transform="AWS::Serverless-2016-10-31"), "supports neither Transform nor Rules"),
+    "a transform": (body(Transform="AWS::Serverless-2016-10-31"), "does not serve Transform"),
+    "a transform with its section": (
+        body(Transform="AWS::Serverless-2016-10-31", Globals={"Function": {"Timeout": 3}}),
+        "does not serve Transform",
+    ),
 }
 
 

@@ -83,3 +83,16 @@ def test_the_filter_lets_requests_through_to_be_judged_only_where_there_are_endp
     node = Interface(NODE, ("sg-nodes",))
     assert "set api {\ntype ipv4_addr\nelements = { 169.254.1.1 }" in ruleset.text(Network({}, (node,), (), (S3,)))
     assert "set api {\ntype ipv4_addr\n}" in ruleset.text(Network({}, (node,), ()))
+
+
+def test_what_an_instance_signs_itself_is_for_cloudformation():
+    asked: list[str] = []
+
+    class Ways:
+        def way(self, _vpc_id: str, _address: str, service: str) -> reach.Way:
+            asked.append(service)
+            return reach.Way()
+
+    app = reach.around(Ways(), lambda environ, start_response: [])
+    app({reach.VPC: "vpc-1", "REMOTE_ADDR": NODE, "HTTP_AUTHORIZATION": "CFN_V1 ZG9j:c2ln"}, print)
+    assert asked == ["cloudformation"]

@@ -174,7 +174,11 @@ class CloudFormationApi(BaseResponse):
         return ActionResult({"StackSummaries": [_summary(stack) for stack in stacks]})
 
     def describe_stack_events(self) -> ActionResult:
-        stack = self._stack()
+        name = self._required("StackName")
+        try:
+            stack = self._stack()
+        except Refused:
+            raise Refused(f"Stack [{name}] does not exist") from None
         events = [_event(stack, event) for event in reversed(list(stack.events))]
         return self._page("StackEvents", events, "EventId")
 

@@ -324,7 +324,11 @@ def _import_value(argument: Any, scope: Scope) -> Any:
 def _dynamic(found: re.Match[str], scope: Scope) -> str:
     if found[1] != "ssm":
         raise Refused(f"The local cloud does not support dynamic references to {found[1]}: {found[0]}")
-    return scope.parameter(found[2].split(":")[0])
+    name = found[2].split(":")[0]
+    try:
+        return scope.parameter(name)
+    except KeyError:
+        raise Refused(f"Parameters: [ssm:{name}] cannot be found.") from None
 
 
 FUNCTIONS: dict[str, Callable[[Any, Scope], Any]] = {

@@ -94,11 +94,11 @@ def parse(body: str) -> Template:
     document = _read(body)
     if not isinstance(document, dict):
         raise Refused("Template format error: unsupported structure.")
+    if unserved := sorted({"Transform", "Rules", "Hooks"} & document.keys()):
+        raise Refused(f"Template format error: the local cloud does not serve {', '.join(unserved)}")
     unknown = sorted(str(key) for key in document if key not in SECTIONS)
     if unknown:
         raise Refused(f"Invalid template property or properties [{', '.join(unknown)}]")
-    if "Transform" in document or "Rules" in document:
-        raise Refused("Template format error: the local cloud supports neither Transform nor Rules")
     return Template(
         body=body,
         description=str(document.get("Description", "")),

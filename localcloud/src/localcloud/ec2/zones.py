@@ -21,7 +21,7 @@ _FAMILIES = ("t3.", "c5.", "g4dn.")
 
 
 def install() -> None:
-    """Add Local Zones and the European Sovereign Cloud to moto's zones, and the opt-in status to all of them.
+    """Add Local Zones and the European Sovereign Cloud to moto's zones, and what moto's zones lack to all of them.
 
     It is harmless when it is done already.
     """
@@ -33,7 +33,9 @@ def install() -> None:
             zones.insert(0, Zone(name, region, zone_id, "local-zone"))
         for zone in zones:
             status = "opt-in-not-required" if zone.zone_type == ORDINARY else "opted-in"
-            setattr(zone, "opt_in_status", status)  # noqa: B010 (moto's zones lack it)
+            group = f"{zone.region_name}-zg-1" if zone.zone_type == ORDINARY else zone.name[:-1]
+            lacking = {"opt_in_status": status, "group_name": group, "network_border_group": zone.region_name}
+            vars(zone).update(lacking)
 
 
 def ordinary(zones: Iterable[Zone]) -> list[str]:

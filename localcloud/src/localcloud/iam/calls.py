@@ -89,7 +89,7 @@ def read(environ: dict[str, Any]) -> Call | None:
         _json_call(environ, body) or _form_call(environ, body, service) or _rest_call(environ, body, service)
     )
     if protocol == "json":
-        _put_body(environ, _unmistakable(params))
+        _put_body(environ, unmistakable(params))
     return Call(
         access_key_id=scope["key"],
         region=scope["region"],
@@ -118,7 +118,7 @@ def _put_body(environ: dict[str, Any], body: bytes) -> None:
     environ["CONTENT_LENGTH"] = str(len(body))
 
 
-def _unmistakable(params: Mapping[str, Any]) -> bytes:
+def unmistakable(params: Mapping[str, Any]) -> bytes:
     """Return the same JSON without characters that moto would take for a form, whose `Action` it prefers."""
     return json.dumps(params).replace("&", "\\u0026").replace("=", "\\u003d").encode()
 

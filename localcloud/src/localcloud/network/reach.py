@@ -25,6 +25,8 @@ WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _SILENCE_S = 127.0
 _SERVICE = re.compile(r"Credential=[^/]+/\d+/[^/]+/([\w.-]+)/aws4_request")
 _BUCKETS = "s3"
+# An instance's own signature, with which it may call CloudFormation only (iam.instance_identity).
+_OF_INSTANCE = "CFN_V1 "
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,10 @@ def _service(environ: dict[str, Any]) -> str:
     """Return the service that a request is for; "" if nothing tells, as for one that is not signed."""
     if environ.get("PATH_INFO", "").startswith(WAIT_PATH):
         return _BUCKETS  # docs/aws-behaviour.md 1.10
-    found = _SERVICE.search(environ.get("HTTP_AUTHORIZATION", ""))
+    signature = environ.get("HTTP_AUTHORIZATION", "")
+    if signature.startswith(_OF_INSTANCE):
+        return "cloudformation"
+    found = _SERVICE.search(signature)
     return found[1].lower() if found else ""
 
 

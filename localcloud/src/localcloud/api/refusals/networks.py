@@ -38,6 +38,14 @@ def _prefix(block: str) -> int:
         return 0
 
 
+@before(EC2Backend, "describe_availability_zones")
+def _a_zone_is_unknown(backend: Any, given: Given) -> None:
+    zones = backend.zones.get(backend.region_name, [])
+    for asked, known in ((given.zone_names, "name"), (given.zone_ids, "zone_id")):
+        if unknown := set(asked or ()) - {getattr(zone, known) for zone in zones}:
+            raise EC2ClientError("InvalidParameterValue", f"Invalid availability zone: [{min(unknown)}]")
+
+
 @before(EC2Backend, "delete_subnet")
 def _a_subnet_is_in_use(backend: Any, given: Given) -> None:
     if any(interface.subnet.id == given.subnet_id for interface in list(backend.enis.values())):
@@ -53,6 +61,8 @@ def _a_vpc_has_a_gateway(backend: Any, given: Given) -> None:
         if own is None:
             text = f"Network {given.vpc_id} already has an internet gateway attached"
             raise EC2ClientError("InvalidParameterValue", text)
+        text = f"resource {given.internet_gateway_id} is already attached to network {own.id}"
+        raise EC2ClientError("Resource.AlreadyAssociated", text)
 
 
 @before(InternetGateways, "detach_internet_gateway")

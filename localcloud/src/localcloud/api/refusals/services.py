@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import zipfile
 from typing import Any
 
@@ -12,15 +13,16 @@ from moto.awslambda.models import LambdaBackend
 from moto.cloudwatch.models import CloudWatchBackend
 from moto.dynamodb.exceptions import MockValidationException
 from moto.dynamodb.models import DynamoDBBackend
+from moto.dynamodb.responses import DynamoHandler
 from moto.efs.exceptions import BadRequest, FileSystemNotFound
 from moto.efs.models import EFSBackend
 from moto.logs.exceptions import InvalidParameterException
 from moto.logs.models import LogsBackend
-from moto.s3.exceptions import NoSuchUpload
+from moto.s3.exceptions import InvalidBucketName, NoSuchUpload
 from moto.s3.models import S3Backend
-from moto.sns.exceptions import SNSInvalidParameter
+from moto.sns.exceptions import SNSInvalidParameter, SNSNotFoundError
 from moto.sns.models import SNSBackend
-from moto.sqs.exceptions import InvalidAttributeName
+from moto.sqs.exceptions import InvalidAttributeName, MissingParameter, QueueAlreadyExists
 from moto.sqs.models import Queue, SQSBackend
 from moto.ssm.exceptions import ValidationException
 from moto.ssm.responses import SimpleSystemManagerResponse
@@ -84,6 +86,16 @@ def _a_name_is_too_short(_backend: Any, given: Given) -> None:
         )
 
 
+@before(DynamoHandler, "get_item", "put_item", "update_item", "delete_item")
+def _a_key_has_another_type(handler: Any, _given: Given) -> None:
+    table = handler.dynamodb_backend.tables.get(handler.body.get("TableName"))
+    key = handler.body.get("Key") or {}
+    for attribute in table.attr if table else ():
+        kinds = key.get(attribute["AttributeName"])
+        if isinstance(kinds, dict) and attribute["AttributeType"] not in kinds:
+            raise MockValidationException("The provided key element does not match the schema")
+
+
 @before(EFSBackend, "create_file_system")
 def _a_throughput_is_missing(_backend: Any, given: Given) -> None:
     if given.throughput_mode == "provisioned" and not given.provisioned_throughput_in_mibps:
@@ -126,6 +138,19 @@ def _a_value_counts_often(_backend: Any, given: Given) -> None:
             }
 
 
+@before(S3Backend, "create_bucket")
+def _a_bucket_has_a_bad_name(_backend: Any, given: Given) -> None:
+    """Refuse what S3's page "General purpose bucket naming rules" forbids."""
+    if not _BUCKET.fullmatch(given.bucket_name) or _NOT_A_BUCKET.search(given.bucket_name):
+        raise InvalidBucketName
+
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_NOT_A_BUCKET = re.compile(
+    r"\.\.|^(\d+\.){3}\d+$|^(xn--|sthree-|amzn-s3-demo-)|(-s3alias|--ol-s3|\.mrap|--x-s3|--table-s3)$"
+)
+
+
 @before(S3Backend, "complete_multipart_upload")
 def _an_upload_is_unknown(backend: Any, given: Given) -> None:
     if given.multipart_id not in backend.get_bucket(given.bucket_name).multiparts:
@@ -138,11 +163,33 @@ def _a_message_is_empty(_backend: Any, given: Given) -> None:
         raise SNSInvalidParameter("Invalid parameter: Empty message")
 
 
+@before(SNSBackend, "publish")
+def _a_topic_is_unknown(backend: Any, given: Given) -> None:
+    if given.arn and ":endpoint/" not in given.arn and given.arn not in backend.topics:
+        raise SNSNotFoundError("Topic does not exist")
+
+
 @before(SNSBackend, "subscribe")
 def _a_protocol_is_unknown(_backend: Any, given: Given) -> None:
     if given.protocol not in _PROTOCOLS:
         text = f"Invalid parameter: Amazon SNS does not support this protocol string: {given.protocol}"
         raise SNSInvalidParameter(text)
+
+
+@before(SQSBackend, "send_message")
+def _a_body_is_missing(_backend: Any, given: Given) -> None:
+    if not given.message_body:
+        raise MissingParameter("MessageBody")
+
+
+@before(SQSBackend, "create_queue")
+def _a_queue_has_other_attributes(backend: Any, given: Given) -> None:
+    queue = backend.queues.get(given.name)
+    attributes = queue.attributes if queue else {}
+    for name, value in (given.kwargs or {}).items():
+        if name in attributes and isinstance(value, (str, int)) and str(attributes[name]).lower() != str(value).lower():
+            text = "A queue already exists with the same name and a different value for attribute"
+            raise QueueAlreadyExists(f"{text} {name}")
 
 
 @before(SQSBackend, "create_queue")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from localcloud.api import account_played
-from localcloud.api.served import operations, table
+from localcloud.api.served import lists, operations, sentences, table
 from localcloud.iam import calls, errors
 from localcloud.iam.calls import Call
 
@@ -105,20 +105,27 @@ def _described(call: Call, found: list[Problem]) -> Refusal:
 
 def _answer(app: App, call: Call, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     """Return the service's answer; refuse the call where the service has no proper one."""
-    shown: list[Any] = []
+
+    def ask(environ: dict[str, Any]) -> lists.Answer:
+        shown: list[Any] = []
+        body = b"".join(app(environ, lambda *answer: shown.append(answer)))
+        status, headers = shown[0][:2]
+        return lists.Answer(status, headers, body)
+
     try:
-        body = app(environ, lambda *answer: shown.append(answer))
-        body = list(body)
+        status, headers, body = lists.answered(call, ask, environ)
     except Exception as error:
         if not isinstance(error, NotImplementedError):
             log.exception("%s", call.action)
         return _unable(call, start_response)
-    status, headers = shown[0][:2]
-    if status.startswith("5") or (status.startswith("40") and any(body) and _is_a_page(headers)):
-        log.error("%s: %s %s", call.action, status, b"".join(body)[:2000])
+    if status.startswith("5") or (status.startswith("40") and body and _is_a_page(headers)):
+        log.error("%s: %s %s", call.action, status, body[:2000])
         return _unable(call, start_response)
-    start_response(*shown[0])
-    return body
+    if status.startswith("4"):
+        body = sentences.worded(call.service, body)
+        headers = [(name, str(len(body)) if name.lower() == "content-length" else text) for name, text in headers]
+    start_response(status, headers)
+    return [body]
 
 
 def _is_a_page(headers: Iterable[tuple[str, str]]) -> bool:

@@ -1,0 +1,35 @@
+"""AWS's sentences for errors that moto words otherwise: programs compare them, and people search the web for them.
+
+The pages and threads that quote them are named in docs/aws-behaviour.md 2.74.
+"""
+
+from __future__ import annotations
+
+import re
+
+_ID = r"(?:\{')?([\w.@/-]+)(?:'\})?"
+_QUOTE = r"(?:'|&apos;|&#39;|&#x27;)?"
+_SENTENCES = {
+    "ec2": {
+        rf"VpcID {_ID} does not exist\.": r"The vpc ID '\1' does not exist",
+        rf"The keypair {_QUOTE}{_ID}{_QUOTE} does not exist\.": r"The key pair '\1' does not exist",
+        rf"Allocation ID {_QUOTE}{_ID}{_QUOTE} not found\.": r"The allocation ID '\1' does not exist",
+    },
+    "iam": {
+        r"Role ([\w+=,.@-]+) not found\b\.?": r"The role with name \1 cannot be found.",
+        r"Instance profile ([\w+=,.@-]+) not found\b\.?": r"Instance Profile \1 cannot be found.",
+        r"Group ([\w+=,.@-]+) not found\b\.?": r"The group with name \1 cannot be found.",
+        r"Policy Document ([\w+=,.@-]+) not attached to role [\w+=,.@-]+": (
+            r"The role policy with name \1 cannot be found."
+        ),
+    },
+    "sqs": {r"An error occurred \(\w+\) when calling the \w+ operation: ": ""},
+}
+
+
+def worded(service: str, body: bytes) -> bytes:
+    """Return the answer of an error with AWS's sentence, if moto's is another."""
+    text = body.decode("utf-8", "surrogateescape")
+    for pattern, sentence in _SENTENCES.get(service, {}).items():
+        text = re.sub(pattern, sentence, text)
+    return text.encode("utf-8", "surrogateescape")
