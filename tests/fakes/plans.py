@@ -66,7 +66,7 @@ PLANS = {
     "local": plan(),
     "alone": plan(nodes=1, min=1),
     "gpu": make_plan(aws_spec(type="p5.48xlarge"), GPU_FACTS),
-    "arm": plan(replace(FACTS, architecture="arm64"), image="amazon-linux-2023", key_pair="k"),
+    "arm": plan(replace(FACTS, architecture="arm64"), image="amazon-linux-2023", key_pair="k", tls="required"),
     "private": make_plan(
         aws_spec(network={"access": "private"}, ssh_from="", image="dlami-base", metrics="yes", kms_key=KEY),
         replace(FACTS, cloud="aws"),

@@ -95,7 +95,7 @@ TYPES: Mapping[str, str] = {
             *("elasticfilesystem:DescribeLifecycleConfiguration", "elasticfilesystem:ListTagsForResource"),
             *("elasticfilesystem:DescribeReplicationConfigurations", "elasticfilesystem:TagResource"),
             *("elasticfilesystem:ModifyMountTargetSecurityGroups", "elasticfilesystem:UntagResource"),
-            "elasticfilesystem:UpdateFileSystem",
+            *("elasticfilesystem:PutFileSystemPolicy", "elasticfilesystem:UpdateFileSystem"),
         ),
         "file-system",
     ),
