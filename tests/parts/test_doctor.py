@@ -96,7 +96,9 @@ def test_whoever_may_not_ask_about_public_access_plans_without(local):
     [
         ([], "{}", STOPS),
         ([{"GranteePrincipal": ROLE}], "{}", OK),
-        ([], json.dumps({"Statement": [{"Principal": {"AWS": ROLE}}]}), OK),
+        ([], json.dumps({"Statement": [{"Effect": "Allow", "Principal": {"AWS": ROLE}}]}), OK),
+        ([], json.dumps({"Statement": [{"Effect": "Deny", "Principal": {"AWS": ROLE}}]}), STOPS),
+        ([], json.dumps({"Statement": [{"Effect": "Allow", "Principal": "*"}]}), UNKNOWN),
         (None, "", UNKNOWN),
     ],
 )

@@ -6,19 +6,23 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from botocore.exceptions import ClientError
 from clusters import FACTS, spec
+from error_codes import raises_code
 from plans import KEY, PLANS
 
-from phalanx.errors import SpecError
+from phalanx.aws import kms_keys
+from phalanx.errors import CloudError, SpecError
 from phalanx.images.base import base
 from phalanx.images.image_stack import Order, request
 from phalanx.images.place import Place
 from phalanx.jobs.environments import recipe
 from phalanx.plan.facts import KmsKey
 from phalanx.plan.plan import make_plan
+from phalanx.spec.spec import ClusterSpec
 from phalanx.template.document import build
 from phalanx.template.policy import of_service_role, policy
 
@@ -139,3 +143,122 @@ def test_a_plan_without_a_look_at_the_policy_names_who_must_be_let_in():
 
     (text,) = [one for one in warnings(make_plan(spec(kms_key=KEY), facts)) if "KMS" in one or "kms:" in one]
     assert all(one in text for one in ("AWSServiceRoleForAutoScaling", "logs.us-east-1", "sns.", "lambda."))
+
+
+class Kms:
+    """KMS with one key; `answers` are those of operations that differ, and an exception is raised."""
+
+    def __init__(self, *statements: dict[str, Any], grants: tuple[str, ...] = (), **answers: Any) -> None:
+        self.answers = {
+            "describe_key": {"KeyMetadata": {"Arn": KEY, "KeyState": "Enabled", "KeyManager": "CUSTOMER"}},
+            "get_key_policy": {"Policy": json.dumps({"Statement": [*statements]})},
+            "list_grants": {"Grants": [{"GranteePrincipal": one} for one in grants]},
+            "get_caller_identity": {"Account": "123456789012"},
+            **answers,
+        }
+
+    def call(self, _service: str, operation: str, **_: Any) -> dict[str, Any]:
+        answer = self.answers[operation]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    exists = call
+
+    def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
+        yield from self.call(service, operation, **arguments)[key]
+
+
+def find(kms: Kms, region: str = "us-east-1") -> KmsKey:
+    named = KEY.replace("us-east-1", region)
+    found = kms_keys.find(cast("Any", kms), ClusterSpec(name="demo", nodes=2, region=region, kms_key=named))
+    assert found
+    return found
+
+
+def allow(principal: Any, **more: Any) -> dict[str, Any]:
+    return {"Effect": "Allow", "Principal": principal, "Action": "kms:*", "Resource": "*", **more}
+
+
+def denied() -> CloudError:
+    error = CloudError("you may not do that", code="cloud-refused")
+    error.__cause__ = ClientError({"Error": {"Code": "AccessDeniedException"}}, "DescribeKey")
+    return error
+
+
+SCALING, *SERVICES = KmsKey(KEY).users("us-east-1", "123456789012")
+ROOT = allow({"AWS": "arn:aws:iam::123456789012:root"})
+ALL = allow({"AWS": SCALING, "Service": SERVICES})
+
+
+@pytest.mark.parametrize(
+    "kms",
+    [
+        Kms(ROOT, ALL),
+        Kms(ROOT, allow({"Service": SERVICES}), grants=(SCALING,)),
+        Kms(ROOT, allow({"AWS": [SCALING]}), *(allow({"Service": one}) for one in SERVICES)),
+    ],
+)
+def test_a_key_whose_policy_and_grants_name_all_is_taken(kms):
+    assert find(kms) == KmsKey(KEY)
+
+
+@pytest.mark.parametrize(
+    ("kms", "lacking"),
+    [
+        (Kms(ROOT), {SCALING, *SERVICES}),
+        (Kms(ROOT, allow({"Service": SERVICES})), {SCALING}),
+        (Kms(ROOT, allow({"AWS": f"{SCALING}_other", "Service": SERVICES})), {SCALING}),
+        (Kms(ROOT, {**ALL, "Effect": "Deny"}), {SCALING, *SERVICES}),
+        (Kms({**ROOT, "Condition": {"ArnLike": {"aws:PrincipalArn": SCALING}}}), {SCALING, *SERVICES}),
+    ],
+)
+def test_a_key_that_surely_lacks_somebody_is_refused_with_all_whom_it_lacks(kms, lacking):
+    with raises_code("key-unsuited") as refused:
+        find(kms)
+    assert {one for one in (SCALING, *SERVICES) if f"\n{one} (" in refused.value.message} == lacking
+
+
+@pytest.mark.parametrize(
+    "kms",
+    [
+        Kms(ROOT, allow("*", Condition={"StringEquals": {"kms:CallerAccount": "123456789012"}})),
+        Kms(ROOT, allow({"AWS": ["*"]}, Condition={"StringEquals": {"aws:PrincipalOrgID": "o-1"}})),
+        Kms(ROOT, {"Effect": "Allow", "NotPrincipal": {"AWS": "arn:aws:iam::1:root"}, "Action": "kms:*"}),
+        Kms(get_key_policy={"Policy": "no JSON"}),
+        Kms(get_key_policy={"Policy": "[]"}),
+        Kms(get_key_policy=denied()),
+        Kms(ALL, list_grants=denied()),
+        Kms(describe_key=denied()),
+    ],
+)
+def test_where_it_is_not_sure_who_may_use_a_key_the_plan_warns(kms):
+    found = find(kms)
+    (text,) = found.warnings("us-east-1")
+    assert found.arn == KEY
+    assert "AWSServiceRoleForAutoScaling" in text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"KeyState": "PendingDeletion"}, {"KeySpec": "RSA_2048"}, {"KeyManager": "AWS"}],
+)
+def test_keys_that_can_t_encrypt_or_are_aws_s_are_refused(wrong):
+    with raises_code("key-unsuited"):
+        find(Kms(ALL, describe_key={"KeyMetadata": {"Arn": KEY, "KeyState": "Enabled", **wrong}}))
+
+
+@pytest.mark.parametrize(
+    ("region", "logs"),
+    [
+        ("cn-north-1", "logs.cn-north-1.amazonaws.com.cn"),
+        ("us-gov-west-1", "logs.us-gov-west-1.amazonaws.com"),
+        ("eusc-de-east-1", "logs.eusc-de-east-1.amazonaws.eu"),
+    ],
+)
+def test_the_principal_of_logs_has_the_domain_of_its_partition(region, logs):
+    users = {one for one in KmsKey(KEY).users(region, "123456789012") if not one.startswith("logs.")}
+    statements = [allow({"AWS" if one.startswith("arn:") else "Service": one}) for one in users]
+    assert not find(Kms(*statements, allow({"Service": logs})), region).doubt
+    if not region.startswith("eusc"):
+        assert logs in KmsKey(KEY).users(region, "123456789012")

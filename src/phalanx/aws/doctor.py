@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from phalanx.aws import lookups, regions, usage, vpcs
+from phalanx.aws import kms_keys, lookups, regions, usage, vpcs
 from phalanx.aws.refusals import code, is_gone, message
 from phalanx.data import table
 from phalanx.errors import CloudError
@@ -137,24 +137,18 @@ def _disks(api: Aws, account: Account) -> Iterator[tuple[str, str, str]]:
         " Decrypt ReEncryptFrom ReEncryptTo GenerateDataKey GenerateDataKeyWithoutPlaintext DescribeKey CreateGrant`"
     )
     try:
-        may = _may_use(api, key)
+        named = kms_keys.let_in(api, key)
     except CloudError as error:
         text = f"disks are encrypted with {key}, and whether {_AUTO_SCALING} may use it is not known: {error.message}"
         yield UNKNOWN, text, f"If it may not: {grant}"
         return
-    if may:
+    if role in named:
         yield OK, f"{_AUTO_SCALING} may use the default key of disks, {key}", ""
+    elif kms_keys.ANYBODY in named:
+        text = f"disks are encrypted with {key}, and its policy may let in {_AUTO_SCALING} without naming it"
+        yield UNKNOWN, text, f"If it does not: {grant}"
     else:
         yield STOPS, f"disks are encrypted with {key}, and no grant or key policy names {_AUTO_SCALING}", grant
-
-
-def _may_use(api: Aws, key: str) -> bool:
-    """Whether a grant or the key's policy names Auto Scaling's role (docs/aws-behaviour.md 11.12)."""
-    if any(
-        _AUTO_SCALING in one.get("GranteePrincipal", "") for one in api.pages("kms", "list_grants", "Grants", KeyId=key)
-    ):
-        return True
-    return _AUTO_SCALING in api.call("kms", "get_key_policy", KeyId=key, PolicyName="default")["Policy"]
 
 
 def _metadata(api: Aws, _: Account) -> Iterator[tuple[str, str, str]]:

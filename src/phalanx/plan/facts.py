@@ -28,28 +28,29 @@ class HeadFacts:
 
 @dataclass(frozen=True)
 class KmsKey:
-    """The key that a spec names. `unread` is why nobody could look who may use it."""
+    """The key that a spec names. `doubt` is why it is not known whether all who must use it may."""
 
     arn: str
-    unread: str = ""
+    doubt: str = ""
 
     def users(self, region: str, account: str) -> dict[str, tuple[str, str]]:
         """Map each principal that the key must let in to what it does with the key, and to what for (6.7)."""
+        domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
         scaling = f"arn:{self.arn.split(':')[1]}:iam::{account}:role/aws-service-role/autoscaling.amazonaws.com"
         stores = "kms:Decrypt kms:DescribeKey kms:Encrypt kms:GenerateDataKey* kms:ReEncrypt*"
         sends = "kms:Decrypt kms:GenerateDataKey*"
         return {
             f"{scaling}/AWSServiceRoleForAutoScaling": (f"{stores} kms:CreateGrant", "disks, messages to the topic"),
-            f"logs.{region}.amazonaws.com": (stores, "logs"),
+            f"logs.{region}.{domain}": (stores, "logs"),
             "sns.amazonaws.com": (sends, "messages to the queue"),
             "lambda.amazonaws.com": (sends, "the function's code"),
         }
 
     def warnings(self, region: str) -> Iterator[str]:
-        """Yield who must be let in, if nobody could look who is."""
-        if self.unread:
-            users = "; ".join(f"{one}: {actions}" for one, (actions, _) in self.users(region, "ACCOUNT").items())
-            yield f"nobody could look who may use {self.arn} ({self.unread}); its policy must let in {users}"
+        """Yield who must be let in, if it is not known whether all are."""
+        if self.doubt:
+            users = "; ".join(f"{one} ({actions})" for one, (actions, _) in self.users(region, "ACCOUNT").items())
+            yield f"it is not known whether all who must use {self.arn} may ({self.doubt}); they are {users}"
 
 
 @dataclass(frozen=True)
