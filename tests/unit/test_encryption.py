@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -135,6 +136,18 @@ def test_the_person_s_rights_on_the_key_are_through_services_and_for_their_grant
                 assert "kms:ViaService" in one["Condition"]["StringLike"]
             if action.endswith("Grant"):
                 assert one["Condition"]["Bool"] == {"kms:GrantIsForAWSResource": "true"}
+
+
+def test_rights_on_a_key_known_by_its_alias_are_on_the_key_behind_it(phalanx):
+    """IAM matches no key by an alias's ARN (docs/aws-behaviour.md 6.7)."""
+    Path("phalanx.yaml").write_text(f"name: demo\nnodes: 2\nkms_key: {ALIAS}\n")
+    for command in (("policy", "--offline"), ("policy", "--images", "--file", "phalanx.yaml")):
+        assert phalanx(*command) == 0
+        found = [one for one in json.loads(phalanx.out)["Statement"] if "kms" in str(one.get("Resource"))]
+        assert found
+        for one in found:
+            assert one["Resource"] == ["arn:aws:kms:us-east-1:123456789012:key/*"]
+            assert one["Condition"]["ForAnyValue:StringEquals"] == {"kms:ResourceAliases": "alias/clusters"}
 
 
 def test_a_plan_without_a_look_at_the_policy_names_who_must_be_let_in():

@@ -77,7 +77,8 @@ def _of_names(spec: ClusterSpec) -> Iterator[tuple[str, str]]:
     for arn in (*(spec.policies or ()), *([spec.permissions_boundary] if spec.permissions_boundary else [])):
         yield f"the policy {arn}", f"aws iam get-policy --policy-arn {arn}"
     if key := spec.kms_key:
-        yield f"the key {key}, and who may use it", f"aws kms describe-key --key-id {key}"
+        what = f"which key {key} stands for (a document needs its ARN)" if ":alias/" in key else f"the key {key}"
+        yield f"{what}, and who may use it", f"aws kms describe-key --key-id {key}"
     if role := spec.cloudformation_role:
         yield f"the role {role}", f"aws iam get-role --role-name {role.rpartition('/')[2]}"
     urls = [place.url for place in places(spec.data)] + ([spec.emr["logs"]] if spec.emr else [])

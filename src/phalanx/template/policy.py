@@ -382,14 +382,22 @@ def of_key(document: Mapping[str, Any], actions: Collection[str]) -> Iterator[di
     wanted = {one for one in actions if one.startswith(_OF_KEYS) and not takes_no_resource(one)} if key else set[str]()
     looks = wanted.intersection(LOOKS_AT_KEY)
     grants = {one for one in wanted - looks if one.endswith("Grant")}
-    through = {"StringLike": {"kms:ViaService": [f"{one}.*" for one in _STORING]}}
+    where, _, alias = str(key).partition(":alias/")
+    # IAM matches a key by its own ARN only.
+    behind = {"ForAnyValue:StringEquals": {"kms:ResourceAliases": f"alias/{alias}"}} if alias else {}
+    through = {"StringLike": {"kms:ViaService": [f"{one}.*" for one in _STORING]}, **behind}
     for sid, chosen, condition in (
-        ("LookAtKey", looks, {}),
+        ("LookAtKey", looks, behind),
         ("KeyThroughServices", wanted - looks - grants, through),
         ("GrantsOfServices", grants, {**through, "Bool": {"kms:GrantIsForAWSResource": "true"}}),
     ):
         if chosen:
-            made = {"Sid": sid, "Effect": "Allow", "Action": sorted(chosen), "Resource": [key]}
+            made = {
+                "Sid": sid,
+                "Effect": "Allow",
+                "Action": sorted(chosen),
+                "Resource": [f"{where}:key/*" if alias else key],
+            }
             yield {**made, "Condition": condition} if condition else made
 
 
