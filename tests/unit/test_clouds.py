@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from types import SimpleNamespace
 
 import pytest
 from botocore import exceptions as boto
@@ -86,6 +87,27 @@ class Scripted(Aws):
         if isinstance(answer, Exception):
             raise translate(answer, f"{service}:{operation}", "AWS") from answer
         return answer
+
+
+class WithoutRegion(Aws):
+    """AWS for an account that has not enabled eu-south-1."""
+
+    def client(self, service):
+        answer = {"Error": {"Code": "AuthFailure"}, "ResponseMetadata": {"HTTPStatusCode": 401}}
+
+        def create_vpc(**_):
+            raise boto.ClientError(answer, "CreateVpc")
+
+        found = {"Regions": [{"OptInStatus": "not-opted-in"}]} if self.region == "us-east-1" else {}
+        return SimpleNamespace(create_vpc=create_vpc, describe_regions=lambda **_: found)
+
+
+def test_keys_that_a_region_does_not_know_are_explained_by_the_region_and_nothing_was_done():
+    with raises_code("region-off", "eu-south-1") as told:
+        WithoutRegion("eu-south-1").call("ec2", "create_vpc")
+    assert told.value.was_refused
+    with raises_code("unknown-credentials"):
+        WithoutRegion("us-east-1").call("ec2", "create_vpc")
 
 
 def entry(number):

@@ -97,8 +97,9 @@ class Aws:
         asked.limit_attempts(_ATTEMPTS)
         if not regions.is_off(asked, self.region):
             return error
-        text = f"{self.region} is not enabled in this account"
-        return CloudError(text, regions.remedy(self.region), code="region-off")
+        off = CloudError(*regions.off(self.region), code="region-off")
+        off.was_refused = error.was_refused
+        return off
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
         """Yield the entries under `key` of all pages. Raises CloudError, also if they repeat themselves."""

@@ -79,7 +79,7 @@ def _region(api: Aws, home: Aws) -> Finding | None:
     """Return a finding if the region is not enabled."""
     if not regions.is_off(home, api.region):
         return None
-    return Finding("region", STOPS, f"{api.region} is not enabled in this account", regions.remedy(api.region))
+    return Finding("region", STOPS, *regions.off(api.region))
 
 
 def _public_access(api: Aws, _: Account) -> Iterator[tuple[str, str, str]]:

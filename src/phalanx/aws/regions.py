@@ -28,5 +28,7 @@ def is_off(home: _Api, region: str) -> bool:
     return bool(found) and found[0].get("OptInStatus") == "not-opted-in"
 
 
-def remedy(region: str) -> str:
-    return f"`aws account enable-region --region-name {region}`; it takes minutes."
+def off(region: str) -> tuple[str, str]:
+    """Return what to say of a region that is not enabled, and the remedy."""
+    command = f"aws account enable-region --region-name {region}"
+    return f"{region} is not enabled in this account", f"Run `{command}`, which can take some hours."
