@@ -238,6 +238,7 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
         ("head: {trains: no}", "head: has no key 'trains'; valid: type"),
         ("capacity: cheap", "capacity: 'cheap' is no way to buy machines; write on-demand, spot, or the id"),
         ("efa: maybe", "efa: must be yes or no, is 'maybe'"),
+        ("tls: maybe", "tls: must be required, is 'maybe'"),
         ("placement: a*b", "placement: 'a*b' can't be the name of a placement group; write cluster, or the name"),
         ("disk: 200", "disk: must be a group of keys, is the number 200"),
         ("disk: {}", "disk: has no keys; write one of size_gib, type, iops, throughput_mib_s, or remove the line"),

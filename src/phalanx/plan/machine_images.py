@@ -213,7 +213,7 @@ class ImageChoice:
         """Raise SpecError if no client of EFS that speaks TLS can be had for the image (docs/aws-behaviour.md 4.23)."""
         if self.contents and self.has_apt:
             raise SpecError(
-                f"tls: {self.alias} has no amazon-efs-utils, and {self.contents['distribution']} no package of it",
+                f"tls: {self.alias} has no amazon-efs-utils, and {self.contents['distribution']} has no such package",
                 "Choose an image of Amazon Linux, such as amazon-linux-2023, or one of yours that has it.",
                 code="image-lacks",
             )

@@ -253,8 +253,8 @@ class ClusterSpec:
         default=None,
     )
     tls: str | None = key(
-        "`required` has nodes mount EFS only by TLS, and a new file system refuses every client without it. The image "
-        "needs amazon-efs-utils, which Amazon Linux installs at boot.",
+        "With `required`, nodes mount EFS by TLS only, and a new file system refuses every client without TLS. The "
+        "image needs amazon-efs-utils; on Amazon Linux, boot installs it.",
         word(("required",)),
         "required",
         unset="TLS where the image has amazon-efs-utils, else plain NFS",
@@ -312,8 +312,8 @@ class ClusterSpec:
         default=None,
     )
     cloudformation_role: str | None = key(
-        "Role with whose rights CloudFormation makes, changes and deletes the stack, by ARN. Whoever runs phalanx then "
-        "needs the right to pass it, and none to make anything; `phalanx policy --service-role` prints it.",
+        "Role that CloudFormation assumes to make, change and delete the stack, by ARN. Whoever runs phalanx then "
+        "needs the right to pass it, and none to make anything; `phalanx policy --service-role` prints its parts.",
         STACK_ROLE,
         "arn:aws:iam::123456789012:role/for-stacks",
         unset="the rights of whoever runs phalanx",
@@ -321,7 +321,7 @@ class ClusterSpec:
     )
     kms_key: str | None = key(
         "KMS key of yours for all that the stack stores, by ARN or by the ARN of an alias: disks, the file system, "
-        "table, queue, topic, function and logs. `plan` says whom the key's policy must let use it.",
+        "table, queue, topic, function and logs. `plan` names those whom its policy must let in and does not.",
         KEY,
         "arn:aws:kms:us-east-1:123456789012:alias/clusters",
         unset="AWS's own keys",

@@ -168,7 +168,7 @@ def _choice(words: Callable[[], Iterable[str]], refusal: str) -> Callable[[str],
 
 def _listed(words: Iterable[str]) -> str:
     *others, last = words
-    return f"{', '.join(others)} or {last}"
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _read_text(value: Value) -> str:

@@ -21,7 +21,7 @@ _VERSION = "2.15"
 _NODES, _SERVERS = "NodeSecurityGroup", "StorageSecurityGroup"
 LUSTRE_PLACE = "LustrePlace"
 """The parameter for a file system that nobody has asked about."""
-# With a policy, nobody may what it does not allow; without one, every client in the network may all (4.23).
+# With a policy, clients may do only what it allows; without one, all that reach a mount target may do all (4.23).
 _CLIENT = ("ClientMount", "ClientWrite", "ClientRootAccess")
 _EVERYBODY = {"Principal": {"AWS": "*"}}
 _TLS_ONLY = {
