@@ -133,6 +133,13 @@ def test_a_stack_is_made_and_deleted_with_exactly_this_policy():
     assert refused(policy(default_document(), "demo")["Statement"]) == []
 
 
+def test_a_stack_whose_file_system_demands_tls_is_made_with_its_policy():
+    document = build(PLANS["arm"]).to_dict()
+    calls = calls_of(document)
+    assert "elasticfilesystem:PutFileSystemPolicy" in {one.action for one in calls}
+    assert refused_of(policy(document, "demo")["Statement"], calls) == []
+
+
 def test_clusters_of_any_name_are_made_and_deleted_with_one_policy():
     assert refused(policy(default_document(), "*")["Statement"]) == []
 
