@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from aws_cli import AwsCli, RefusedByCliError, aws_cli
+from aws_cli import AwsCli, RefusedByCliError, aws_cli, install
 from emr_fakes import LABEL
 from emr_nodes import LOGS, Emr, create, served, wait_for
 from local_clouds import endpoint
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def emr() -> Iterator[Emr]:
+    install()
     with served() as service:
         yield service
 

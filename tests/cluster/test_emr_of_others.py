@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aws_cli import AwsCli, aws_cli
+from aws_cli import AwsCli, aws_cli, install
 from emr_nodes import BUCKET, Emr, create, served
 from fleet_fakes import until
 from local_clouds import api, endpoint
@@ -89,6 +89,7 @@ ip rule; ip -6 rule; cat /etc/hosts /etc/environment /etc/fstab; mount | wc -l; 
 
 @pytest.fixture(scope="module")
 def others() -> Iterator[Others]:
+    install()
     with served() as service, aws_cli(endpoint(service.terminal), service.terminal.state) as aws:
         service.__class__ = Others
         service.prepare(aws)

@@ -11,7 +11,7 @@ from typing import Any
 import account
 import local_clouds
 import pytest
-from aws_cli import AwsCli, RefusedByCliError, aws_cli
+from aws_cli import AwsCli, RefusedByCliError, aws_cli, install
 from fleet_fakes import until
 from terminals import a_terminal
 
@@ -53,6 +53,7 @@ LISTS = {
 @pytest.fixture(scope="module")
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsCli]:
     """The AWS CLI, in an account with a key pair, a function's code in a bucket, and a network that exports itself."""
+    install()
     with a_terminal("") as terminal:
         terminal.phalanx("local", "start")
         with aws_cli(local_clouds.endpoint(terminal), terminal.state) as run:

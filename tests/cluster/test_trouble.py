@@ -169,7 +169,7 @@ def running_jobs(cluster, *names):
     while True:
         found = {job["name"]: job for job in json.loads(cluster.phalanx("jobs", "--json").stdout)}
         if all(found.get(name, {}).get("state") == "running" for name in names):
-            return found
+            return {name: found[name] for name in names}
         assert time.monotonic() < deadline, found
         time.sleep(0.2)
 
@@ -372,7 +372,9 @@ def test_a_boot_script_that_keeps_the_head_from_coming_up_is_reported(alone, tim
 
 ONE_DISK = """
 mount -t tmpfs -o size=400m,mode=700 disk /mnt && cd /mnt && mkdir -m 700 state tmp project && cd project
-mount --bind /mnt/tmp /var/tmp && mount --bind /mnt/tmp /tmp
+# What is tested may be below /tmp.
+mkdir /mnt/code && mount --bind "$CODE" /mnt/code
+mount --bind /mnt/tmp /var/tmp && mount --bind /mnt/tmp /tmp && mkdir -p "$CODE" && mount --bind /mnt/code "$CODE"
 echo "$SPEC" >phalanx.yaml && echo content >file
 unset TMPDIR XDG_RUNTIME_DIR
 export HOME=/mnt PHALANX_STATE_DIR=/mnt/state
@@ -390,9 +392,10 @@ do_ down --yes
 @as_root
 def test_while_the_only_disk_of_this_machine_is_full_all_works_that_writes_nothing():
     """Bills would go on if `down` did not. The local cloud's /efs is on that disk, too."""
+    given = {"PHALANX": str(PHALANX), "CODE": str(PHALANX.parents[2]), "SPEC": SPEC.replace("keep: no\n", "")}
     done = subprocess.run(
         ["unshare", "-m", "bash", "-c", ONE_DISK],
-        env={**os.environ, "PHALANX": str(PHALANX), "SPEC": SPEC.replace("keep: no\n", "")},
+        env={**os.environ, **given},
         stdout=subprocess.PIPE,
         text=True,
         timeout=600,

@@ -92,8 +92,7 @@ class AwsCli:
 @contextmanager
 def aws_cli(endpoint: dict[str, Any], directory: Path) -> Iterator[AwsCli]:
     """Start the AWS CLI for the local cloud whose endpoint.json this is; install it first if it is missing."""
-    if not INSTALLED.exists():
-        _install()
+    install()
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(directory),
@@ -113,9 +112,15 @@ def aws_cli(endpoint: dict[str, Any], directory: Path) -> Iterator[AwsCli]:
             process.kill()
 
 
-def _install() -> None:
+def install() -> None:
+    """Install it if it is missing: for minutes, so before a local cloud starts, which stops while nobody uses it."""
+    if INSTALLED.exists():
+        return
     half = INSTALLED.with_suffix(f".{os.getpid()}")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"]
     subprocess.run([*pip, "--require-hashes", "--no-deps", "--target", half, "--requirement", LOCK], check=True)
-    shutil.rmtree(INSTALLED, ignore_errors=True)
-    half.rename(INSTALLED)
+    try:
+        half.rename(INSTALLED)
+    except OSError:
+        # Another process of the tests was quicker, and may use it by now.
+        shutil.rmtree(half)

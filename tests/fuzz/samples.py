@@ -13,6 +13,8 @@ STATE = {
     "ended_at": None,
     "tags": {"team": "vision"},
     "commit": "0123456789abcdef0123456789abcdef01234567-dirty",
+    "activity": "",
+    "load": [],
     "processes": 1,
     "exit_code": None,
     "message": "",

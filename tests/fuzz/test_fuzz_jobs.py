@@ -33,6 +33,7 @@ from phalanx.runner.files.job_status import JobStatus, NodeVerdict
 from phalanx.runner.files.output import ENDED, RECORD, OutputWriter
 from phalanx.runner.head import settle
 from phalanx.runner.head.attempt_runner import AttemptRunner
+from phalanx.runner.head.load_book import Loads
 from phalanx.runner.head.starters import Starters
 from phalanx.runner.login import Line
 from phalanx.runner.loop import Loop
@@ -216,7 +217,8 @@ def test_a_starters_words_end_a_job_with_a_verdict_that_can_be_recorded(
         shutil.rmtree(tmp_path / OUTPUT, ignore_errors=True)
         output = OutputWriter(str(tmp_path / OUTPUT))
         listener = SimpleNamespace(request=None)
-        context: Any = SimpleNamespace(loop=loop, output=output, socket=listener, stop_requested=False)
+        loads = Loads(str(tmp_path))
+        context: Any = SimpleNamespace(loop=loop, output=output, socket=listener, stop_requested=False, loads=loads)
         context.publish = output.flush
         starter = HostileStarter(loop, data)
         attempt = AttemptRunner(context, job, roster(1, 1), (process,), lambda ranks: None, lambda _: starter.line())

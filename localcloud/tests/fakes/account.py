@@ -192,7 +192,7 @@ def _services(cloud: Stacks, made: dict[str, Any]) -> dict[str, Any]:
     cloud.client("logs").create_log_group(logGroupName="logs")
     cloud.client("s3").create_bucket(Bucket="bucket-of-tests")
     cloud.client("s3").put_object(Bucket="bucket-of-tests", Key="a", Body=b"a")
-    cloud.client("ssm").put_parameter(Name="/mine", Value="a", Type="String")
+    cloud.client("ssm").put_parameter(Name="/mine", Value="a", Type="String", Overwrite=True)
     efs = cloud.client("efs")
     kept, spare = (efs.create_file_system(CreationToken=token)["FileSystemId"] for token in ("token", "spare"))
     efs.create_mount_target(FileSystemId=kept, SubnetId=made["subnet"])

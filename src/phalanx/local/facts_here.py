@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from phalanx.aws import file_systems, lookups
 from phalanx.aws.aws import Aws
+from phalanx.data import table
 from phalanx.errors import LocalCloudError
 from phalanx.local import endpoint, images
 from phalanx.node.settings import ON_AWS, Patience
@@ -55,7 +56,10 @@ def _has_to_ask(spec: ClusterSpec) -> bool:
     """Whether the spec names things that may not exist, or wants what EC2 has to say of its type."""
     named = (spec.file_system, spec.policies, spec.permissions_boundary, spec.kms_key, spec.placement, spec.reservation)
     asks = spec.uses_efa or AUTO in spec.ssh_sources or is_ami(spec.image) or is_of_recipe(spec.image)
-    return any((*named, spec.data, spec.subnets, spec.emr)) or asks
+    # The table does not know the zones of a type: those with a price are in all.
+    priced = table("prices")["usd_per_hour"].keys()
+    types = {*spec.types, *([spec.head["type"]] if spec.head else [])}
+    return any((*named, spec.data, spec.subnets, spec.emr, types - priced)) or asks
 
 
 def _kept(api: Aws, spec: ClusterSpec) -> str:
