@@ -186,6 +186,15 @@ def _status(text: str) -> Dict[str, str]:
     return {"name": fields["Name"], "state": fields["State"][0], "parent": fields["PPid"], "start": ""}
 
 
+def descends(pid: int, root: int) -> bool:
+    """Return whether a process lives and is a descendant of `root`, without waiting for one that hangs."""
+    line = [pid]
+    while line[-1] not in (*line[:-1], root):
+        text = proc_files.read(line[-1], "status")
+        line.append(int(_status(text.decode(errors="replace"))["parent"]) if text else line[-1])
+    return line[-1] == root != pid
+
+
 def boot_id() -> str:
     """Return the identity of this machine's present boot.
 
