@@ -308,7 +308,9 @@ def again(path, target):
     return bool(known.same)
 
 
-@pytest.mark.parametrize("command", ["cp -p other file", "mv other file", "tar -c other | tar -x --transform s/other/file/"])
+@pytest.mark.parametrize(
+    "command", ["cp -p other file", "mv other file", "tar -c other | tar -x --transform s/other/file/"]
+)
 def test_another_content_with_the_same_size_and_time_is_sent(tmp_path, monkeypatch, command):
     monkeypatch.setattr(unchanged, "_STARTED_WITHIN_NS", 0)
     for name in ("file", "other"):
@@ -341,14 +343,21 @@ def test_a_hostile_head_learns_nothing_of_other_files(tmp_path, name):
         (tmp_path / place).write_text("12345")
         (tmp_path / place).chmod(0o600)
         os.utime(tmp_path / place, (1000, 1000))
-    listed = [["top"], ["top/link"], [name, 5, 1000 * 10**9, 0o777, 10**9], ["top/plain", 5, 1000 * 10**9, 0o600, 10**9]]
+    listed = [
+        ["top"],
+        ["top/link"],
+        [name, 5, 1000 * 10**9, 0o777, 10**9],
+        ["top/plain", 5, 1000 * 10**9, 0o600, 10**9],
+    ]
     lines = b"".join(json.dumps(one).encode() + b"\n" for one in listed)
     known = carry.known(io.BytesIO(lines), {"listed": True, "items": 4}, str(tmp_path / "here"))
     assert (known.same, known.bytes, known.answer()) == ({3}, 5, {"same": "0001"})
     assert (tmp_path / "secret").stat().st_mode & 0o777 == (tmp_path / "out/secret").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("line", [b"", b"{}", b"[1]", b'["top",1,2]', b'["top",1,2,4095,1]', b'["top",1.5,2,3,1]', b"[["])
+@pytest.mark.parametrize(
+    "line", [b"", b"{}", b"[1]", b'["top",1,2]', b'["top",1,2,4095,1]', b'["top",1.5,2,3,1]', b"[["]
+)
 def test_a_list_that_is_none_is_refused(tmp_path, line):
     with pytest.raises(carry.CarryError, match="list of files"):
         carry.known(io.BytesIO(line + b"\n"), {"listed": True, "items": 1}, str(tmp_path))
