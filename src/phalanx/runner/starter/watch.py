@@ -32,6 +32,7 @@ class Watch:
         self._looks: Optional[Looks] = None
         self._doing: Optional[Doing] = None
         self._newest: Optional[Load] = None
+        self._glances, self._seen = False, b""
         self._is_over = False
 
     def begin(self) -> None:
@@ -64,11 +65,20 @@ class Watch:
         from phalanx.runner.starter.doing import Doing  # here, because few ranks are silent for so long
 
         self._doing = self._doing or Doing()
-        text = next((self._doing.of(pid) for pid, owner in numbers.items() if owner == number), "")
-        self._send(frames.pack_json(frames.DOING, {"text": text}, number))
+        pid = next((pid for pid, owner in numbers.items() if owner == number), 0)
+        if pid and not self._glances:
+            self._glances = True
+            threading.Thread(target=self._glance, args=(self._doing, pid, number), daemon=True).start()
+
+    def _glance(self, doing: Doing, pid: int, number: int) -> None:
+        self._seen = frames.pack_json(frames.DOING, {"text": doing.of(pid)}, number)
+        self._glances = False
 
     def check(self) -> None:
-        """Give up a look that takes too long."""
+        """Send what a glance has seen, and give up a look that takes too long."""
+        seen, self._seen = self._seen, b""
+        if seen and not self._is_over:
+            self._send(seen)
         if self._looks:
             self._looks.check()
 
