@@ -162,7 +162,7 @@ def process_stat(pid: int) -> Optional[Dict[str, str]]:
 def process_stats(pids: Iterable[int]) -> Dict[int, Dict[str, str]]:
     """Return parent, state, start, name and CPU time (in ticks) of each process; of one that hangs, start is "".
 
-    "ticks" is its own CPU time, and "reaped" that of its children that have ended.
+    "ticks" is its own CPU time, and "reaped" that of its children that have ended; "pages" is its memory.
     """
     read, hanging = proc_files.read_each(pids, "stat")
     known = {pid: _stat(text.decode(errors="replace")) for pid, text in read.items()}
@@ -181,6 +181,7 @@ def _stat(text: str) -> Dict[str, str]:
         "start": fields[19],
         "ticks": str(int(fields[11]) + int(fields[12])),
         "reaped": str(int(fields[13]) + int(fields[14])),
+        "pages": fields[21],
     }
 
 

@@ -39,8 +39,8 @@ class Doing:
         used = {
             one: (int(table[one]["ticks"]) + int(table[one]["reaped"])) / tick for one in family if table[one]["start"]
         }
-        # The one that does the work: a shell that runs a script only waits for it.
-        worker = max(used, key=lambda one: used[one])
+        # The one that does the work, at first by its memory: a shell that runs a script only waits for it.
+        worker = max(used, key=lambda one: (used[one], int(table[one]["pages"])))
         began_s = int(table[pid]["start"]) / tick
         before = self._last if self._last[0] == pid else (pid, began_s, 0.0, 0)
         now = (pid, time.clock_gettime(time.CLOCK_BOOTTIME), sum(used.values()), _read_bytes(family))
