@@ -1,4 +1,4 @@
-"""A job tries to have its node's starter read another process, or run another program, when its stacks are taken.
+"""A job tries to have its node's starter read or end another process, or run another program.
 
 All is one user's here, root's in a container: the kernel forbids neither.
 """
@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+from fake_jobs import wait_for_line
 from fake_nodes import FakeCluster
 from py_spy import bring_py_spy
 
@@ -25,6 +27,8 @@ starter = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 starter.connect("\\0" + os.environ["PHALANX_STARTER"])
 fds = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
 socket.send_fds(starter, [f"claimed {sys.argv[1]}".encode()], fds)
+for word in sys.argv[2:]:
+    starter.send(word.encode())
 print("claimed", flush=True)
 time.sleep(1000)
 """
@@ -69,3 +73,28 @@ def test_a_program_in_the_place_of_py_spy_does_not_run_and_is_replaced(tmp_path,
     )
     assert found.ranks[0].place == "<module> (<string>:1)"
     assert not ran.exists() and place.read_bytes() == genuine
+
+
+@pytest.mark.parametrize("words", [["asked"], [], ["0"]])
+def test_a_process_that_is_none_of_the_job_is_not_ended_with_it(tmp_path, code, words):
+    cluster = FakeCluster(tmp_path)
+    (code / "claim.py").write_text(CLAIM)
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        command = ("python", "claim.py", str(other.pid), *words)
+        try:
+            job = submit(cluster, JobSpec(command, "exec", processes=1, directory=code, grace_s=1), detach=True)
+            wait_for_line(job.follow(), "claimed")
+            job.stop()
+            ended = other.poll()
+        finally:
+            other.kill()
+    assert ended is None
+
+
+@pytest.mark.parametrize("pid", ["x", "9" * 30])
+def test_a_pid_that_no_process_has_ends_neither_the_job_nor_others(tmp_path, code, pid):
+    cluster = FakeCluster(tmp_path)
+    (code / "claim.py").write_text(CLAIM.replace("time.sleep(1000)", "time.sleep(0.5)"))
+    command = ("python", "claim.py", pid)
+    status = submit(cluster, JobSpec(command, "exec", processes=1, directory=code)).wait()
+    assert status.state == "succeeded", status

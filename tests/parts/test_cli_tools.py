@@ -199,7 +199,7 @@ def test_a_silent_phase_is_named_once(runs, monkeypatch):
     [
         ("import time; time.sleep(2)", "waits"),
         ("while True: pass", "computes"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", "is stopped (SIGSTOP)"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", "is stopped by a signal"),
     ],
 )
 def test_a_terminal_shows_what_the_first_rank_does_as_long_as_it_is_silent(

@@ -208,10 +208,20 @@ def test_an_abandoned_socket_goes_and_one_that_is_served_stays(scratch, alone, m
         ended.close()
         (tmp_path / "file").write_text("the user's")
         monkeypatch.chdir(tmp_path)
-        with socket.socket(socket.AF_UNIX) as relative:
-            relative.bind("a relative one")
+        (tmp_path / "below").mkdir()
+        with (
+            socket.socket(socket.AF_UNIX) as relative,
+            socket.socket(socket.AF_UNIX) as renamed,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams,
+        ):
+            relative.bind("below/../a relative one")
+            renamed.bind(str(tmp_path / "new"))
+            (tmp_path / "new").rename(tmp_path / "a renamed one")
+            datagrams.bind(str(tmp_path / "datagrams"))
+            (tmp_path / "link").symlink_to("abandoned")
             scratch.remove()
-            assert {path.name for path in tmp_path.iterdir()} == {"a served one", "a relative one", "file"}
+            left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"a served one", "a relative one", "a renamed one", "datagrams", "file", "below", "link"}
 
 
 def test_a_queue_of_posix_goes_where_they_are_files(scratch, alone, monkeypatch, tmp_path):

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import stat
+import subprocess
 import tarfile
 import tempfile
 import time
@@ -292,21 +293,45 @@ def test_what_a_killed_copy_left_goes_with_a_later_one(cluster, job, tmp_path, m
     assert not part.exists() and (tmp_path / "checkpoints/last.pt").exists()
 
 
+def again(path, target):
+    """Copy a file as put and get do; return whether the target had it already."""
+    load, stream = carry.survey(str(path)), io.BytesIO()
+    carry.offer(stream, load)
+    at = stream.tell()
+    stream.seek(0)
+    header = carry.read_header(stream)
+    known = carry.known(stream, header, str(target))
+    carry.send(stream, load.without(known.same))
+    stream.seek(at)
+    carry.receive(stream, header, str(target), known=known)
+    assert target.read_bytes() == path.read_bytes()
+    return bool(known.same)
+
+
+@pytest.mark.parametrize(
+    "command", ["cp -p other file", "mv other file", "tar -c other | tar -x --transform s/other/file/"]
+)
+def test_another_content_with_the_same_size_and_time_is_sent(tmp_path, monkeypatch, command):
+    monkeypatch.setattr(unchanged, "_STARTED_WITHIN_NS", 0)
+    for name in ("file", "other"):
+        (tmp_path / name).write_text(f"{name:5}")
+        os.utime(tmp_path / name, (1_000_000_000, 1_000_000_000))
+    time.sleep(0.05)
+    assert [again(tmp_path / "file", tmp_path / "to") for _ in range(2)] == [False, True]
+    time.sleep(0.05)
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    assert [again(tmp_path / "file", tmp_path / "to") for _ in range(2)] == [False, True]
+
+
+@pytest.mark.parametrize("age_ns", [1_000_000, -1_000_000])
 @pytest.mark.parametrize("at_ns", [1_764_000_000 * 10**9, 1_764_000_000 * 10**9 + 123_456_789])
-def test_a_change_within_the_same_moment_is_sent(tmp_path, monkeypatch, at_ns):
-    """The time of such a file proves nothing: kernels count in ticks, some file systems in seconds."""
-    monkeypatch.setattr(time, "time_ns", lambda: at_ns + 1_000_000)
+def test_a_change_within_the_same_moment_is_sent(tmp_path, monkeypatch, at_ns, age_ns):
+    """The time of such a file proves nothing: kernels count in ticks, some file systems in seconds, another clock."""
+    monkeypatch.setattr(time, "time_ns", lambda: at_ns + age_ns)
     for text in ("first", "other"):
         (tmp_path / "file").write_text(text)
         os.utime(tmp_path / "file", ns=(at_ns, at_ns))
-        load, stream = carry.survey(str(tmp_path / "file")), io.BytesIO()
-        carry.offer(stream, load)
-        carry.send(stream, load)
-        stream.seek(0)
-        header = carry.read_header(stream)
-        known = carry.known(stream, header, str(tmp_path / "to"))
-        assert not known.same
-        carry.receive(stream, header, str(tmp_path / "to"), known=known)
+        assert not again(tmp_path / "file", tmp_path / "to")
 
 
 @pytest.mark.parametrize("name", ["top/../secret", "top/link/secret", "top/./secret", "/secret", "top//secret", "x"])
@@ -318,14 +343,21 @@ def test_a_hostile_head_learns_nothing_of_other_files(tmp_path, name):
         (tmp_path / place).write_text("12345")
         (tmp_path / place).chmod(0o600)
         os.utime(tmp_path / place, (1000, 1000))
-    listed = [["top"], ["top/link"], [name, 5, 1000 * 10**9, 0o777], ["top/plain", 5, 1000 * 10**9, 0o600]]
+    listed = [
+        ["top"],
+        ["top/link"],
+        [name, 5, 1000 * 10**9, 0o777, 10**9],
+        ["top/plain", 5, 1000 * 10**9, 0o600, 10**9],
+    ]
     lines = b"".join(json.dumps(one).encode() + b"\n" for one in listed)
     known = carry.known(io.BytesIO(lines), {"listed": True, "items": 4}, str(tmp_path / "here"))
     assert (known.same, known.bytes, known.answer()) == ({3}, 5, {"same": "0001"})
     assert (tmp_path / "secret").stat().st_mode & 0o777 == (tmp_path / "out/secret").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("line", [b"", b"{}", b"[1]", b'["top",1,2]', b'["top",1,2,4095]', b'["top",1.5,2,3]', b"[["])
+@pytest.mark.parametrize(
+    "line", [b"", b"{}", b"[1]", b'["top",1,2]', b'["top",1,2,4095,1]', b'["top",1.5,2,3,1]', b"[["]
+)
 def test_a_list_that_is_none_is_refused(tmp_path, line):
     with pytest.raises(carry.CarryError, match="list of files"):
         carry.known(io.BytesIO(line + b"\n"), {"listed": True, "items": 1}, str(tmp_path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from types import SimpleNamespace
 
 import pytest
 from error_codes import raises_code
@@ -130,3 +131,21 @@ def test_what_proc_says_of_a_node(tmp_path):
     found = meter._totals(str(tmp_path))
     assert found == {"node_cores": 133.0, "received": 1000, "sent": 2000, "read": 0, "written": 0}
     assert meter._sizes(str(tmp_path))["node_memory"] == 600 << 10
+
+
+def test_cpu_time_is_that_between_two_looks(monkeypatch):
+    """One that is found late has spent its time earlier, one that hangs has none, and a pid may be used again."""
+    looks = [{2: "100", 3: "100"}, {2: "150", 3: "10", 4: "9000"}, {2: "200", 3: "10"}, {2: "250", 3: "10", 4: "9001"}]
+    ours = meter.Meter(None, 1)  # type: ignore[arg-type]
+    monkeypatch.setattr(ours, "_job_ticks", lambda _now: {pid: int(count) for pid, count in looks.pop(0).items()})
+    times = iter([10.0, 11.0, 12.0, 13.0])
+    monkeypatch.setattr(meter, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    tick = os.sysconf("SC_CLK_TCK")
+    found = [ours.measure() for _ in range(4)]
+    assert [one and round(one.cores * tick) for one in found] == [None, 50, 50, 50]
+
+
+def test_a_process_that_hangs_has_no_cpu_time(monkeypatch):
+    table = {2: {"parent": "1", "ticks": "7"}, 3: {"parent": "2"}}
+    monkeypatch.setattr(meter, "processes", lambda: table)
+    assert meter.Meter(None, 1)._job_ticks(0.0) == {2: 7}  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from error_codes import raises_code
 
 from phalanx.cli.stacks import details, summary, to_json
 from phalanx.jobs import rank_stacks as stacks
+from phalanx.runner.verbs import inquiry
 
 JOB = {"asked": ["worker1", "worker2"], "ended": ["9"], "problem": ""}
 
@@ -121,3 +122,10 @@ def test_no_answer_and_one_without_a_job_are_refused():
     for lines in ([], [answer(process("0"))]):
         with raises_code("invalid-answer"):
             stacks._checked("job", lines)
+
+
+def test_a_node_that_answers_twice_does_not_stand_for_another(monkeypatch):
+    """Another client asks at the same time."""
+    said = [{"asked": ["w1", "w2"], "ended": []}, {"node": "w1", "at": 1}, {"node": "w1", "at": 2}, {"node": "w2"}, {}]
+    monkeypatch.setattr(inquiry, "_answers", lambda *_: iter(said))
+    assert inquiry._ask("job", 1.0) == [said[0], said[2], said[3]]

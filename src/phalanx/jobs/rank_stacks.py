@@ -12,7 +12,7 @@ from phalanx.jobs import toolbox
 from phalanx.jobs.head_command import error_tail
 from phalanx.jobs.job import ClusterAccess, open_job
 from phalanx.node.validate import Invalid, truth
-from phalanx.runner.names import NO_RUNNER
+from phalanx.runner.names import NO_RUNNER, STATES
 from phalanx.ssh import head_answers
 from phalanx.waits import waiting
 
@@ -22,17 +22,6 @@ _ANSWER_WITHIN_S = 12.0
 _TIMEOUT_S = 2 * _ANSWER_WITHIN_S + 200.0
 _LONGEST, _MOST_FRAMES, _MOST_THREADS, _MOST_PROCESSES = 400, 64, 16, 65_536
 _MOST_CPU_S = 1e12
-# Linux's letters (proc_pid_stat(5)).
-_STATES = {
-    "R": "runs",
-    "S": "waits",
-    "I": "waits",
-    "D": "hangs in the kernel",
-    "T": "is stopped by a signal",
-    "t": "is stopped by a debugger",
-    "Z": "has ended",
-    "X": "has ended",
-}
 _STOPPED = ("T", "t", "Z", "X")
 
 
@@ -84,7 +73,7 @@ class RankStack:
     @property
     def does(self) -> str:
         """What it does, in a few words: "waits", "hangs in the kernel"."""
-        return _STATES.get(self.state, "runs")
+        return STATES.get(self.state, "runs")
 
     @property
     def key(self) -> object:

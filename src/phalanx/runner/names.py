@@ -36,6 +36,18 @@ NO_RUNNER = 4
 REFUSED_STATUS = 65
 REFUSED_PREFIX = "phalanx refuses ("
 
+# What a process does, by Linux's letters (proc_pid_stat(5)).
+STATES = {
+    "R": "runs",
+    "S": "waits",
+    "I": "waits",
+    "D": "hangs in the kernel",
+    "T": "is stopped by a signal",
+    "t": "is stopped by a debugger",
+    "Z": "has ended",
+    "X": "has ended",
+}
+
 
 def refusal(code: str, reason: object) -> str:
     """Return the message: the error's code, and the reason."""

@@ -206,3 +206,20 @@ def kill_group(leader: int) -> None:
     except (ProcessLookupError, PermissionError):
         pass  # a child that was just forked has no group yet
     kill(leader, signal.SIGKILL)
+
+
+def signal_group(pid: int) -> None:
+    """Send SIGTERM to the group of a process, or to the process alone while it has no group of its own yet."""
+    try:
+        os.killpg(pid, signal.SIGTERM)
+    except (ProcessLookupError, PermissionError):
+        kill(pid, signal.SIGTERM)
+
+
+def has_group(pid: int) -> bool:
+    """Return whether a process of this group lives."""
+    try:
+        os.killpg(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False  # it has ended; or the number is another user's by now
+    return True

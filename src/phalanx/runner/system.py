@@ -160,7 +160,10 @@ def process_stat(pid: int) -> Optional[Dict[str, str]]:
 
 
 def process_stats(pids: Iterable[int]) -> Dict[int, Dict[str, str]]:
-    """Return parent, state, start and CPU time (in ticks) and name of each process; of one that hangs, start is ""."""
+    """Return parent, state, start, name and CPU time (in ticks) of each process; of one that hangs, start is "".
+
+    "ticks" is its own CPU time, and "reaped" that of its children that have ended; "pages" is its memory.
+    """
     read, hanging = proc_files.read_each(pids, "stat")
     known = {pid: _stat(text.decode(errors="replace")) for pid, text in read.items()}
     statuses = {pid: proc_files.read(pid, "status") for pid in hanging}
@@ -171,19 +174,29 @@ def _stat(text: str) -> Dict[str, str]:
     # The name is in parentheses and may contain anything, parentheses included.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
-    ticks = str(int(fields[11]) + int(fields[12]))
     return {
         "name": head.partition("(")[2],
         "state": fields[0],
         "parent": fields[1],
         "start": fields[19],
-        "ticks": ticks,
+        "ticks": str(int(fields[11]) + int(fields[12])),
+        "reaped": str(int(fields[13]) + int(fields[14])),
+        "pages": fields[21],
     }
 
 
 def _status(text: str) -> Dict[str, str]:
     fields = {name: value for name, _, value in (line.partition(":\t") for line in text.splitlines())}
     return {"name": fields["Name"], "state": fields["State"][0], "parent": fields["PPid"], "start": ""}
+
+
+def descends(pid: int, root: int) -> bool:
+    """Return whether a process lives and is a descendant of `root`, without waiting for one that hangs."""
+    line = [pid]
+    while line[-1] not in (*line[:-1], root):
+        text = proc_files.read(line[-1], "status")
+        line.append(int(_status(text.decode(errors="replace"))["parent"]) if text else line[-1])
+    return line[-1] == root != pid
 
 
 def boot_id() -> str:

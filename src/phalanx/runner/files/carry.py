@@ -45,13 +45,14 @@ class CarryError(Exception):
 
 @dataclass(frozen=True)
 class Item:
-    """A file, directory or link to copy: its path, its name in the stream (TOP, or below it), mode, size and time."""
+    """A file, directory or link to copy: its path, name in the stream (TOP, or below it), mode, size, mtime, ctime."""
 
     path: str
     name: str
     mode: int
     bytes: int
     changed_ns: int = 0
+    placed_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,7 @@ def _look(path: str, name: str) -> Tuple[Item, List[str], bool]:
     if regular and not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
     children = sorted(os.listdir(path), reverse=True) if stat.S_ISDIR(found.st_mode) else []
-    item = Item(path, name, found.st_mode, found.st_size if regular else 0, found.st_mtime_ns)
+    item = Item(path, name, found.st_mode, regular * found.st_size, found.st_mtime_ns, found.st_ctime_ns)
     return item, children, _is_portable(item)
 
 

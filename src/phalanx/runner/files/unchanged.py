@@ -2,6 +2,10 @@
 
 After the stream's header, the sender lists its files, and the receiver answers which of them it has. A file that comes
 gets the time that it had when it was listed, to the nanosecond. What an end says decides only what is sent to it.
+
+Tools such as `cp -p`, `mv` and tar put another content in place with an old time. They can't set a file's ctime. So a
+file is sent, too, if its ctime is later than that of the receiver's copy. The sender lists how long ago it was, because
+the ends' clocks differ.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ _LATEST_NS = ((1 << 32) - 1) * _S
 # A file that was changed so recently may change again without getting another time: kernels count in ticks of some
 # milliseconds, and file systems such as Lustre in seconds.
 _TICK_NS, _COARSE_NS = _S // 20, 2 * _S
+# Ages are listed when the stream begins, and read when the other end has started.
+_STARTED_WITHIN_NS = 2 * _S
 # A name of 4096 bytes, of which each may need six characters in JSON, and numbers.
 _LONGEST_LINE = 6 * 4096 + 200
 _PART = re.compile(r"\.phalanx-[0-9]+\.part", re.ASCII)
@@ -51,11 +57,15 @@ NOTHING = Known()
 
 
 def write_list(out: IO[bytes], items: Sequence[Any]) -> None:
-    """Write a line for each of a `carry.Load`'s items: of files their names, sizes, times and modes. Raises OSError."""
+    """Write a line for each of a `carry.Load`'s items: of files their names, sizes, times, modes and ctimes' ages.
+
+    Raises OSError.
+    """
+    now_ns = time.time_ns()
     for item in items:
         line: List[Any] = [item.name] if stat.S_ISDIR(item.mode) else []
         if stat.S_ISREG(item.mode):
-            line = [item.name, item.bytes, item.changed_ns, item.mode & 0o777]
+            line = [item.name, item.bytes, item.changed_ns, item.mode & 0o777, now_ns - item.placed_ns]
         out.write(json.dumps(line).encode() + b"\n")
     out.flush()
 
@@ -68,7 +78,7 @@ def compare(source: IO[bytes], items: int, target: str, top: str) -> Known:
     """
     if items > MOST_ITEMS:
         raise Invalid("is too long")
-    directories, same, count = set(), set(), 0
+    directories, same, count, now_ns = set(), set(), 0, time.time_ns()
     for number in range(items):
         name, found = _entry(source.readline(_LONGEST_LINE))
         parent, _, last = name.rpartition("/")
@@ -78,7 +88,7 @@ def compare(source: IO[bytes], items: int, target: str, top: str) -> Known:
         if found is None:
             if _is_directory(path):
                 directories.add(name)
-        elif _has(path, *found):
+        elif _has(path, found, now_ns):
             same.add(number)
             count += found[0]
     return Known(frozenset(same), count, items)
@@ -94,7 +104,8 @@ def read_answer(answer: Any, items: Sequence[Any]) -> FrozenSet[int]:
 
 def time_text(changed_ns: int) -> str:
     """Return a file's time and age for its header, which has room for 31 characters."""
-    return f"{_valid(changed_ns)} {min(max(-1, time.time_ns() - changed_ns), _COARSE_NS)}"
+    age_ns = time.time_ns() - changed_ns
+    return f"{_valid(changed_ns)} {min(max(-_COARSE_NS, age_ns), _COARSE_NS)}"
 
 
 def set_time(path: str, text: str, otherwise_s: float) -> None:
@@ -103,11 +114,12 @@ def set_time(path: str, text: str, otherwise_s: float) -> None:
     If its content may change without getting another time, it gets one that no list will have.
     """
     found = _TIME.fullmatch(text)
-    changed_ns, age_ns = map(int, found.groups()) if found else (int(otherwise_s) * _S, -1)
-    is_fresh = 0 <= age_ns < (_TICK_NS if changed_ns % _S else _COARSE_NS)
+    changed_ns, age_ns = map(int, found.groups()) if found else (int(otherwise_s) * _S, _COARSE_NS)
+    # The clock of a file system's server may be ahead.
+    is_fresh = -_COARSE_NS < age_ns < (_TICK_NS if changed_ns % _S else _COARSE_NS)
     wanted_ns = _valid(changed_ns) + is_fresh
     os.utime(path, ns=(wanted_ns, wanted_ns))
-    if 0 <= age_ns < _COARSE_NS and os.stat(path).st_mtime_ns != wanted_ns:
+    if abs(age_ns) < _COARSE_NS and os.stat(path).st_mtime_ns != wanted_ns:
         before_ns = max(0, wanted_ns - _S)
         os.utime(path, ns=(before_ns, before_ns))
 
@@ -125,15 +137,18 @@ def remove_older_parts(directory: str) -> None:
             os.unlink(path)
 
 
-def _has(path: str, size: int, changed_ns: int, mode: int) -> bool:
+def _has(path: str, listed: Tuple[int, int, int, int], now_ns: int) -> bool:
     """Whether this file is there. It gets the mode; its time may be in whole seconds, if its file system has no others.
 
     What it is not is a link.
     """
+    size, changed_ns, mode, age_ns = listed
     try:
         found = os.lstat(path)
         times = (_valid(changed_ns), _valid(changed_ns) // _S * _S)
         if not stat.S_ISREG(found.st_mode) or found.st_size != size or found.st_mtime_ns not in times:
+            return False
+        if now_ns - found.st_ctime_ns > age_ns + _STARTED_WITHIN_NS:
             return False
         if found.st_mode & 0o777 != mode:
             os.chmod(path, mode)
@@ -153,14 +168,14 @@ def _is_directory(path: str) -> bool:
         return False
 
 
-def _entry(line: bytes) -> Tuple[str, Optional[Tuple[int, int, int]]]:
-    """Return an item's name and, of a file, its size, time and mode. Raises Invalid."""
+def _entry(line: bytes) -> Tuple[str, Optional[Tuple[int, int, int, int]]]:
+    """Return an item's name and, of a file, its size, time, mode and ctime's age. Raises Invalid."""
     value = parse(line)
     if value == []:
         return "", None  # a link
     if isinstance(value, list) and isinstance(value[0], str):
         if len(value) == 1:
             return value[0], None
-        if len(value) == 4 and all(type(one) is int for one in value[1:]) and 0 <= value[3] <= 0o777:
-            return value[0], (value[1], value[2], value[3])
+        if len(value) == 5 and all(type(one) is int for one in value[1:]) and 0 <= value[3] <= 0o777:
+            return value[0], (value[1], value[2], value[3], value[4])
     raise Invalid("lists something that is no file")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 
 from phalanx.node import proc_files
-from phalanx.runner.reaper import children_of, processes
+from phalanx.runner.names import STATES
+from phalanx.runner.reaper import add_descendants, children_of, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, List, Tuple
+    from typing import Iterable, List, Tuple
 
 # A process that uses this part of one core computes, and one that reads so much a second reads.
 _BUSY = 0.3
@@ -17,28 +19,31 @@ _READS_BYTES_S = 1 << 20
 _MOST_PACKAGES = 4
 _PACKAGES = "/site-packages/"
 _LONGEST_NAME = 40
-_STATES = {"D": "waits for a disk or the shared directory", "T": "is stopped (SIGSTOP)", "t": "is in a debugger"}
+_STUCK = ("D", "T", "t")
 
 
 class Doing:
     """Looks at one process again and again; each time it says what was done since the time before."""
 
     def __init__(self) -> None:
-        self._last: Tuple[int, float, float, int] = (0, 0.0, 0.0, 0)  # pid, uptime, CPU time, bytes
+        self._last: Tuple[int, float, float, int] = (0, 0.0, 0.0, 0)  # pid, time since boot, CPU time, bytes
 
     def of(self, pid: int) -> str:
         """Return what a process and its children do, and have done since its start, in words; "" if it has ended."""
         table = processes()
-        family = _family(pid, children_of(table)) if pid in table else []
-        stats, _ = proc_files.read_each(family, "stat")
-        used = {one: _used(text) for one, text in stats.items()}
-        if not used or not table[pid]["start"]:
+        if not table.get(pid, {}).get("start"):
             return ""
-        # The one that does the work: a shell that runs a script only waits for it.
-        worker = max(used, key=lambda one: used[one])
-        began_s = int(table[pid]["start"]) / os.sysconf("SC_CLK_TCK")
+        family = {pid}
+        add_descendants(family, children_of(table))
+        tick = os.sysconf("SC_CLK_TCK")
+        used = {
+            one: (int(table[one]["ticks"]) + int(table[one]["reaped"])) / tick for one in family if table[one]["start"]
+        }
+        # The one that does the work, at first by its memory: a shell that runs a script only waits for it.
+        worker = max(used, key=lambda one: (used[one], int(table[one]["pages"])))
+        began_s = int(table[pid]["start"]) / tick
         before = self._last if self._last[0] == pid else (pid, began_s, 0.0, 0)
-        now = (pid, _uptime_s(), sum(seconds for seconds, _ in used.values()), _read_bytes(family))
+        now = (pid, time.clock_gettime(time.CLOCK_BOOTTIME), sum(used.values()), _read_bytes(family))
         self._last = now
         passed_s = max(0.1, now[1] - before[1])
         does = _does((now[2] - before[2]) / passed_s, (now[3] - before[3]) / passed_s, table[worker]["state"])
@@ -47,24 +52,11 @@ class Doing:
 
 
 def _does(cores: float, bytes_s: float, state: str) -> str:
-    if state in _STATES:
-        return _STATES[state]
+    if state in _STUCK:
+        return STATES[state]
     if cores >= _BUSY or state == "R":
         return "computes"
     return "reads files" if bytes_s >= _READS_BYTES_S else "waits"
-
-
-def _family(pid: int, children: Dict[int, List[int]]) -> List[int]:
-    found = [pid]
-    for one in found:
-        found += [child for child in children.get(one, ()) if child not in found]
-    return found
-
-
-def _used(stat: bytes) -> Tuple[float, int]:
-    """Return the CPU time in /proc/PID/stat, with that of children that have ended, and the pages of memory."""
-    fields = stat.rpartition(b")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"), int(fields[21])
 
 
 def _read_bytes(pids: Iterable[int]) -> int:
@@ -84,11 +76,6 @@ def _loaded(pid: int) -> List[str]:
         return []
     more = f" and {len(names) - _MOST_PACKAGES} more" if len(names) > _MOST_PACKAGES else ""
     return [f"loaded {', '.join(sorted(names)[:_MOST_PACKAGES])}{more}"]
-
-
-def _uptime_s() -> float:
-    with open("/proc/uptime") as file:
-        return float(file.read().split()[0])
 
 
 def _plain(name: str) -> str:

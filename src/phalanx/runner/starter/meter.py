@@ -51,7 +51,8 @@ class Meter:
             self._at, self._ticks, self._totals = now, ticks, totals
             return None
         past_s = max(now - self._at, 0.001)
-        spent = sum(count - self._ticks.get(pid, 0) for pid, count in ticks.items())
+        # Of one that was not known, nobody knows since when; and the pid may be another process's by now.
+        spent = sum(max(0, count - self._ticks.get(pid, count)) for pid, count in ticks.items())
         rates = {name: max(0.0, (value - self._totals.get(name, value)) / past_s) for name, value in totals.items()}
         self._at, self._ticks, self._totals = now, ticks, totals
         own = {"cores": spent / self._tick / past_s, "memory": self._memory(), "processes": float(len(ticks))}
@@ -71,7 +72,8 @@ class Meter:
             self._known = ours - {self._root, self.gpus.pid}
         else:
             table = process_stats(self._known)
-        return {pid: int(table[pid].get("ticks") or 0) for pid in self._known if pid in table}
+        # One that hangs has no time.
+        return {pid: int(table[pid]["ticks"]) for pid in self._known if "ticks" in table.get(pid, ())}
 
     def _memory(self) -> float:
         """Return the memory of the job's processes that they do not share with others, in bytes."""
@@ -109,7 +111,8 @@ class Gpus:
             return {}
         if not self._of or time.monotonic() > self._at + _SILENT_S:
             return {"gpus": -1.0}
-        columns = [[one[at] for one in self._of.values()] for at in range(len(_QUERY))]
+        # A copy first: the loop may add a GPU meanwhile.
+        columns = zip(*list(self._of.values()))  # noqa: B905 - Python 3.9 has no `strict`
         _, busy, used, total, hottest, watts, errors, reasons = columns
         return {
             "gpus": float(len(busy)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
 import stat
 import time
 
@@ -28,7 +29,6 @@ _QUEUES = "/dev/mqueue"
 # process that made it, and whether one uses it.
 _SYSTEM_V = {"shm": "shmid", "sem": "semid", "msg": "msqid"}
 _IPC_RMID = 0
-_SOCKETS = "/proc/net/unix"
 # Hydra writes one for each of its daemons, which their children read, and does not use TMPDIR.
 _FILES = ("hydra_hwloc_xmlfile_",)
 _HYDRAS_DAEMON = "hydra_pmi_proxy"
@@ -102,7 +102,7 @@ class Scratch:
         else:
             segments += filter(self._is_own, _ours(_SHARED_MEMORY, _OF_LIBRARIES, self._since))
         self._remove_of_system_v(is_alone)
-        for path in _abandoned(_ours(_SHORT_TEMPORARY, ("",), self._since)) if is_alone else ():
+        for path in filter(_is_abandoned, _ours(_SHORT_TEMPORARY, ("",), self._since) if is_alone else ()):
             _unlink(path)
         for path in _unused(segments) if segments else ():
             _unlink(path)
@@ -165,25 +165,17 @@ def _of_system_v(kinds: Iterable[str] = tuple(_SYSTEM_V)) -> Dict[Tuple[str, int
     return found
 
 
-def _abandoned(paths: List[str]) -> List[str]:
-    """Return those that are sockets without a process: nobody can connect to them any more."""
-    sockets = [path for path in paths if _is_socket(path)]
-    if not sockets:
-        return []
+def _is_abandoned(path: str) -> bool:
+    """Return whether this is a socket that no process has bound. A server of streams sees nothing of the attempt."""
     try:
-        with open(_SOCKETS, errors="surrogateescape") as file:
-            bound = {line.rstrip("\n").split(None, 7)[-1] for line in file}
+        if stat.S_ISSOCK(os.lstat(path).st_mode):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+                probe.connect(path)
+    except ConnectionRefusedError:
+        return True
     except OSError:
-        return []
-    # One that was bound from its own directory is listed without it.
-    return [path for path in sockets if bound.isdisjoint((path, os.path.basename(path)))]
-
-
-def _is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(os.lstat(path).st_mode)
-    except OSError:
-        return False
+        pass  # it has gone, or is of another kind, and bound
+    return False
 
 
 def _unused(paths: List[str]) -> List[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -20,7 +21,7 @@ from phalanx.runner.environments import node_copy
 from phalanx.runner.liveness import BEAT_EVERY_S, FENCE_S, Contact, Pace
 from phalanx.runner.loop import READ_BYTES, Loop, Sender
 from phalanx.runner.names import LIBRARY, STDIN
-from phalanx.runner.reaper import GRACE_S, Sweep, kill
+from phalanx.runner.reaper import GRACE_S, Sweep, has_group, kill, signal_group
 from phalanx.runner.starter import fabric as network
 from phalanx.runner.starter.answers import answer
 from phalanx.runner.starter.check import (
@@ -46,6 +47,7 @@ from phalanx.runner.system import (
     activated,
     adopt_orphans,
     boot_id,
+    descends,
     peer_is_us,
     process_stat,
     reap,
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
 _SWEEP_EVERY_S = 0.02
 # A report that can't be sent (the network is gone) must not keep this process alive.
 _REPORT_TAKEN_WITHIN_S = 5.0
+# What a keeper says of its rank. Any process of the job may say it, too.
+_PID, _CODE = re.compile("[1-9][0-9]{0,9}"), re.compile(rb"-?[0-9]{1,3}")
 
 
 class Starter:
@@ -313,11 +317,11 @@ class Starter:
 
     def _ask_rank(self, pid: int) -> None:
         """Send a rank SIGTERM, once: it may take a second one as a reason to hurry."""
-        if pid in self._asked:
+        if pid in self._asked or not descends(pid, os.getpid()):
             return
         self._asked[pid] = time.monotonic()
         if self._numbers.get(pid) in self._own_ranks:
-            _signal_group(pid)
+            signal_group(pid)
         else:
             kill(pid, signal.SIGTERM)
 
@@ -325,7 +329,7 @@ class Starter:
         self._holds_ends = False
         for pid in self._spawned:
             if pid in self._numbers and pid not in self._asked:
-                _signal_group(pid)
+                signal_group(pid)
         for keeper in self._held:
             keeper.close()
         self._held = []
@@ -340,12 +344,12 @@ class Starter:
 
     def _kick(self) -> None:
         for pid, number in self._numbers.items():
-            if number >= frames.FIRST_RANK_NUMBER:
+            if number >= frames.FIRST_RANK_NUMBER and descends(pid, os.getpid()):
                 kill(pid, signal.SIGKILL)
 
     def _pass_on_notice(self) -> None:
         if self._notice:
-            self._notice.pass_on(self._ranks())
+            self._notice.pass_on({n: pid for n, pid in self._ranks().items() if descends(pid, os.getpid())})
 
     def _ranks(self) -> Dict[int, int]:
         """Return the ranks that live here (process number → pid)."""
@@ -387,22 +391,31 @@ class Starter:
             self._ask(number, fds[0], message)
             return
         if fds:
-            label, _, pid = message.decode().partition(" ")
-            self._out.send(frames.pack_json(frames.RANK, {"label": label}, number))
-            self._numbers[int(pid)] = number
-            self._output.add(number, fds[0], fds[1])
+            self._add_rank(message.decode(errors="replace"), fds, number)
             return
         if message == ASKED:
             for pid in [pid for pid, owner in self._numbers.items() if owner == number]:
                 self._ask_rank(pid)
             return
         self._loop.forget(keeper.fileno())
-        code = int(message) if message else None
+        code = int(message) if _CODE.fullmatch(message) else None
         if code is not None and self._holds_ends and (code or self._is_terminated):
             self._held.append(keeper)
         else:
             keeper.close()
         self._rank_ended(number, code)
+
+    def _add_rank(self, said: str, fds: Sequence[int], number: int) -> None:
+        """Add a rank that a keeper announces. Its pid may be anybody's, so only descendants are signalled."""
+        label, _, text = said.partition(" ")
+        pid = int(text) if _PID.fullmatch(text) else 0
+        if not pid or pid in self._numbers:
+            for fd in fds:
+                os.close(fd)
+            return
+        self._out.send(frames.pack_json(frames.RANK, {"label": label}, number))
+        self._numbers[pid] = number
+        self._output.add(number, fds[0], fds[1])
 
     def _ask(self, number: int, agent: int, request: bytes) -> None:
         """Forward an agent's request to the runner, because its engine does not run on the head."""
@@ -432,14 +445,14 @@ class Starter:
         if asked_at is None:
             self._ended(number, code)
             return
-        if number not in self._own_ranks and _has_group(pid):
-            os.killpg(pid, signal.SIGTERM)  # only the rank itself was asked
+        if number not in self._own_ranks and has_group(pid):
+            signal_group(pid)  # only the rank itself was asked
         self._families[pid] = (number, code, asked_at + self._grace_s)
         self._report_families()
 
     def _report_families(self) -> None:
         for pid, (number, code, deadline) in list(self._families.items()):
-            if time.monotonic() >= deadline or not _has_group(pid):
+            if time.monotonic() >= deadline or not has_group(pid):
                 del self._families[pid]
                 self._ended(number, code)
 
@@ -478,21 +491,6 @@ class Starter:
             self._out.send(frames.pack_json(frames.UNSURE, {"reason": reason}))
         else:
             self._out.send(frames.pack_json(frames.TROUBLE, {"reason": reason, "is_loss": kind == "lost"}))
-
-
-def _signal_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGTERM)
-    except ProcessLookupError:
-        kill(pid, signal.SIGTERM)  # it has no group of its own yet
-
-
-def _has_group(pid: int) -> bool:
-    try:
-        os.killpg(pid, 0)
-    except (ProcessLookupError, PermissionError):
-        return False  # it has ended; or the number is another user's by now
-    return True
 
 
 def _as_message(problem: str) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
 
@@ -13,7 +14,7 @@ from phalanx.runner.starter.meter import Meter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Mapping, Optional
+    from typing import Callable, Mapping, Optional, Tuple
 
     from phalanx.runner.load import Load
     from phalanx.runner.loop import Loop
@@ -32,6 +33,7 @@ class Watch:
         self._looks: Optional[Looks] = None
         self._doing: Optional[Doing] = None
         self._newest: Optional[Load] = None
+        self._glances = False
         self._is_over = False
 
     def begin(self) -> None:
@@ -64,8 +66,19 @@ class Watch:
         from phalanx.runner.starter.doing import Doing  # here, because few ranks are silent for so long
 
         self._doing = self._doing or Doing()
-        text = next((self._doing.of(pid) for pid, owner in numbers.items() if owner == number), "")
-        self._send(frames.pack_json(frames.DOING, {"text": text}, number))
+        pid = next((pid for pid, owner in numbers.items() if owner == number), 0)
+        if pid and not self._glances:
+            self._glances = True
+            seen, out = os.pipe()
+            self._loop.watch(seen, lambda _: self._pass_on((seen, out)))
+            threading.Thread(target=_glance, args=(self._doing, pid, number, out), daemon=True).start()
+
+    def _pass_on(self, pipe: Tuple[int, int]) -> None:
+        self._send(os.read(pipe[0], select.PIPE_BUF))
+        self._loop.forget(pipe[0])
+        for fd in pipe:
+            os.close(fd)
+        self._glances = False
 
     def check(self) -> None:
         """Give up a look that takes too long."""
@@ -79,3 +92,7 @@ class Watch:
             self._meter.end()
         if self._looks:
             self._looks.end()
+
+
+def _glance(doing: Doing, pid: int, number: int, out: int) -> None:
+    os.write(out, frames.pack_json(frames.DOING, {"text": doing.of(pid)}, number))

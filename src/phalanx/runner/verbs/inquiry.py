@@ -62,13 +62,18 @@ def load(reference: str) -> int:
 
 
 def _ask(job_id: str, timeout_s: float) -> List[Dict[str, Any]]:
-    """Return the runner's first answer, and those of the nodes that come in time; nothing without a runner."""
-    answers: List[Dict[str, Any]] = []
-    for answer in _answers(job_id, LOOK, timeout_s):
-        answers.append(answer)
-        if len(answers) > len(answers[0]["asked"]):
-            break
-    return answers
+    """Return the runner's first answer, and those of the nodes that come in time; nothing without a runner.
+
+    A node may answer twice, if another client asks, too.
+    """
+    answers = _answers(job_id, LOOK, timeout_s)
+    first = next(answers, None)
+    if first is None:
+        return []
+    nodes: Dict[str, Dict[str, Any]] = {}
+    while not nodes.keys() >= {*first["asked"]} and (answer := next(answers, None)):
+        nodes[answer["node"]] = answer
+    return [first, *nodes.values()]
 
 
 def _answers(job_id: str, wish: bytes, timeout_s: float) -> Iterator[Dict[str, Any]]:
