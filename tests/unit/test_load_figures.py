@@ -50,7 +50,7 @@ def test_a_ring_has_seconds_of_an_hour_and_minutes_of_two_weeks_and_fits_two_meb
     begin = 1_800_000_000
     for at_s in range(begin, begin + 2 * 3600, 2):
         writer.add(at_s, USUAL._replace(processes=at_s - begin))
-    writer.flush(is_last=True)
+    writer.write(writer.added(is_last=True))
     fine, coarse = ring.read(str(path))
     assert [len(fine), fine[-1][0] - fine[0][0], fine[-1][0]] == [1800, 3598, begin + 7198]
     assert [at_s for at_s, _ in coarse] == list(range(begin, begin + 7200, 60))
@@ -63,7 +63,7 @@ def test_a_ring_of_another_version_is_refused_and_damaged_slots_are_left_out(tmp
     writer = ring.RingWriter(str(path))
     writer.add(1_800_000_000, USUAL)
     writer.add(1_800_000_002, USUAL)
-    writer.flush()
+    writer.write(writer.added())
     data = bytearray(path.read_bytes())
     at = data.index(struct.pack("<I", 1_800_000_002)) + 4
     data[at : at + 4] = struct.pack("<f", float("nan"))
@@ -84,7 +84,7 @@ def test_a_ring_is_written_into_no_link_and_waits_for_no_pipe(tmp_path):
     for name in "ab":
         writer = ring.RingWriter(str(tmp_path / f"{name}.ring"))
         writer.add(1_800_000_000, USUAL)
-        writer.flush(is_last=True)
+        writer.write(writer.added(is_last=True))
     assert (tmp_path / "target").read_text() == "kept"
 
 

@@ -27,7 +27,7 @@ _LARGEST_BYTES = _HEADER_BYTES + _SLOT_BYTES * (_FINE[1] + _COARSE[1])
 
 
 class RingWriter:
-    """Writes samples; those between two calls of `flush` are kept in memory. A failure to write loses them."""
+    """Writes samples; those that were added since the last call of `added` are kept in memory."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -45,11 +45,15 @@ class RingWriter:
         self._minute = minute
         self._samples.append(load)
 
-    def flush(self, is_last: bool = False) -> None:
-        """Write what was added; with `is_last`, also the minute that has begun."""
+    def added(self, is_last: bool = False) -> Dict[int, bytes]:
+        """Return what was added since the last call, for `write`; with `is_last`, also the minute that has begun."""
         if is_last:
             self._end_minute()
         slots, self._slots = self._slots, {}
+        return slots
+
+    def write(self, slots: Dict[int, bytes]) -> None:
+        """Write what `added` has returned. A failure to write loses it."""
         try:
             if self._fd < 0:
                 self._fd = _opened(self._path)

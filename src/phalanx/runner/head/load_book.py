@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from phalanx.runner.load import Load, unpack
 
 if TYPE_CHECKING:
     import socket
-    from typing import Dict, List
+    from typing import Dict, List, Sequence, Tuple
 
 RINGS = "load"
 _FLUSH_EVERY_S = 15.0
@@ -34,6 +35,11 @@ class _Node:
         self.samples = 0
 
 
+def _write(slots: Sequence[Tuple[RingWriter, Dict[int, bytes]]]) -> None:
+    for ring, added in slots:
+        ring.write(added)
+
+
 class Loads:
     """Takes the starters' samples; one per runner."""
 
@@ -41,6 +47,7 @@ class Loads:
         self._directory = os.path.join(directory, RINGS)
         self._nodes: Dict[str, _Node] = {}
         self._flush_at = time.monotonic() + _FLUSH_EVERY_S
+        self._writer = threading.Thread()
 
     def take(self, node: str, payload: bytes) -> None:
         """Take a sample of a node; one that no node can have is dropped."""
@@ -58,11 +65,19 @@ class Loads:
         if time.monotonic() > self._flush_at:
             self.flush()
 
-    def flush(self, is_last: bool = False) -> None:
-        """Write the rings."""
+    def flush(self) -> None:
+        """Write the rings in a thread: while the shared directory does not answer, the runner goes on."""
         self._flush_at = time.monotonic() + _FLUSH_EVERY_S
-        for node in self._nodes.values():
-            node.ring.flush(is_last)
+        if not self._writer.is_alive():
+            slots = [(node.ring, node.ring.added()) for node in self._nodes.values()]
+            self._writer = threading.Thread(target=_write, args=(slots,), daemon=True)
+            self._writer.start()
+
+    def end(self) -> None:
+        """Write what is left, and wait for that."""
+        if self._writer.is_alive():
+            self._writer.join()
+        _write([(node.ring, node.ring.added(is_last=True)) for node in self._nodes.values()])
 
     def answer(self, client: socket.socket) -> None:
         """Send a client the newest sample of each node, with its age and the peak of the job's memory there."""

@@ -318,10 +318,10 @@ class Supervisor:
         if self.unreturned:
             outcome["message"] = f"{outcome.get('message', '')} ({self.unreturned})".strip()
         self._context.publish()
-        self._context.loads.flush(is_last=True)
-        outcome["load"] = tuple(self._context.loads.summary())
-        over = {"message": "", **outcome, "ended_at": time.time()}
+        load = tuple(self._context.loads.summary())
+        over = {"message": "", **outcome, "load": load, "ended_at": time.time()}
         self._context.socket.tell_end(self.status._replace(**over))
+        self._context.loads.end()
         self._write(**over)
         self._context.socket.close()
         # After its end was published, because nobody waits for this.
