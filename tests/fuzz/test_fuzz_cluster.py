@@ -254,16 +254,17 @@ def test_a_list_of_files_changes_none(tmp_path: Path):
             assert known.bytes == 7 * len(known.same)
         assert (tmp_path / "other").stat().st_mode & 0o777 == 0o640
 
-    listed = [["top"], ["top/link"], ["top/link/other", 7, 5, 0o777], ["top/file", 7, 5, 0o777], []]
+    listed = [["top"], ["top/link"], ["top/link/other", 7, 5, 0o777, AGE], ["top/file", 7, 5, 0o777, AGE], []]
     valid = b"".join(json.dumps(line).encode() + b"\n" for line in listed)
     assert len(carry.known(io.BytesIO(valid), {"items": 5, carry.LISTED: True}, str(target)).same) == 1
-    entries = st.lists(NAMES.map(lambda name: [name]) | NAMES.map(lambda name: [name, 7, 5, 0o777]), max_size=6)
+    entries = st.lists(NAMES.map(lambda name: [name]) | NAMES.map(lambda name: [name, 7, 5, 0o777, AGE]), max_size=6)
     fuzz(
         changed_bytes(valid) | entries.map(lambda those: b"".join(json.dumps(one).encode() + b"\n" for one in those)),
         check,
     )
 
 
+AGE = 10**18
 KINDS = st.sampled_from(
     [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
 )

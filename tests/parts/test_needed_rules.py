@@ -216,6 +216,11 @@ def ways(kind: str) -> set[str]:
     return set().union(INSIDE, {"EFA"}, *LOST[kind].values())
 
 
+def _without_key(resource: dict[str, Any]) -> dict[str, Any]:
+    properties = {name: value for name, value in resource.get("Properties", {}).items() if name != "KmsKeyId"}
+    return {**resource, "Properties": properties} if properties else resource
+
+
 @dataclass
 class Cluster:
     """The network of one of phalanx's documents, with a head, two workers, and two servers of its file system."""
@@ -228,7 +233,7 @@ class Cluster:
 
     @classmethod
     def made(cls, cloud: Stacks, kind: str, without: str) -> Cluster:
-        resources = {n: r for n, r in document(kind)["Resources"].items() if _is_network(r)}
+        resources = {n: _without_key(r) for n, r in document(kind)["Resources"].items() if _is_network(r)}
         stack = cloud.made(_remove(resources, without), sections=sections(kind))
         physical = functools.partial(cloud.physical, stack)
         of_nodes = physical("NodeSecurityGroup")

@@ -45,9 +45,10 @@ def test_choices_that_bring_every_pair_pass_cfn_lint(number):
 
 
 def test_every_option_is_in_the_combinations():
-    """Of clusters on AWS: another service, names, and the way of a large document have tests of their own.
+    """Of clusters on AWS: another service, names, and the way of a large document have tests of their own, as has TLS.
 
     `job` is no part of a cluster.
     """
     known = {one.name for one in fields(ClusterSpec)}
-    assert known - {"name", "cloud", "emr", "other_types", "bucket", "job"} == set(OPTIONS)
+    apart = {"name", "cloud", "emr", "other_types", "bucket", "job", "kms_key", "cloudformation_role", "tls"}
+    assert known - apart == set(OPTIONS)

@@ -329,7 +329,7 @@ def test_subnets_that_name_no_zone_are_not_all_in_the_first_one(cloud):
     ids = [cloud.physical(stack, name) for name in blocks]
     subnets = cloud.client("ec2").describe_subnets(SubnetIds=ids)["Subnets"]
     zones = {subnet["AvailabilityZone"] for subnet in subnets}
-    assert len(zones) > 3 and not {zone for zone in zones if "atl" in zone}
+    assert len(zones) > 2 and not {zone for zone in zones if "atl" in zone}
     cloud.deleted(stack)
 
 

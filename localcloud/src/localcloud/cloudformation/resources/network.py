@@ -113,7 +113,8 @@ def _subnet(request: Request) -> Made:
 
 def _any_zone(request: Request) -> str:
     """Return the zone of a subnet that names none. AWS chooses; here subnets with other addresses get another zone."""
-    zones = ordinary(ec2(request).describe_availability_zones())
+    # Zones e and f of us-east-1 lack most types.
+    zones = ordinary(ec2(request).describe_availability_zones())[:4]
     return zones[-1 - zlib.crc32(str(request.properties.get("CidrBlock")).encode()) % len(zones)]
 
 
