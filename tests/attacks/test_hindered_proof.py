@@ -119,7 +119,7 @@ def test_a_job_that_fills_the_head_s_disk_stops_neither_its_agent_nor_its_user(c
             cluster.phalanx(*arguments)
         # What the job had taken is free again.
         fill(cluster, "head")
-        # It can't prove new nodes: who waits for them is told why.
+        # It can't prove new nodes: `scale`, which waits for them, says why.
         first = cluster.start("scale", "4", "--yes")
         read_until(first, "the disk of deeplearning-worker1 is full")
         second = cluster.start("scale", "2", "--yes")

@@ -71,9 +71,14 @@ def connect_follower(job_id: str, wish: bytes = _FOLLOW) -> socket.socket | None
 def request_stop(job_id: str, timeout_s: float) -> Iterator[bytes]:
     """Ask a job's runner, whose pid is unknown, to stop; end when it has ended, or after timeout_s.
 
-    Yield the parts of the job's final state as JSON, which comes before it is written.
+    Returns the parts of the job's final state as JSON, which comes before it is written.
     """
-    runner = connect_follower(job_id, _STOP)
+    return (part for part in answers(job_id, _STOP, timeout_s) if part != _UPDATE)
+
+
+def answers(job_id: str, wish: bytes, timeout_s: float) -> Iterator[bytes]:
+    """Yield what a job's runner sends in answer to a wish until it closes the connection, or for so long."""
+    runner = connect_follower(job_id, wish)
     if runner is None:
         return
     deadline = time.monotonic() + timeout_s
@@ -83,8 +88,7 @@ def request_stop(job_id: str, timeout_s: float) -> Iterator[bytes]:
             part = runner.recv(_MOST_BYTES)
             if not part:
                 return
-            if part != _UPDATE:
-                yield part
+            yield part
 
 
 def send_text(client: socket.socket, text: bytes) -> bool:

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from phalanx.runner import tracer
-from phalanx.runner.head.runner_socket import LOAD, LOOK, connect_follower
+from phalanx.runner.head.runner_socket import LOAD, LOOK, answers
 from phalanx.runner.names import NO_RUNNER
 from phalanx.runner.verbs.stop import running
 
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List
 
-_MOST_BYTES = 1 << 16
 _LOAD_WITHIN_S = 3.0
 
 
@@ -77,16 +74,8 @@ def _ask(job_id: str, timeout_s: float) -> List[Dict[str, Any]]:
 
 
 def _answers(job_id: str, wish: bytes, timeout_s: float) -> Iterator[Dict[str, Any]]:
-    """Yield what the runner sends until it closes the connection, or for so long."""
-    deadline, text = time.monotonic() + timeout_s, b""
-    runner = connect_follower(job_id, wish)
-    if runner is None:
-        return
-    with runner, suppress(OSError):
-        while (left_s := deadline - time.monotonic()) > 0:
-            runner.settimeout(left_s)
-            part = runner.recv(_MOST_BYTES)
-            if not part:
-                return
-            *lines, text = (text + part).split(b"\n")
-            yield from map(json.loads, lines)
+    """Yield each line of JSON that the runner sends."""
+    text = b""
+    for part in answers(job_id, wish, timeout_s):
+        *lines, text = (text + part).split(b"\n")
+        yield from map(json.loads, lines)
