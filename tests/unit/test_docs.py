@@ -19,7 +19,6 @@ from phalanx import __version__
 from phalanx.cli import cli
 from phalanx.plan.existing_vpc import INTERNET, NAT, ExistingVpc
 from phalanx.plan.plan import make_plan, offline_facts
-from phalanx.spec.spec import KEYS
 from phalanx.spec.spec_load import load
 from phalanx.template import synthesize
 
@@ -214,12 +213,6 @@ def test_the_messages_of_the_troubleshooting_page_exist(message: str) -> None:
     source = without_line_breaks(SOURCE)
     pieces = [piece.strip(" '") for piece in message.split("…")]
     assert [piece for piece in pieces if piece not in source] == []
-
-
-def test_every_key_is_in_the_table_of_changes():
-    text = (ROOT / "docs/getting-started.md").read_text()
-    table = text[text.index("## Change it") : text.index("## On AWS")]
-    assert [key for key in KEYS if f"`{key}`" not in table] == []
 
 
 DAYS = r"^\| (\d+) × `([\w.-]+)`( and `head: \{type: ([\w.]+)\}`)? \| \$([\d.,]+) \| \$([\d.,]+) \|$"

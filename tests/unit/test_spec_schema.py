@@ -19,6 +19,7 @@ from phalanx.errors import SpecError
 from phalanx.spec.cloud_names import CLOUDS
 from phalanx.spec.spec import KEYS, Key
 from phalanx.spec.spec_init import init_text
+from phalanx.spec.spec_key import REFUSED
 from phalanx.spec.spec_load import load
 from phalanx.spec.spec_rules import one_of
 from phalanx.spec.spec_schema import json_schema
@@ -192,7 +193,7 @@ def test_the_schema_refuses_nothing_that_is_accepted(tmp_path_factory, name, val
 def test_a_new_key_is_one_line(monkeypatch, tmp_path):
     """All that knows of keys learns of it from the one definition."""
     rule = one_of(lambda: ("on-demand", "spot"), "'{}' is no way to buy")
-    key = Key("market", "market", "on-demand", "How machines are bought.", rule, "spot", "", None)
+    key = Key("market", "market", "on-demand", "How machines are bought.", rule, "spot", REFUSED, "", None, None)
     monkeypatch.setitem(KEYS, "market", key)
     (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 2\nmarket: spto\n")
     with raises_code("unknown-choice", ":3: ", "market: ", "'spto'", "spot"):

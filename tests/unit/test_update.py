@@ -17,6 +17,9 @@ from phalanx.cluster.bring_up import BringUp, Note
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.update import Proposal
 from phalanx.errors import CloudError, ClusterError
+from phalanx.spec.spec import KEYS
+from phalanx.spec.spec_key import Needs
+from phalanx.spec.spec_load import load
 
 pytestmark = pytest.mark.usefixtures("in_memory")
 
@@ -27,7 +30,7 @@ NETWORK = StackChange("Modify", "Vpc", "AWS::EC2::VPC", "True")
 MAIL = StackChange("Modify", "MailSubscription", "AWS::SNS::Subscription", "True")
 
 
-def changed(cloud, approve=lambda proposal: None, **values):
+def changed(cloud, approve=lambda proposal: None, /, **values):
     making = BringUp(cloud, demo(**values), approve)
     list(making.steps())
     return making.result
@@ -180,6 +183,33 @@ def test_what_can_not_change_in_place_is_refused_before_anybody_is_asked(changes
         changed(cloud, shown.append, **values)
     assert shown == [] and "`phalanx down`, then `phalanx up`" in caught.value.hint
     assert cloud.state("demo").status == "CREATE_COMPLETE"
+
+
+def example_of(key, directory):
+    """Return the field that a file with the key's example has, beside name and nodes."""
+    path = directory / "phalanx.yaml"
+    path.write_text(f"name: demo\nnodes: 2\n{key.line(key.example)}\n")
+    return {key.field: getattr(load(path), key.field)}
+
+
+@pytest.mark.parametrize("name", [name for name, key in KEYS.items() if key.change.needs is Needs.ANOTHER_CLUSTER])
+def test_a_key_that_needs_another_cluster_is_refused(name, tmp_path):
+    others: dict[str, object] = {"region": "eu-central-1", "cloud": "aws", "shared": "/data", "storage": "head"}
+    values = {name: others[name]} if name in others else example_of(KEYS[name], tmp_path)
+    values |= {"ssh_from": "203.0.113.7/32"} if name == "cloud" else {}
+    cloud = FakeAws(changes=[GROUP])
+    up(cloud)
+    with raises_code("settings-differ"):
+        changed(cloud, pytest.fail, **values)
+    assert cloud.reviewed == []
+
+
+@pytest.mark.parametrize("name", ["min", "keep", "lease", "budget", "bucket", "job"])
+def test_a_key_that_counts_later_needs_no_update(name, tmp_path):
+    assert KEYS[name].change.needs is Needs.NOTHING
+    cloud = FakeAws(changes=[GROUP])
+    up(cloud)
+    assert changed(cloud, pytest.fail, **example_of(KEYS[name], tmp_path)).changed == {}
 
 
 def test_only_the_number_of_nodes_takes_no_update_of_the_stack():

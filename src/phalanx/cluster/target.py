@@ -11,16 +11,14 @@ from phalanx.aws.model import StackState
 from phalanx.cluster import keys
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.stack import Stack, read_roster
-from phalanx.cluster.update import Settings, described
+from phalanx.cluster.update import Settings, described, needs
 from phalanx.errors import ClusterError
 from phalanx.spec.spec import ClusterSpec
+from phalanx.spec.spec_key import Needs
+from phalanx.spec.spec_storage import EFS
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
-
-# Settings that may change after `up`: what `down` keeps, how few nodes a creation accepts, the types that were not
-# needed, the way of the document, the limits, which count from the next start of the nodes, and the options of jobs.
-_FREE = frozenset({"keep", "min", "lease_s", "bucket", "budget", "other_types", "job"})
 
 
 @dataclass
@@ -63,10 +61,12 @@ class Target:
         changes: dict[str, tuple[object, object]] = {
             key: (value, wanted[key])
             for key, value in before.items()
-            if key in wanted and key not in _FREE and value != wanted[key]
+            if key in wanted and needs(key) is not Needs.NOTHING and value != wanted[key]
         }
         if "nodes" in changes and self._requested_nodes(found.name) == self.spec.nodes:
             del changes["nodes"]
+        if {one or EFS for one in changes.get("storage", ())} == {EFS}:
+            del changes["storage"]
         return changes
 
     def refuse_changes(self, found: StackState) -> None:

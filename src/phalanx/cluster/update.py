@@ -16,19 +16,12 @@ from phalanx.errors import ClusterError, SpecError, StackFailed
 from phalanx.plan.machine_images import is_ami
 from phalanx.plan.plan import Facts, Plan, known_sizes, make_plan
 from phalanx.spec import spec_lustre
-from phalanx.spec.spec import ClusterSpec
-from phalanx.spec.spec_storage import EFS
+from phalanx.spec.spec import KEYS, ClusterSpec
+from phalanx.spec.spec_key import Needs
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
 
-# They have an effect here or at the next `down` or `up`, and none on the stack.
-WITHOUT_STACK = frozenset({"nodes", "min", "keep", "lease_s", "budget", "other_types", "zones"})
-# What a node does once, with the first of its kind: another value would divide the cluster.
-# CloudFormation keeps a stack's role, and EFS the key of a file system.
-_FIXED = frozenset(
-    {"cloud", "region", "network", "shared", "file_system", "boot", "cloudformation_role", "kms_key", "tls"}
-)
 # `phalanx scale`, `extend` and the stack's own life decide about these, not the file.
 _KEPT = ("Workers", "MinNodes", "SshPublicKey", "KmsKey", "FileSystemId", "LeaseEnd", "Zone")
 # No setting takes these from a cluster, and data or membership would go with them.
@@ -37,6 +30,8 @@ _NEVER_REMOVED = (
     *("AWS::DynamoDB::Table", "AWS::SQS::Queue"),
 )
 _AGAIN = "Run `phalanx down`, then `phalanx up`; or choose another `name` for the new cluster."
+
+_CHANGES = {one.field: one.change for one in KEYS.values()}
 
 Settings = Mapping[str, tuple[object, object]]
 
@@ -59,15 +54,17 @@ def described(settings: Settings) -> str:
     return "; ".join(f"{key}: {before} → {now}" for key, (before, now) in settings.items())
 
 
+def needs(setting: str) -> Needs:
+    """Return what another value of a field of ClusterSpec needs; nothing for what is no key of the file."""
+    return _CHANGES[setting].needs if setting in _CHANGES else Needs.NOTHING
+
+
 def refuse_fixed(found: StackState, settings: Settings) -> None:
     """Raise ClusterError for settings that can't change while there is a cluster, such as zones without its own."""
-    fixed = {key: values for key, values in settings.items() if key in _FIXED}
+    fixed = {name: values for name, values in settings.items() if needs(name) is Needs.ANOTHER_CLUSTER}
     zones = settings.get("zones", (None, None))
     if zones[1] and found.parameters.get("Zone") not in cast("list[str]", zones[1]):
         fixed["zones"] = zones
-    before, now = settings.get("storage", (None, None))
-    if (before or EFS) != (now or EFS):
-        fixed["storage"] = (before, now)
     if "lustre" in settings and not fixed:
         _refuse_other_lustre(found, settings)
     if fixed:
@@ -123,7 +120,7 @@ class Update:
 
     def review(self) -> Generator[Note, None, ChangeSet | None]:
         """Have the stack compared with the file; None if nothing of it differs. Whoever asks forgets the change set."""
-        if self._settings.keys() <= WITHOUT_STACK:
+        if not any(needs(name) in (Needs.UPDATE, Needs.ANOTHER_CLUSTER) for name in self._settings):
             return None
         self._refuse_other_agent(template.agent_version())
         plan = self._plan()

@@ -36,11 +36,10 @@ class Agent:
         head = files.read(loader.HEAD)
         self.head_address = head and validate.address(head, settings.networks)
         self.identity = metadata.identity()
-        aws = Aws(settings.region, settings.domain, metadata.credentials, settings.patience)
+        self.aws = aws = Aws(settings.region, settings.domain, metadata.credentials, settings.patience)
         self.queue = services.Queue(aws, settings.queue_url)
         self.table = services.Table(aws, settings.table)
         self.fleet, self.own_group = _fleets(aws, settings)
-        self.metrics = services.Metrics(aws, settings.cluster, self.identity.instance_id)
         self.stream = services.LogStream(aws, settings.log_group, self.identity.address)
 
     def describe(self) -> Node:

@@ -262,23 +262,6 @@ def _words(activity: Any) -> str:
     return activity.findtext("{*}StatusMessage") or activity.findtext("{*}Description") or "no reason given"
 
 
-class Metrics:
-    """This node's metrics in CloudWatch."""
-
-    def __init__(self, aws: Aws, cluster: str, instance_id: str) -> None:
-        self._aws, self._names = aws, {"Cluster": cluster, "InstanceId": instance_id}
-
-    def put(self, values: dict[str, tuple[float, str]]) -> None:
-        """Send values with their units, by the metrics' names."""
-        data: dict[str, Any] = {"Namespace": "phalanx"}
-        for n, (name, (value, unit)) in enumerate(values.items(), 1):
-            one = f"MetricData.member.{n}."
-            data.update({f"{one}MetricName": name, f"{one}Value": value, f"{one}Unit": unit})
-            for m, (key, text) in enumerate(self._names.items(), 1):
-                data.update({f"{one}Dimensions.member.{m}.Name": key, f"{one}Dimensions.member.{m}.Value": text})
-        self._aws.query("monitoring", "2010-08-01", "PutMetricData", data)
-
-
 class LogStream:
     """A stream of the cluster's log group."""
 

@@ -65,8 +65,6 @@ class Settings(NamedTuple):
     shared: str
     file_system: str
     """The id of an EFS file system, where Lustre is mounted from, or mount.HEAD."""
-    metrics: str
-    """"1" if this node sends metrics of NFS, or ""."""
     slots: int
     """0: one for each GPU, or for each vCPU; -1: none, on a head that does not train."""
     efa: str
@@ -88,6 +86,8 @@ class Settings(NamedTuple):
     """The beginning of the agent's stream (node.loader)."""
     offline: str = ""
     """"1" if nodes reach no package mirror, or ""."""
+    metrics: str = ""
+    """"1" if this node sends metrics of NFS, or ""."""
     tls: str = ""
     """"1" if nodes mount EFS only by TLS, or ""."""
     emr: str = ""

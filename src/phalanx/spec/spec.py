@@ -15,8 +15,7 @@ from phalanx.spec.cloud_names import CLOUDS
 from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_disk import DISK
 from phalanx.spec.spec_groups import TAGS, group
-from phalanx.spec.spec_key import Key, key
-from phalanx.spec.spec_limits import POLICY
+from phalanx.spec.spec_key import IN_PLACE, NEW_MACHINES, REFUSED, Change, Key, Needs, key
 from phalanx.spec.spec_network import NETWORK, SSH_FROM, in_its_place
 from phalanx.spec.spec_rules import (
     matching,
@@ -32,48 +31,8 @@ from phalanx.spec.spec_rules import (
 )
 from phalanx.spec.spec_storage import FILE_SYSTEM_ID, STORAGE, keepable, of_efs, of_service, on_service
 
-NAME = matching(
-    # Auto Scaling writes a group's name into the subject of notifications, of which SNS takes 100 characters
-    # (docs/aws-behaviour.md 3.30).
-    r"[A-Za-z][A-Za-z0-9-]{0,47}",
-    "'{}' can't be the name of a cluster",
-    "begin with a letter, then letters, digits and '-'; at most 48",
-    "a letter, then letters, digits and '-'; at most 48",
-)
-KEY_PAIR = matching(
-    r"[\x21-\x7e]([\x20-\x7e]{0,253}[\x21-\x7e])?",
-    "'{}' can't be the name of an EC2 key pair",
-    "1 to 255 ASCII characters, no space at the ends",
-)
-PLACEMENT = matching(
-    r"[A-Za-z0-9 _.:=+@-]{1,255}",
-    "'{}' can't be the name of a placement group",
-    "write cluster, or the name of a placement group",
-    "cluster, or the name of a placement group",
-)
-BOUNDARY = matching(
-    POLICY,
-    "'{}' is not the ARN of a managed policy",
-    "such as arn:aws:iam::123456789012:policy/boundary",
-    "the ARN of a managed policy, such as arn:aws:iam::123456789012:policy/boundary",
-)
-STACK_ROLE = matching(
-    limits.ROLE,
-    "'{}' is not the ARN of a role",
-    "such as arn:aws:iam::123456789012:role/for-stacks",
-    "the ARN of a role, such as arn:aws:iam::123456789012:role/for-stacks",
-)
-KEY = matching(
-    limits.KEY,
-    "'{}' is not the ARN of a KMS key",
-    "such as arn:aws:kms:us-east-1:123456789012:alias/clusters",
-    "the ARN of a KMS key or of an alias, such as arn:aws:kms:us-east-1:123456789012:alias/clusters",
-)
-MAIL = matching(
-    r"[A-Za-z0-9.!#%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})+",
-    "'{}' is not a mail address",
-    "write one such as me@example.com",
-)
+_AT_CREATION = Change(Needs.NOTHING, "at the next creation")
+_COUNTED = Change(Needs.NOTHING, "at once, counted from now")
 
 
 def _types() -> dict[str, Any]:
@@ -89,20 +48,23 @@ class ClusterSpec:
 
     name: str = key(
         "Name of the cluster and of its CloudFormation stack.",
-        NAME,
+        limits.NAME,
         "demo",
+        change=Change(Needs.NOTHING, "it is another cluster"),
     )
     cloud: str = key(
         "Where the cluster runs: `local` is this machine, at no cost; `aws` is your AWS account; `emr` is your account "
         "too, but Amazon EMR makes the nodes; `local-emr` is the same on this machine.",
         one_of(lambda: CLOUDS, "'{}' is not a cloud that phalanx supports"),
         "local",
+        change=REFUSED,
         default="local",
     )
     region: str = key(
         "AWS region.",
         one_of(lambda: table("regions")["regions"], "'{}' is not an AWS region", "any of AWS, such as eu-central-1"),
         "us-east-1",
+        change=REFUSED,
         default="us-east-1",
     )
     zones: tuple[str, ...] | None = key(
@@ -114,15 +76,22 @@ class ClusterSpec:
             "the name of an ordinary zone, such as us-east-1a (Local and Wavelength Zones have no EFS)",
         ),
         ["us-east-1b", "us-east-1c"],
+        change=Change(Needs.MEMBERS, "at the next creation; a list without the cluster's own zone is refused"),
         unset="the first ordinary zone that offers the type",
         beside=checks.zones_of_region,
         default=None,
     )
-    nodes: int = key("Number of machines, the head included.", number(1, limits.MOST_NODES), 4)
+    nodes: int = key(
+        "Number of machines, the head included.",
+        number(1, limits.MOST_NODES),
+        4,
+        change=Change(Needs.MEMBERS, "at once, as with `phalanx scale`"),
+    )
     min: int = key(
         "Smallest number of nodes to accept: with fewer, `up` fails and deletes everything again.",
         number(1, limits.MOST_NODES),
         2,
+        change=_AT_CREATION,
         beside=checks.at_most_nodes,
         default=1,
     )
@@ -131,12 +100,15 @@ class ClusterSpec:
         "has no capacity for one in any of the `zones`.",
         one_or_more(text(checks.instance_type, _types, limits.ANY_TYPE), limits.MOST_TYPES),
         "c5.large",
+        change=NEW_MACHINES,
         default="c5.large",
     )
     head: Mapping[str, Any] | None = key(
         "A separate machine as the head, which runs no processes of jobs: its type, for the same processor as `type`.",
         group({"type": text(checks.instance_type, _types, limits.ANY_TYPE)}),
         {"type": "m5.large"},
+        change=NEW_MACHINES,
+        not_on_emr=("the master node is of `type`, and trains", "remove the line"),
         unset="the head is of `type` and trains",
         beside=checks.head_of_workers,
         default=None,
@@ -152,6 +124,7 @@ class ClusterSpec:
             "on-demand, spot, or the id of a Capacity Reservation or Capacity Block, such as cr-0123456789abcdef0",
         ),
         "spot",
+        change=NEW_MACHINES,
         unset="on-demand",
         beside=checks.spot_workers,
         default=None,
@@ -171,6 +144,7 @@ class ClusterSpec:
             "or recipe:NAME",
         ),
         "ubuntu-24.04",
+        change=NEW_MACHINES,
         unset="by the type, {cpu} or, with GPUs, {gpu}".format(**table("images")["default"]),
         default=None,
     )
@@ -182,12 +156,14 @@ class ClusterSpec:
             "an absolute path of letters, digits and . _ - /, outside the system's directories",
         ),
         "/efs",
+        change=REFUSED,
         default="/efs",
     )
     slots: int | None = key(
         "Processes that a node is meant to run.",
         number(1, 1024),
         2,
+        change=NEW_MACHINES,
         unset="its GPUs, else its vCPUs",
         default=None,
     )
@@ -201,6 +177,7 @@ class ClusterSpec:
         "it lacks, or none where the subnets have a way out.",
         NETWORK,
         {"cidr": "10.20.0.0/16"},
+        change=REFUSED,
         unset="a VPC with 10.0.0.0/16",
         beside=in_its_place,
         default=None,
@@ -210,17 +187,23 @@ class ClusterSpec:
         "sees it; `anywhere` is the whole internet.",
         SSH_FROM,
         "203.0.113.7/32",
+        change=IN_PLACE,
         unset="this machine; on AWS it must be given, unless `network` has `access: private`",
         beside=checks.ssh_from_default,
         default="",
     )
     key_pair: str | None = key(
-        "An EC2 key pair that may also log in, as the image's own user.", KEY_PAIR, "my-key", default=None
+        "An EC2 key pair that may also log in, as the image's own user.",
+        limits.KEY_PAIR,
+        "my-key",
+        change=NEW_MACHINES,
+        default=None,
     )
     node_timeout_s: int = key(
         "Time after which a node that has not answered counts as missing.",
         time_s(limits.LONGEST_NODE_TIMEOUT_S, "the stack itself gives up after 55 minutes"),
         "20m",
+        change=NEW_MACHINES,
         unset="10m, or 30m for bare metal, which takes longer to start",
         default=None,
     )
@@ -229,6 +212,7 @@ class ClusterSpec:
         "the key `lustre` describes; `head` is a directory of the head's disk, at no further cost, which ends with it.",
         STORAGE,
         "efs",
+        change=REFUSED,
         unset="efs",
         beside=on_service,
         default=None,
@@ -239,6 +223,7 @@ class ClusterSpec:
         "mode: jobs write where you let uid 2000 write. A hostile job can read and change all of an EFS file system.",
         FILE_SYSTEM_ID,
         "fs-0123456789abcdef0",
+        change=REFUSED,
         unset="a new one",
         beside=of_service,
         default=None,
@@ -248,6 +233,7 @@ class ClusterSpec:
         "is slow once its credits are spent; `elastic` stays fast and costs by the GB read and written.",
         word(("bursting", "elastic")),
         "elastic",
+        change=IN_PLACE,
         unset="bursting",
         beside=of_efs,
         default=None,
@@ -257,6 +243,7 @@ class ClusterSpec:
         "image needs amazon-efs-utils; on Amazon Linux, boot installs it.",
         word(("required",)),
         "required",
+        change=REFUSED,
         unset="TLS where the image has amazon-efs-utils, else plain NFS",
         beside=of_efs,
         default=None,
@@ -266,6 +253,7 @@ class ClusterSpec:
         "take: four metrics, which CloudWatch bills for each node.",
         word(("yes", "no")),
         "yes",
+        change=NEW_MACHINES,
         unset="no",
         default=None,
     )
@@ -273,14 +261,17 @@ class ClusterSpec:
         "Root disk of every node, an encrypted EBS volume: size, type, IOPS and throughput.",
         DISK,
         {"size_gib": 100, "type": "gp3", "iops": 6000},
+        change=NEW_MACHINES,
         unset="gp3, as large as the image's",
         default=None,
     )
     placement: str | None = key(
         "Placement group of the nodes that train. `cluster` makes one that keeps them close together in the network, "
         "and makes a shortage of capacity likelier; a name is that of a group of yours.",
-        PLACEMENT,
+        limits.PLACEMENT,
         "cluster",
+        change=NEW_MACHINES,
+        not_on_emr=("EMR starts no instances in a cluster placement group", "remove the line"),
         unset="none",
         default=None,
     )
@@ -289,6 +280,7 @@ class ClusterSpec:
         "must have AWS's EFA software, as the DLAMIs do; a node without a working adapter is missing.",
         word(("yes", "no")),
         "yes",
+        change=NEW_MACHINES,
         unset="no",
         default=None,
     )
@@ -300,6 +292,7 @@ class ClusterSpec:
             "the ARN of a managed policy, such as arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess",
         ),
         ["arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"],
+        change=IN_PLACE,
         unset="none: jobs have no rights in AWS",
         default=None,
     )
@@ -307,23 +300,27 @@ class ClusterSpec:
     lustre: Mapping[str, Any] | None = spec_lustre.KEY
     permissions_boundary: str | None = key(
         "Permissions boundary of all roles that the stack makes, by ARN, for accounts that require one.",
-        BOUNDARY,
+        limits.BOUNDARY,
         "arn:aws:iam::123456789012:policy/boundary",
+        change=IN_PLACE,
         default=None,
     )
     cloudformation_role: str | None = key(
         "Role that CloudFormation assumes to make, change and delete the stack, by ARN. Whoever runs phalanx then "
         "needs the right to pass it, and none to make anything; `phalanx policy --service-role` prints its parts.",
-        STACK_ROLE,
+        limits.STACK_ROLE,
         "arn:aws:iam::123456789012:role/for-stacks",
+        change=REFUSED,
         unset="the rights of whoever runs phalanx",
         default=None,
     )
     kms_key: str | None = key(
         "KMS key of yours for all that the stack stores, by ARN or by the ARN of an alias: disks, the file system, "
         "table, queue, topic, function and logs. `plan` names those whom its policy must let in and does not.",
-        KEY,
+        limits.KEY,
         "arn:aws:kms:us-east-1:123456789012:alias/clusters",
+        change=REFUSED,
+        not_on_emr=("EMR encrypts disks by a security configuration, which phalanx does not make", "remove the line"),
         unset="AWS's own keys",
         beside=checks.kms_key,
         default=None,
@@ -332,6 +329,7 @@ class ClusterSpec:
         "Tags of the stack and of everything that it makes, for example to find its costs.",
         TAGS,
         {"project": "vision", "cost-center": "ML-7"},
+        change=IN_PLACE,
         default=None,
     )
     bucket: str | None = spec_bucket.KEY
@@ -339,6 +337,7 @@ class ClusterSpec:
         "Whether `down` keeps the data in the shared directory. Deleting the stack in the console always keeps them.",
         word(("yes", "no", "ask")),
         "ask",
+        change=Change(Needs.NOTHING, "at the next `phalanx down`"),
         unset="yes with a file system of yours, else ask",
         beside=keepable,
         default=None,
@@ -348,6 +347,8 @@ class ClusterSpec:
         "`phalanx extend` moves the end, and `up` starts the nodes again.",
         time_or_none_s(limits.LONGEST_LEASE_S, "a year is the longest lease"),
         "8h",
+        change=_COUNTED,
+        not_on_emr=spec_emr.NEVER_STOPS,
         unset="24h on AWS if the type has accelerators or an hour costs $20 or more, else none",
         default=None,
     )
@@ -356,6 +357,8 @@ class ClusterSpec:
         "there.",
         time_or_none_s(limits.LONGEST_IDLE_S, "a week is the longest"),
         "30m",
+        change=Change(Needs.UPDATE, "in place; the head reads it again within ten minutes"),
+        not_on_emr=spec_emr.NEVER_STOPS,
         unset="1h on AWS where `lease` is 24h, else none",
         default=None,
     )
@@ -364,6 +367,8 @@ class ClusterSpec:
         "its running time reaches it.",
         matching(r"\$[0-9]{1,7}(\.[0-9]{1,2})?", "'{}' is not an amount in dollars", "write one such as $50"),
         "$50",
+        change=_COUNTED,
+        not_on_emr=spec_emr.NEVER_STOPS,
         default=None,
     )
     down_after_s: int | None = key(
@@ -371,20 +376,25 @@ class ClusterSpec:
         "Data in EFS stay, whatever `keep` says, and `up` finds them under the same name.",
         time_or_none_s(limits.LONGEST_DOWN_AFTER_S, "30 days is the longest"),
         "7d",
+        change=IN_PLACE,
+        not_on_emr=spec_emr.NEVER_STOPS,
         unset="none",
         beside=checks.down_after,
         default=None,
     )
     mail: str | None = key(
         "Address that gets a mail before the nodes are stopped; AWS first sends it a mail to confirm that.",
-        MAIL,
+        limits.MAIL,
         "me@example.com",
+        change=IN_PLACE,
+        not_on_emr=("EMR stops no nodes of which a mail could warn", "remove the line"),
         default=None,
     )
     boot: str | None = key(
         "Shell script that root runs on every node, once the shared directory is mounted.",
         text(checks.boot, dict, f"at most {checks.LARGEST_BOOT_BYTES // 1024} KiB, compressed"),
         "pip install my-package\n",
+        change=REFUSED,
         default=None,
     )
     job: Mapping[str, Any] | None = key(
@@ -392,6 +402,7 @@ class ClusterSpec:
         "by it.",
         spec_job.JOB,
         spec_job.EXAMPLE,
+        change=Change(Needs.NOTHING, "with the next `phalanx run`; `up` is not needed"),
         default=None,
     )
     emr: Mapping[str, Any] | None = key(
@@ -399,6 +410,7 @@ class ClusterSpec:
         "roles and managed security groups of yours. For `cloud: emr` and `local-emr`, which need it.",
         spec_emr.EMR,
         spec_emr.EXAMPLE,
+        change=Change(Needs.UPDATE, "in place where AWS can; what would replace the EMR cluster is refused"),
         unset=spec_emr.UNSET,
         default=None,
     )
@@ -473,7 +485,7 @@ def check(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, WrongErro
         if one.field in given or not one.required:
             try:
                 value = one.accept(given.get(one.field, one.default), accepted)
-                accepted[one.field] = spec_emr.fitting(one.field, value, accepted)
+                accepted[one.field] = spec_emr.fitting(one, value, accepted)
             except WrongError as error:
                 wrong[one.name] = error
     return accepted, wrong

@@ -8,7 +8,7 @@ from typing import Any
 
 from phalanx.spec.spec_checks import WrongError, cut
 from phalanx.spec.spec_data import places
-from phalanx.spec.spec_key import key
+from phalanx.spec.spec_key import Change, Needs, key
 from phalanx.spec.spec_rules import text, whole
 
 # S3's rules for general purpose buckets, and the names that it reserves (docs/aws-behaviour.md 12.11).
@@ -53,6 +53,7 @@ KEY: Any = key(
     "don't use it.",
     text(_checked, lambda: {"pattern": whole(rf"(?:{_SCHEME})?(?:{_NAME})")}, "the name of a bucket, or s3://NAME"),
     "my-bucket",
+    change=Change(Needs.NOTHING, "with the next document that is too large for a request"),
     beside=_beside,
     default=None,
 )

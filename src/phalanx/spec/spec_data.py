@@ -9,7 +9,7 @@ from typing import Any
 from phalanx.spec.makers import maker_of
 from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_groups import texts
-from phalanx.spec.spec_key import key
+from phalanx.spec.spec_key import Change, Needs, key
 
 MOST = 10
 """An IAM role's inline policies have at most 10,240 characters (docs/aws-behaviour.md 12.1)."""
@@ -102,6 +102,7 @@ KEY: Any = key(
     "`/s3/NAME`.",
     _RULE,
     {"imagenet": "s3://my-bucket/imagenet", "runs": "s3://my-bucket/runs rw"},
+    change=Change(Needs.UPDATE, "rights at once, in place; what is mounted, on each new machine"),
     beside=_beside,
     default=None,
 )

@@ -10,6 +10,7 @@ from phalanx.spec import makers
 from phalanx.spec import spec_checks as checks
 from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_groups import group
+from phalanx.spec.spec_key import Key
 from phalanx.spec.spec_rules import matching, text, whole, word, words
 
 DEFAULT_RELEASE = "emr-7.9.0"
@@ -25,18 +26,7 @@ _LABEL = r"emr-([0-9]{1,2})\.[0-9]{1,2}\.[0-9]{1,2}"
 _BUCKET = r"(?!.{513})s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9!_.()-]+)*/?"
 _ROLE = r"[A-Za-z0-9_+=,.@-]{1,64}"
 
-_NEVER_STOPS = "EMR ends a cluster with its nodes, and can't stop it", "`phalanx down` ends it and keeps the data"
-REFUSED: Mapping[str, tuple[str, str]] = {
-    "head": ("the master node is of `type`, and trains", "remove the line"),
-    "placement": ("EMR starts no instances in a cluster placement group", "remove the line"),
-    "lease_s": _NEVER_STOPS,
-    "idle_s": _NEVER_STOPS,
-    "budget": _NEVER_STOPS,
-    "down_after_s": _NEVER_STOPS,
-    "kms_key": ("EMR encrypts disks by a security configuration, which phalanx does not make", "remove the line"),
-    "mail": ("EMR stops no nodes of which a mail could warn", "remove the line"),
-}
-"""Why a cluster of EMR can't have a field of ClusterSpec, and what to do."""
+NEVER_STOPS = "EMR ends a cluster with its nodes, and can't stop it", "`phalanx down` ends it and keeps the data"
 
 
 def release(value: str) -> str:
@@ -86,8 +76,9 @@ def logs_bucket(emr: Mapping[str, Any]) -> str:
     return str(emr["logs"]).removeprefix("s3://").partition("/")[0]
 
 
-def fitting(field: str, value: Any, above: Mapping[str, Any]) -> Any:
-    """Return a field's value if it suits the cloud. Raises WrongError."""
+def fitting(key: Key, value: Any, above: Mapping[str, Any]) -> Any:
+    """Return a key's value if it suits the cloud. Raises WrongError."""
+    field = key.field
     wanted = makers.maker_of(above.get("cloud", "")) is makers.EMR
     if field == "emr" and wanted != (value is not None) and "cloud" in above:
         raise (
@@ -95,8 +86,8 @@ def fitting(field: str, value: Any, above: Mapping[str, Any]) -> Any:
             if wanted
             else WrongError("is for EMR", "write `cloud: emr`, or `cloud: local-emr`", code="only-on-emr")
         )
-    if wanted and value is not None and field in REFUSED:
-        raise WrongError(*REFUSED[field], code="not-on-emr")
+    if wanted and value is not None and key.not_on_emr:
+        raise WrongError(*key.not_on_emr, code="not-on-emr")
     if wanted and value is not None and field in _CHECKS:
         _CHECKS[field](value)
     if wanted and field == "emr" and value:

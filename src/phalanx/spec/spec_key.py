@@ -4,9 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field
-from typing import Any
+from enum import Enum, auto
+from typing import Any, NamedTuple
 
 from phalanx.spec.spec_rules import Rule
+
+
+class Needs(Enum):
+    """What `up` needs for another value of a key while the cluster exists."""
+
+    NOTHING = auto()
+    """It counts from the next creation, start or job."""
+    MEMBERS = auto()
+    """More, fewer or other nodes, but nothing of the stack."""
+    UPDATE = auto()
+    """An update of the stack."""
+    ANOTHER_CLUSTER = auto()
+    """`up` refuses it."""
+
+
+class Change(NamedTuple):
+    """What another value of a key means for a cluster that exists; `effect` says when it takes effect."""
+
+    needs: Needs
+    effect: str
+
+
+IN_PLACE = Change(Needs.UPDATE, "at once, in place")
+NEW_MACHINES = Change(Needs.UPDATE, "on each new machine")
+REFUSED = Change(Needs.ANOTHER_CLUSTER, "refused while the cluster exists")
 
 
 def key(
@@ -14,16 +40,20 @@ def key(
     rule: Rule,
     example: Any,
     *,
+    change: Change,
     unset: str = "",
     beside: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    not_on_emr: tuple[str, str] | None = None,
     **default: Any,
 ) -> Any:
     """Return a field that is a key of phalanx.yaml; everything else about the key follows from it.
 
+    change      what another value means for a cluster that exists
     unset       what applies without the key, where the default itself doesn't show it
     beside      a check that also depends on the fields above; it receives those that are valid
+    not_on_emr  why a cluster of EMR can't have the key, and what to do
     """
-    return field(**default, metadata={"key": (help, rule, example, unset, beside)})
+    return field(**default, metadata={"key": (help, rule, example, change, unset, beside, not_on_emr)})
 
 
 @dataclass(frozen=True)
@@ -36,8 +66,10 @@ class Key:
     help: str
     rule: Rule
     example: Any
+    change: Change
     unset: str
     beside: Callable[[Any, Mapping[str, Any]], Any] | None
+    not_on_emr: tuple[str, str] | None
 
     @classmethod
     def of(cls, one: Field[Any]) -> Key:

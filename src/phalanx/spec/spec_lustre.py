@@ -9,7 +9,7 @@ from typing import Any
 from phalanx.spec.spec_checks import WrongError
 from phalanx.spec.spec_data import Place, places
 from phalanx.spec.spec_groups import group
-from phalanx.spec.spec_key import key
+from phalanx.spec.spec_key import Change, Needs, key
 from phalanx.spec.spec_rules import number, word, words
 
 SCRATCH, PERSISTENT = "scratch_2", "persistent_2"
@@ -136,6 +136,7 @@ KEY: Any = key(
     "`data` whose objects appear as files in `data/NAME`; with ` rw`, what jobs write there goes back to S3.",
     _RULE,
     {"size_gib": 2400, "type": PERSISTENT, "throughput": 250},
+    change=Change(Needs.UPDATE, "in place, if it grows or gets faster; everything else is refused"),
     unset=f"{SMALLEST_GIB} GiB, {SCRATCH}; a persistent one has {THROUGHPUTS[0]} MB/s for each TiB",
     beside=_beside,
     default=None,

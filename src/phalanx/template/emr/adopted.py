@@ -126,7 +126,6 @@ def boot(terms: Terms, instance: Instance, stack_id: str, domain: str, made: dic
         "node_timeout_s": str(terms.node_timeout_s),
         "slots": "0" if trains else "-1",
         "efa": "",
-        "metrics": "",
         "gpus": f"{found.type}={found.gpus}" if found.gpus else "",
         "block": "",
         "shared": terms.shared,
