@@ -17,9 +17,8 @@ from fleet_fakes import IMAGE, REGION, Cloud, cloud, endpoint, name, until
 from localcloud import autoscaling
 from localcloud.context import Issued
 from localcloud.iam import credentials
-from phalanx.node import sigv4
+from phalanx.node import nfs_metrics, sigv4
 from phalanx.node.aws_client import Aws
-from phalanx.node.services import Metrics
 from phalanx.template.document import build
 
 
@@ -70,8 +69,8 @@ def test_a_node_sends_metrics_of_its_namespace_and_of_no_other(local, monkeypatc
     _, issued = as_role(local, allowed)
     monkeypatch.setenv("AWS_ENDPOINT_URL", local.context.url_host)
     keys = sigv4.Credentials(issued.access_key_id, issued.secret_access_key, issued.session_token)
-    node = Metrics(Aws(REGION, "amazonaws.com", lambda _fresh: keys), "demo", "i-1")
-    node.put({"NfsReadBytes": (4096, "Bytes"), "NfsReadTime": (2.5, "Milliseconds")})
+    values = {"NfsReadBytes": (4096, "Bytes"), "NfsReadTime": (2.5, "Milliseconds")}
+    nfs_metrics.send(Aws(REGION, "amazonaws.com", lambda _fresh: keys), "demo", "i-1", values)
     found = local.client("cloudwatch").list_metrics(Namespace="phalanx")["Metrics"]
     assert sorted(one["MetricName"] for one in found) == ["NfsReadBytes", "NfsReadTime"]
     assert {"Name": "Cluster", "Value": "demo"} in found[0]["Dimensions"]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional
 
 from phalanx.node import files
 from phalanx.node.agent import Agent
-from phalanx.node.aws_client import AwsError
+from phalanx.node.aws_client import Aws, AwsError
 
 
 class Counts(NamedTuple):
@@ -29,23 +29,23 @@ def watch(agent: Agent) -> None:
         now = counts(files.read("/proc/self/mountstats"), agent.settings.shared)
         if before and now:
             try:
-                _send(agent, change(before, now))
+                send(agent.aws, agent.settings.cluster, agent.identity.instance_id, change(before, now))
             except AwsError as error:
                 agent.log.say(f"CloudWatch takes no metrics: {error}")
         before = now
         time.sleep(agent.settings.patience.metrics_every_s)
 
 
-def _send(agent: Agent, values: dict[str, tuple[float, str]]) -> None:
-    """Send values with their units, by the metrics' names."""
+def send(aws: Aws, cluster: str, instance_id: str, values: dict[str, tuple[float, str]]) -> None:
+    """Send a node's values with their units, by the metrics' names."""
     data: dict[str, Any] = {"Namespace": "phalanx"}
-    names = {"Cluster": agent.settings.cluster, "InstanceId": agent.identity.instance_id}
+    names = {"Cluster": cluster, "InstanceId": instance_id}
     for n, (name, (value, unit)) in enumerate(values.items(), 1):
         one = f"MetricData.member.{n}."
         data.update({f"{one}MetricName": name, f"{one}Value": value, f"{one}Unit": unit})
         for m, (key, text) in enumerate(names.items(), 1):
             data.update({f"{one}Dimensions.member.{m}.Name": key, f"{one}Dimensions.member.{m}.Value": text})
-    agent.aws.query("monitoring", "2010-08-01", "PutMetricData", data)
+    aws.query("monitoring", "2010-08-01", "PutMetricData", data)
 
 
 def counts(mountstats: str, directory: str) -> Optional[Counts]:
