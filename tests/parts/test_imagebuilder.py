@@ -69,7 +69,9 @@ def test_an_image_is_made_tested_listed_and_deleted_with_its_stack(cloud, played
     assert {"Key": "phalanx:recipe", "Value": "torch"} in ami["Tags"]
     (kept,) = tmp_path.glob("phalanx-image-torch-*/image.json")
     assert json.loads(kept.read_text())["ami"] == ami["ImageId"]
-    log = cloud.client("logs").filter_log_events(logGroupName=cloud.outputs(stack)["LogGroup"])["events"]
+    group = cloud.outputs(stack)["LogGroup"]
+    pages = cloud.client("logs").get_paginator("filter_log_events").paginate(logGroupName=group)
+    log = [event for page in pages for event in page["events"]]
     assert "== played" in [event["message"] for event in log]
     assert set(instances(cloud)) <= {"terminated"}
     assert cloud.deleted(stack) == "DELETE_COMPLETE"

@@ -135,6 +135,20 @@ def test_the_boot_logs_of_more_nodes_than_a_page_holds_are_read():
     assert log_groups.read(cloud, "group") == {"a": "boot of a", "b": "boot of b"}
 
 
+def test_an_empty_or_short_page_is_not_the_end_of_a_boot_log():
+    lines = [
+        {"events": [], "nextBackwardToken": "b1"},
+        {"events": [{"message": "3"}, {"message": "4\n"}], "nextBackwardToken": "b2"},
+        {"events": [{"message": "1"}, {"message": "2"}], "nextBackwardToken": "b3"},
+        {"events": [], "nextBackwardToken": "b3"},
+    ]
+    answers = {
+        ("logs", "describe_log_streams"): [{}, {"logStreams": [{"logStreamName": "a"}]}],
+        ("logs", "get_log_events"): lines,
+    }
+    assert log_groups.read(Scripted(answers), "group") == {"a": "1\n2\n3\n4"}
+
+
 def test_a_stack_that_is_not_there_is_none():
     gone = refused("ValidationError", "Stack with id demo does not exist")
     assert stacks.describe(Scripted({("cloudformation", "describe_stacks"): gone}), "demo") is None

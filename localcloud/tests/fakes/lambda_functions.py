@@ -41,7 +41,8 @@ def result(local: Cloud, made: str, event=None):
 
 
 def log_lines(local: Cloud, made: str) -> list[str]:
-    events = local.client("logs").filter_log_events(logGroupName=f"/aws/lambda/{made}")["events"]
+    pages = local.client("logs").get_paginator("filter_log_events").paginate(logGroupName=f"/aws/lambda/{made}")
+    events = [event for page in pages for event in page["events"]]
     return [event["message"] for event in events]
 
 

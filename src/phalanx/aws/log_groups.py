@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
+
+# Of one stream: 10 MiB.
+_MOST_PAGES = 10
 
 
 def read(aws: Aws, log_group: str) -> dict[str, str]:
@@ -22,5 +26,14 @@ def delete(aws: Aws, log_group: str) -> None:
 
 
 def _text(aws: Aws, log_group: str, stream: str) -> str:
-    answer = aws.call("logs", "get_log_events", logGroupName=log_group, logStreamName=stream, startFromHead=False)
-    return "\n".join(event["message"].rstrip("\n") for event in answer["events"])
+    """Return a stream's last lines. A page may be short or empty though more follow (docs/aws-behaviour.md 11.22)."""
+    pages: deque[list[str]] = deque()
+    token: dict[str, str] = {}
+    for _ in range(_MOST_PAGES):
+        asked = {"logGroupName": log_group, "logStreamName": stream, "startFromHead": False, **token}
+        answer = aws.call("logs", "get_log_events", **asked)
+        pages.appendleft([event["message"].rstrip("\n") for event in answer["events"]])
+        before, token = token, {"nextToken": answer.get("nextBackwardToken", "")}
+        if before == token or not token["nextToken"]:
+            break
+    return "\n".join(line for page in pages for line in page)

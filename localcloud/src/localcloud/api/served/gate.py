@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from localcloud.api import account_played
-from localcloud.api.served import lists, operations, sentences, table
+from localcloud.api.served import liberties, lists, operations, sentences, table
 from localcloud.iam import calls, errors
 from localcloud.iam.calls import Call
 
@@ -112,8 +112,11 @@ def _answer(app: App, call: Call, environ: dict[str, Any], start_response: Any) 
         status, headers = shown[0][:2]
         return lists.Answer(status, headers, body)
 
+    liberties.asked(environ)
     try:
         status, headers, body = lists.answered(call, ask, environ)
+        if status.startswith("200"):
+            body = liberties.taken(call, body)
     except Exception as error:
         if not isinstance(error, NotImplementedError):
             log.exception("%s", call.action)
@@ -123,7 +126,7 @@ def _answer(app: App, call: Call, environ: dict[str, Any], start_response: Any) 
         return _unable(call, start_response)
     if status.startswith("4"):
         body = sentences.worded(call.service, body)
-        headers = [(name, str(len(body)) if name.lower() == "content-length" else text) for name, text in headers]
+    headers = [(name, str(len(body)) if name.lower() == "content-length" else text) for name, text in headers]
     start_response(status, headers)
     return [body]
 
