@@ -43,9 +43,9 @@ _NOTHING = "interrupted; nothing was requested. `phalanx up` starts again."
 def command(file: Path, verbose: bool, yes: bool, new_image: bool, as_json: bool) -> int:
     """Create the cluster and wait until every node has answered or is known to be missing.
 
-    You can run it again at any time: it follows a creation in progress, and recognizes a cluster that is ready. If the
-    file has changed since, it shows what would change of the cluster, and asks. Machines keep their image, and those
-    that replace them get the same, until --new-image.
+    You can run it again at any time: it follows a creation in progress, and recognizes a cluster that is ready. If
+    the file has changed, it shows what would change in the cluster, and asks. New machines get the same image as
+    the others, unless you pass --new-image.
 
     \b
     Examples:
