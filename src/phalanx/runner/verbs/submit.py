@@ -65,7 +65,7 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
         _planned(job, directory, plugins, roster, occupancy)
         _keep(job, directory)
     except (RefusedError, EOFError, OSError) as error:
-        _remove(directory)
+        trees.remove(directory)
         return _refuse(error)
     # Here, because a refused job needs none of it.
     from phalanx.runner.head.begin import begin
@@ -134,7 +134,7 @@ def _make(directory: str, roster: Roster) -> None:
             json.dump(states.this_runner(roster.head.instance_id)._asdict(), file)
         checked.keep(os.path.join(directory, RUNNER))
     except OSError:
-        _remove(directory)
+        trees.remove(directory)
         raise
 
 
@@ -202,11 +202,6 @@ def _keep(job: JobRecord, directory: str) -> None:
     states.write_file(os.path.join(directory, RECORD), json.dumps(job.to_record()), is_synced=True)
     states.sync_directory(os.path.dirname(directory))
     states.keep_room(directory)
-
-
-def _remove(directory: str) -> None:
-    """Remove a refused job's directory: no process was started, so it is not listed."""
-    trees.remove(directory)
 
 
 def _refuse(error: Exception) -> int:
