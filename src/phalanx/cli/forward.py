@@ -53,4 +53,4 @@ def command(name: str | None, file: Path | None, node: str, ports: tuple[int, in
 
 def _warn_if_silent(local_port: int, port: int, host: str) -> None:
     if not answers(local_port):
-        note(f"warning: nothing listens on port {port} of {host} yet; a program that does so later is reached.")
+        note(f"warning: nothing listens on port {port} of {host} yet; one that listens later will be reached.")

@@ -114,7 +114,7 @@ def _prune(cluster: Cluster, before: float, tags: dict[str, str], yes: bool, as_
     if as_json:
         print_json({"jobs": [vars(job) for job in done], "freed_bytes": sum(job.bytes for job in removed)})
     else:
-        note(f"removed {_count(removed)}" if done else "No job ended so long ago.")
+        note(f"removed {_count(removed)}" if done else "No job ended that long ago.")
         for job in done:
             if not job.removed:
                 note(f"{job.id} can't be removed whole: it has files that the job user may not remove")

@@ -208,7 +208,7 @@ def _refuse(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         error = RefusedError(
             f"the shared directory has no room for the job: {error.strerror}\n"
-            "`phalanx jobs --prune TIME` removes the jobs that ended so long ago; `phalanx exec --node head -- rm …` "
+            "`phalanx jobs --prune TIME` removes jobs that ended earlier; `phalanx exec --node head -- rm …` "
             "removes other files.",
             code="disk-full",
         )
