@@ -195,13 +195,13 @@ def unencrypted(s3: Any) -> str:
         (
             opened,
             "{} does not block all public access (BlockPublicAcls)",
-            "Name another bucket, or have this one do so, unless somebody reads it publicly: `aws s3api",
+            "Name another bucket, or change this one, unless somebody reads it publicly: `aws s3api",
         ),
         (unblocked, "{} does not block all public access (BlockPublicAcls, Ign", "Name another bucket, or"),
         (
             unencrypted,
             "{} does not encrypt what it gets",
-            "Name another bucket, or have this one do so: `aws s3api put-bucket-",
+            "Name another bucket, or change this one: `aws s3api put-bucket-",
         ),
     ],
 )

@@ -213,15 +213,15 @@ def test_a_file_that_pip_can_not_decode_is_refused(tmp_path: Path, content: byte
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("numpy\nPASSWORD=x\n", ":2: it is no requirement"),
-        ("numpy \\\n  >=2\nb c\n", ":3: it is no requirement"),
-        ("--requ=a.txt\n", ":1: it has an option"),
-        ("a -r b.txt\n", ":1: it has an option"),
+        ("numpy\nPASSWORD=x\n", ":2: it is neither"),
+        ("numpy \\\n  >=2\nb c\n", ":3: it is neither"),
+        ("--requ=a.txt\n", ":1: phalanx does not know"),
+        ("a -r b.txt\n", ":1: phalanx does not know"),
         ("-r\n", ":1: -r needs a value"),
         ("-r 'a\n", ":1: its quotes"),
         ("-r none.txt\n", ":1: can't read"),
         ("# coding: utf-7\nnumpy\n", "declares another encoding"),
-        ("\n\nlib/a.whl\nb c\n", ":4: it is no requirement"),
+        ("\n\nlib/a.whl\nb c\n", ":4: it is neither"),
     ],
 )
 def test_what_pip_would_read_otherwise_is_refused_with_its_line(tmp_path: Path, text: str, place: str):

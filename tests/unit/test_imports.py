@@ -419,7 +419,7 @@ def test_scripts_let_the_threads_of_gloo_rest_before_they_end_the_group():
 
 # The verbs of the runner import their own modules in functions, as commands do. Elsewhere that has a reason, in a
 # comment on the import's line or above it.
-IMPORTS_IN_FUNCTIONS = 63
+IMPORTS_IN_FUNCTIONS = 60
 
 
 def imports_in_functions(module: Module) -> Iterator[bool]:

@@ -64,7 +64,10 @@ def on_aws(**fields: Any) -> Plan:
         ({"keep": "yes"}, "keep: can't be yes: the Lustre file system is in the network that `down` deletes"),
         ({"keep": "no", "file_system": OWN}, f"keep: can't be no: `down` never deletes {OWN}"),
         ({"cloud": "local-emr"}, "storage: can't be lustre with EMR"),
-        ({"down_after_s": 7200}, "down_after: can't be with `storage: lustre`: the file system keeps the network"),
+        (
+            {"down_after_s": 7200},
+            "down_after: can't be combined with `storage: lustre`, whose file system keeps the network",
+        ),
     ],
 )
 def test_what_fsx_or_down_would_refuse_is_refused_with_the_nearest_that_works(fields, message):
@@ -150,7 +153,7 @@ def test_one_of_the_users_is_mounted_by_its_own_name_and_lets_the_nodes_in():
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (None, f"nobody was asked how {OWN} is mounted"),
+        (None, f"only FSx knows the mount name of {OWN}"),
         (replace(THEIRS, vpc="vpc-1"), f"{OWN} is in vpc-1, and the nodes are in a new VPC"),
         (replace(THEIRS, vpc="", state="CREATING"), f"{OWN} is CREATING"),
     ],

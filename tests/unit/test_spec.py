@@ -255,7 +255,7 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
         ),
         (
             "disk: {type: io2, iops: 9000, throughput_mib_s: 500}",
-            "disk: can't have throughput_mib_s for the type io2; gp3",
+            "disk: can't have throughput_mib_s for the type io2; only gp3",
         ),
         ("image: ubuntu-24", "image: 'ubuntu-24' is not a known image; did you mean ubuntu-24.04"),
         ("shared: efs", "shared: must be an absolute path, is 'efs'; letters"),

@@ -76,7 +76,7 @@ def test_a_job_that_is_stopped_without_the_directory_is_reported_as_what_its_run
     ("status", "stderr", "reason"),
     [
         (1, "of the running jobs (J2, J3), 0 match", "does not answer; of the running jobs (J2, J3), 0 match\n.*one"),
-        (2, "J1", "does not answer, and job J1 has not ended after 120 s\nIts runner was asked to stop it"),
+        (2, "J1", "does not answer, and job J1 has not ended after 120 s\nIts runner is still stopping it"),
         (3, "J1", "does not answer, and the runner of job J1 has ended without a final state\n.*when it answers"),
         (255, "", "does not answer, and the head could not be asked (status 255)\n.*again"),
         (255, "Connection closed", "the head could not be asked (status 255): Connection closed\n.*again"),

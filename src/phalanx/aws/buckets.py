@@ -128,7 +128,7 @@ def _require_block(api: Aws, bucket: str, account: str) -> None:
         settings = ",".join(f"{one}=true" for one in _BLOCKS)
         raise SpecError(
             f"bucket: {bucket} does not block all public access ({', '.join(missing)})",
-            f"Name another bucket, or have this one do so, unless somebody reads it publicly: `{_shell(api)}aws s3api "
+            f"Name another bucket, or change this one, unless somebody reads it publicly: `{_shell(api)}aws s3api "
             f"put-public-access-block --bucket {bucket} --public-access-block-configuration {settings}`.",
             code="bucket-public",
         )
@@ -162,7 +162,7 @@ def _require_encryption(api: Aws, bucket: str) -> dict[str, str]:
     if default is None:
         raise SpecError(
             f"bucket: {bucket} does not encrypt what it gets",
-            f"Name another bucket, or have this one do so: `{_shell(api)}aws s3api put-bucket-encryption --bucket "
+            f"Name another bucket, or change this one: `{_shell(api)}aws s3api put-bucket-encryption --bucket "
             f"{bucket} --server-side-encryption-configuration {_AES}`.",
             code="bucket-unencrypted",
         )

@@ -56,7 +56,7 @@ def _usable(api: Aws, name: str) -> str:
     if (state, kind) != ("Enabled", "SYMMETRIC_DEFAULT"):
         text, hint = f"{name} is {state}, of type {kind}", "It must be enabled and symmetric."
     elif key.get("KeyManager") == "AWS":
-        text, hint = f"{name} is a key of AWS's, whose policy can't be changed", "Make a key of your own."
+        text, hint = f"{name} is AWS's own key, whose policy can't be changed", "Make a key of your own."
     else:
         return key["Arn"]
     raise SpecError(f"kms_key: {text}", hint, code="key-unsuited")

@@ -306,7 +306,7 @@ def _require_image(api: Aws, image_id: str) -> Image:
     found = _describe_image(api, image_id)
     if found is None:
         raise SpecError(
-            f"image: {image_id} is no image that this account can use in {api.region}",
+            f"image: {image_id} is not an image that this account can use in {api.region}",
             "Write the id of an AMI of this region that you own, that is public, or that is shared with you, or an SSM "
             "parameter that holds one.",
             code="no-image",

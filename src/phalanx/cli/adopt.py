@@ -67,14 +67,14 @@ def command(
     least: int | None,
     yes: bool,
 ) -> None:
-    """Take over a cluster that another machine created, or somebody in CloudFormation's console.
+    """Take over a cluster that was created on another machine or in CloudFormation's console.
 
     Afterwards `status`, `run`, `ssh`, `down` and all other commands work here. A copy of the private key is stored with
     the cluster's record.
 
-    With --emr, an EMR cluster that phalanx did not make gets what jobs need: a small stack, a policy on the role of its
-    nodes, and the agent on each node, by ssh. It shows all of that, and asks. `down` removes it again, and the EMR
-    cluster goes on.
+    With --emr, it adds what jobs need to an EMR cluster that phalanx did not make: a small stack, a policy on the
+    role of its nodes, and the agent on each node, by ssh. It shows all of that, and asks. `down` removes it again
+    and leaves the EMR cluster running.
 
     \b
     Examples:

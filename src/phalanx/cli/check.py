@@ -52,9 +52,10 @@ def net(
 ) -> int:
     """Measure every link between the nodes, and all-reduce over all of them, and name what is slow.
 
-    A job does it, with one process on each node; `phalanx jobs`, `logs` and `stop` know it. Bandwidth and round trips
-    are those of TCP. The all-reduce needs PyTorch or mpi4py in the image or in --recipe. The exit code is 1 if a link
-    is cut, a node or link has less than half of what others have or its type promises, or NCCL does not use an EFA.
+    This runs as a job with one process on each node, so `phalanx jobs`, `logs` and `stop` work. Bandwidth and round
+    trips are those of TCP. The all-reduce needs PyTorch or mpi4py in the image or in --recipe. The exit code is 1
+    if a link is cut, a node or link has less than half of what others have or its type promises, or NCCL does not
+    use an EFA.
 
     \b
     Examples:

@@ -61,9 +61,11 @@ def catalog_(as_json: bool) -> None:
 @debug_option
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=_names)
 def fetch(name: str | None, file: Path | None, source: str | None, names: tuple[str, ...]) -> int:
-    """Download data sets on the head and verify them by SHA-256. One that is there already is not fetched again.
+    """Download data sets on the head and verify them by SHA-256. A data set that exists there is not downloaded
+    again.
 
-    A job does it, which `phalanx logs`, `jobs` and `stop` know. Ctrl-C stops it; the same command starts it again.
+    This runs as a job, so `phalanx logs`, `jobs` and `stop` work. Ctrl-C stops it; the same command starts it
+    again.
 
     \b
     Examples:
@@ -92,9 +94,9 @@ def stage(name: str | None, file: Path | None, scratch: bool, names: tuple[str, 
 
     With --scratch, every node copies them to its own NVMe disks, $PHALANX_SCRATCH/data/NAME, which end with the node.
 
-    A job does it, with the rights of the role of jobs. What is there already is not copied again: after an
-    interruption, the same command goes on. Every file is compared with its object's checksum, and appears when it is
-    complete.
+    This runs as a job, with the rights of the role of jobs. Files that exist are not copied again, so after an
+    interruption the same command continues. Every file is compared with its object's checksum, and appears when it
+    is complete.
 
     \b
     Examples:

@@ -43,8 +43,8 @@ _SHOWN = 20
 def put(name: str | None, file: Path | None, as_json: bool, source: Path, url: str) -> None:
     """Copy a file or a directory from this machine to S3, with your own rights.
 
-    A directory's files are placed below KEY. What is there with the same content is not copied again: after an
-    interruption, the same command goes on. In the local cloud, a bucket that does not exist is made.
+    A directory's files are placed below KEY. Objects with the same content are not copied again, so after an
+    interruption the same command continues. In the local cloud, a missing bucket is created.
 
     \b
     Examples:
@@ -63,7 +63,8 @@ def put(name: str | None, file: Path | None, as_json: bool, source: Path, url: s
 def get(name: str | None, file: Path | None, as_json: bool, url: str, destination: Path) -> None:
     """Copy an object, or all below a prefix, from S3 into a directory of this machine, with your own rights.
 
-    Files with their object's size and time are not copied again: after an interruption, the same command goes on.
+    Files with their object's size and time are not copied again, so after an interruption the same command
+    continues.
 
     \b
     Examples:

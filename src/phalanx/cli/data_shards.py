@@ -53,7 +53,7 @@ def shard(
 
     A folder has a sub-folder for each class. A table is a CSV file with the columns path and label, or a .lst file of
     MXNet; its paths are relative to it. `webdataset` writes tar files, `recordio` MXNet's .rec and .idx. The same
-    samples and options give the same shards. After an interruption, the same command goes on.
+    samples and options give the same shards. After an interruption, the same command continues.
 
     \b
     Examples:

@@ -79,7 +79,7 @@ def _question(name: str, cloud: str) -> str:
     except ClusterError:
         adopted = None
     if adopted:
-        return f"Remove phalanx from {adopted} ({name})? It goes on without phalanx."
+        return f"Remove phalanx from {adopted} ({name})? It continues without phalanx."
     return f"Delete cluster {name} ({cloud})?"
 
 
@@ -168,7 +168,7 @@ def _report(name: str, done: TakeDown | None, took_s: float, as_json: bool) -> i
         }
         print_json({**facts, "took_s": round(took_s, 3)})
     elif done and done.goes_on:
-        say(f"Cluster {name} is given back; its {done.goes_on} goes on (checked in {duration(took_s)}).")
+        say(f"Cluster {name} is given back; its {done.goes_on} continues (checked in {duration(took_s)}).")
     elif existed:
         rest = "nothing else of it is left" if kept else "nothing of it is left"
         say(f"Cluster {name} is deleted; {rest} (checked in {duration(took_s)}).")

@@ -20,7 +20,7 @@ from phalanx.template.emr.scripts import texts
     default=".",
     show_default=True,
     metavar="PATH",
-    help="Write to this path. It becomes a directory.",
+    help="Write to this path. Here: a directory.",
 )
 @json_option
 @debug_option

@@ -74,7 +74,7 @@ def chosen_environment(
         named = ", ".join(place.removeprefix("own/") for place in places[:_MOST_NAMED])
         more = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
         note(
-            f"{named}{more}: what is behind such a URL counts by its text only. If it changes, jobs use what was "
-            "installed first; change the line, or run `phalanx recipes --remove-unused`"
+            f"{named}{more}: phalanx does not see when the content behind such a URL changes. Jobs use what was "
+            "installed first until you change the line, or run `phalanx recipes --remove-unused`"
         )
     return chosen

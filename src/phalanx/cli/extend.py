@@ -44,9 +44,9 @@ def _seconds(_: click.Context, __: click.Parameter, value: str) -> int:
 def command(by: int, name: str | None, file: Path | None, yes: bool, as_json: bool) -> None:
     """Move the end of the lease by TIME (default: 2h), counted from the present end.
 
-    A cluster without a lease runs until `phalanx down`. It gets one, counted from now, if you confirm that. `phalanx
-    up` starts a cluster whose lease has ended; of one that is stopped, this moves the time at which `down_after`
-    removes it. A `budget` that does not pay until the new end is named, and does not hold it back.
+    A cluster without a lease runs until `phalanx down`. It gets one, counted from now, if you confirm that.
+    `phalanx up` starts a cluster whose lease has ended. For a stopped cluster, `extend` moves the time at which
+    `down_after` deletes it. It warns if a `budget` does not pay until the new end.
 
     \b
     Examples:

@@ -33,8 +33,8 @@ def _ports(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]
 def command(name: str | None, file: Path | None, node: str, ports: tuple[int, int]) -> int:
     """Forward a port of this machine to a port of a node's 127.0.0.1, until Ctrl-C.
 
-    Of two ports, the first is this machine's and the second the node's. Only this machine can connect to it. Browsers
-    get pages at CLUSTER.localhost only, so that no page gets cookies of other services on this machine.
+    Of two ports, the first is this machine's and the second the node's. Only this machine can connect to it.
+    Browsers reach pages only at CLUSTER.localhost, so that no page gets cookies of other services on this machine.
 
     \b
     Examples:
@@ -53,4 +53,4 @@ def command(name: str | None, file: Path | None, node: str, ports: tuple[int, in
 
 def _warn_if_silent(local_port: int, port: int, host: str) -> None:
     if not answers(local_port):
-        note(f"warning: nothing listens on port {port} of {host} yet; a program that does so later is reached.")
+        note(f"warning: nothing listens on port {port} of {host} yet; one that listens later will be reached.")

@@ -27,13 +27,17 @@ if TYPE_CHECKING:
 def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> int:
     """Download files and directories of JOB (an id, part of one, or a name; by default the newest job).
 
-    JOB_PATH is relative to the job's working directory. An absolute one in the shared directory needs no JOB. It may be
-    a pattern, in quotes: `*` is any part of a name, `**` any number of directories. PATH is a place on this machine. If
-    it is a directory, the result is placed in it, as with cp; several always are, and the directory is made if needed.
-    Each file appears only when it is complete; one that is here with the same size and time is not fetched again. What
-    can't be read is named, the rest is copied, and the exit code is 1.
-    Links that lead out of what is copied are left out, and named. With two arguments or more, the first is JOB if there
-    is such a job, and the last is PATH if another JOB_PATH is before it.
+    JOB_PATH is relative to the job's working directory, or an absolute path in the shared directory, which needs no
+    JOB. It may be a pattern, in quotes: `*` is any part of a name, `**` any number of directories. PATH is on this
+    machine. If it is a directory, the files are placed in it, as with cp. Several JOB_PATHs are always placed in a
+    directory, which is created if needed.
+
+    Each file appears only when it is complete. A file that exists here with the same size and time is not fetched
+    again. If something can't be read, it is named, the rest is copied, and the exit code is 1. Links that lead out of
+    what is copied are left out, and named.
+
+    With two arguments or more, the first is JOB if there is such a job, and the last is PATH if a JOB_PATH is before
+    it.
 
     \b
     Examples:

@@ -38,7 +38,7 @@ def _place_options(decorated: Decorated) -> Decorated:
 
 @click.group("image")
 def command() -> None:
-    """Make machine images (AMIs) that have a recipe installed, or prepare a node for an image of it.
+    """Make machine images (AMIs) of recipes, or prepare a node for an image of itself.
 
     A cluster with `image: recipe:torch` boots from such an image, and installs nothing. Without --cloud, images are
     made in the local cloud, for clusters on this machine.
@@ -56,11 +56,12 @@ def command() -> None:
 @yes_option
 @debug_option
 def clean(name: str | None, file: Path | None, yes: bool) -> None:
-    """Remove all that binds a cluster's node to its stack, its users and its instance, before you make an image of it.
+    """Remove everything that belongs to a node's cluster, users and instance, before you make an image of the node.
 
-    That is the agent and its state, keys and certificates, the job user, its home and its environments, everyone's
-    authorized keys, cloud-init's state, the machine id, logs, shell histories and temporary files. What you have
-    installed stays. The cluster must have one node; afterwards it only serves for the image, and for `phalanx down`.
+    It removes the agent and its state, keys and certificates, the job user with its home and environments,
+    everyone's authorized keys, cloud-init's state, the machine id, logs, shell histories and temporary files. What
+    you have installed stays. The cluster must have one node. Afterwards, you can only make the image and run
+    `phalanx down`.
 
     \b
     Examples:
@@ -93,7 +94,7 @@ def clean(name: str | None, file: Path | None, yes: bool) -> None:
     "instance_type",
     help=f"The machines' type.  [default: {TYPE}, or {GPU_TYPE} for GPUs]",
 )
-@click.option("--again", is_flag=True, help="Make another one, although there is one of the same recipe and base.")
+@click.option("--again", is_flag=True, help="Make a new one, even if there is one of the same recipe and base.")
 @verbose_option
 @json_option
 @debug_option

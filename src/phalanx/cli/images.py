@@ -51,7 +51,7 @@ def image() -> None:
     shell_complete=_complete_systems,
     help="What the image is built on. Without it: a system that is built and suits, or else the recipe's own.",
 )
-@click.option("--again", is_flag=True, help="Make another one, although there is one of the same recipe and base.")
+@click.option("--again", is_flag=True, help="Make a new one, even if there is one of the same recipe and base.")
 @verbose_option
 @json_option
 @debug_option

@@ -20,7 +20,7 @@ from phalanx.spec.spec_init import init_text
 @click.option("--cloud", type=click.Choice(sorted(CLOUDS)), default="local", show_default=True, help="The cloud.")
 @click.option("-c", "--cluster", "name", metavar="NAME", help="The cluster's name. Without it: this directory's.")
 @file_option
-@click.option("--force", is_flag=True, help="Do it although something is lost. Here: the file's contents.")
+@click.option("--force", is_flag=True, help="Do it even if something is lost. Here: the file's contents.")
 @debug_option
 def command(cloud: str, name: str | None, file: Path, force: bool) -> None:
     """Write a short commented phalanx.yaml.

@@ -27,7 +27,7 @@ _LONGEST_NOTICE_S = 3600.0
 )
 @debug_option
 def interrupt(node: str, name: str | None, file: Path | None, notice_s: float | None) -> None:
-    """Take a spot instance of a local cluster back: its metadata say so first, and then it ends.
+    """Take back a spot instance of a local cluster: its metadata shows the notice, and then it ends.
 
     The ranks of jobs that run there get SIGUSR1 and can save their state; with `--restarts` the jobs start again on
     the nodes that are left. Auto Scaling replaces the instance. The cluster needs `capacity: spot`.

@@ -55,7 +55,7 @@ env_file_option = click.option(
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     callback=_of_files,
-    help="Variables for the job, NAME=value on each line. Repeatable; --env counts more.",
+    help="Variables for the job, NAME=value on each line. Repeatable; --env takes precedence.",
 )
 
 

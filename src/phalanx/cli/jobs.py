@@ -39,7 +39,11 @@ _BY_IMPORTANCE = (
     help="A label of the job. Repeatable; only jobs with all of them.",
 )
 @click.option(
-    "--prune", "age_s", type=Duration(), metavar="TIME", help="Remove the jobs that ended so long ago, such as 30d."
+    "--prune",
+    "age_s",
+    type=Duration(),
+    metavar="TIME",
+    help="Remove the jobs that ended longer ago than this, such as 30d.",
 )
 @click.option(
     "--state",
@@ -67,8 +71,8 @@ def command(
     Times are UTC. ATTEMPT is 0 until the first restart. REASON is why a job ended as it did, or what it waits for. A
     narrow terminal has the most important columns; --json and a pipe have all.
 
-    A job keeps its copy of the code, what it wrote there, and its output until it is removed. --prune removes all of
-    that, and never a job that runs, nor any checkpoints.
+    A job keeps its copy of the code, what it wrote there, and its output until it is removed. --prune removes all
+    of that, but no running jobs and no checkpoints.
 
     \b
     Examples:
@@ -110,7 +114,7 @@ def _prune(cluster: Cluster, before: float, tags: dict[str, str], yes: bool, as_
     if as_json:
         print_json({"jobs": [vars(job) for job in done], "freed_bytes": sum(job.bytes for job in removed)})
     else:
-        note(f"removed {_count(removed)}" if done else "No job ended so long ago.")
+        note(f"removed {_count(removed)}" if done else "No job ended that long ago.")
         for job in done:
             if not job.removed:
                 note(f"{job.id} can't be removed whole: it has files that the job user may not remove")

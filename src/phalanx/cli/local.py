@@ -89,9 +89,9 @@ def env(region: str) -> None:
 def gpus(number: int | None) -> None:
     """Give each node whose type has GPUs stand-ins for NUMBER GPUs, or show the number.
 
-    `nvidia-smi -L` lists them, so that slots, visible devices and the check of GPUs are as on AWS. Nothing can compute
-    on them. The number is for nodes that are launched afterwards, also by local clouds that start later; 0 ends it.
-    With fewer than the type has, nodes are given up, as on AWS.
+    `nvidia-smi -L` lists them, so that slots, visible devices and the check of GPUs work as on AWS. Nothing can
+    compute on them. The number counts for all nodes that are launched afterwards, also in local clouds that start
+    later; 0 ends it. Nodes with fewer GPUs than their type has are rejected, as on AWS.
 
     \b
     Examples:
@@ -117,8 +117,8 @@ def _accounts(_context: click.Context, _parameter: click.Parameter, incomplete: 
 def account(profile: str | None, as_json: bool) -> None:
     """Choose whose AWS account the local cloud plays, or show it: one of your own, a new one, or a company's.
 
-    In `landing-zone`, an organisation forbids what companies forbid: see what your cluster needs before you try it
-    there. The choice stays, and counts when the local cloud starts the next time.
+    In `landing-zone`, an organisation's rules forbid what companies forbid, so you see what your cluster needs in
+    such an account. The choice is kept, and takes effect when the local cloud starts the next time.
 
     \b
     Examples:
@@ -141,7 +141,7 @@ def account(profile: str | None, as_json: bool) -> None:
 
 
 @command.command("stop")
-@click.option("--force", is_flag=True, help="Do it although something is lost. Here: clusters that run in it.")
+@click.option("--force", is_flag=True, help="Do it even if something is lost. Here: clusters that run in it.")
 @debug_option
 def stop(force: bool) -> None:
     """Stop the local cloud and wait until no process of it is left."""

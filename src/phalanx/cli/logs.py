@@ -48,10 +48,10 @@ def command(
 ) -> int:
     """Show the output of JOB (an id, the beginning of one, or a name; default: the newest job).
 
-    All of it is on standard output, what was written to standard error too, in the order in which it arrived on the
-    head. Of a progress bar, it is the last state. With -f it continues until the job ends, and exits with the job's
-    exit code. For a restarted job it shows the current attempt; --attempt 0 shows the first. Of a cluster that is gone,
-    or a job that was pruned, it shows what this machine has fetched.
+    It prints everything on standard output, in the order in which it arrived on the head, also what ranks wrote to
+    standard error. Of a progress bar, it prints the last state. With -f it continues until the job ends, and exits
+    with the job's exit code. For a restarted job it shows the current attempt; --attempt 0 shows the first. If the
+    cluster is gone or the job was pruned, it shows what this machine has fetched.
 
     \b
     Examples:

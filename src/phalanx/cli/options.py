@@ -77,9 +77,7 @@ verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show each r
 yes_option = click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 
 
-quiet_option = click.option(
-    "-q", "--quiet", is_flag=True, help="Print what the job writes, its failure, and nothing else."
-)
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only what the job writes, and its failure.")
 
 
 class Theirs(click.Option):

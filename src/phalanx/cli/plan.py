@@ -54,11 +54,11 @@ _LOG_IN = "Run `aws configure`, or `aws sso login` and set AWS_PROFILE; or run `
 def command(file: Path, as_json: bool, offline: bool, shows_egress: bool, on_aws: bool) -> int:
     """Show what `up` would create: machines, zone, image, hourly cost, warnings. Changes nothing.
 
-    If a cluster of that name is there, it says what `up` would do with it.
+    If the cluster exists, it shows what `up` would do with it.
 
-    With --on-aws, CloudFormation compares and validates the document as a change set, EC2 makes a dry run of a launch,
-    and IAM simulates your policies. The change set and its empty stack are removed in any case. The exit code is 3 if
-    AWS would refuse something. A local cloud is asked in AWS's place if the file has `cloud: local`.
+    With --on-aws, CloudFormation compares and validates the document as a change set, EC2 makes a dry run of a
+    launch, and IAM simulates your policies. The change set and its empty stack are removed in any case. The exit
+    code is 3 if AWS would refuse something. With `cloud: local`, the local cloud answers instead of AWS.
 
     \b
     Examples:

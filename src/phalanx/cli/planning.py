@@ -28,7 +28,7 @@ _ATTEMPTS = 3
 offline_option = click.option(
     "--offline",
     is_flag=True,
-    help="Do not ask the cloud: use the sizes known here, and the first of `zones` or the region's zone a.",
+    help="Don't ask the cloud. Use the sizes that phalanx knows, and the first of `zones` or the region's zone a.",
 )
 
 

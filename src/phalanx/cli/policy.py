@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 def command(file: Path, any_name: bool, images: bool, part: int | None, service_role: bool, offline: bool) -> None:
     """Print the least IAM policy for a person who runs `up`, `status`, `scale`, `extend`, `why` and `down`.
 
-    It follows from the CloudFormation document of this file: CloudFormation makes everything with the rights of the
-    person who asks for it, or of the file's `cloudformation_role`, whose parts --service-role prints. With --images, a
-    file counts if --file names it, as in `phalanx image build --file`.
+    CloudFormation acts with the rights of the person who runs `up`, so the policy follows from the document of this
+    file. If the file has a `cloudformation_role`, CloudFormation acts with that role's rights, and --service-role
+    prints them. With --images, the file counts only if --file names it, as in `phalanx image build --file`.
 
     \b
     Examples:

@@ -28,14 +28,14 @@ _S3 = "s3://"
 def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> int:
     """Upload files and directories to the cluster's shared directory, which all nodes and jobs can read.
 
-    SHARED_PATH is relative to the shared directory, or absolute; by default its top. If it is a directory or ends with
-    a slash, the files are placed in it, as with cp. Several PATHs are always placed in a directory, which is created if
-    needed. Each file appears only when it is complete; one that is there with the same size and time is not sent again.
-    The exit code is 1 if something could not be read.
+    SHARED_PATH is relative to the shared directory, or absolute; by default its top. If it is a directory or ends
+    with a slash, the files are placed in it, as with cp. Several PATHs are always placed in a directory, which is
+    created if needed. Each file appears only when it is complete. A file that exists there with the same size and
+    time is not sent again. The exit code is 1 if something could not be read.
 
-    From S3, a job copies an object, or all below a prefix, with the rights of the role of jobs: `data` in phalanx.yaml
-    must name it, or a prefix above it. SHARED_PATH is then the directory for the files, and what is there already is
-    not copied again.
+    If PATH is an S3 URL, a job copies the object, or everything below the prefix, with the rights of the role of
+    jobs. `data` in phalanx.yaml must name it, or a prefix above it. SHARED_PATH is then a directory. Files that
+    exist there are not copied again.
 
     \b
     Examples:

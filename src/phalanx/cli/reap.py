@@ -26,11 +26,11 @@ LEFT = 1
 @json_option
 @debug_option
 def command(cloud: str, region: str, as_json: bool) -> int:
-    """Find what is left in a region of any cluster of phalanx: resources without a stack, and stacks that failed.
+    """Find what phalanx's clusters have left in a region: resources without a stack, and stacks that failed.
 
-    AWS's index of tags names the clusters, and each service confirms what is left. The index may lack what was made in
-    the last minutes, but for machines and Auto Scaling groups. Without the right tag:GetResources, each service lists
-    what it has. Nothing is deleted. Data that `down` kept does not count.
+    AWS's index of tags names the clusters, and each service confirms what is left. The index may lack what was made
+    in the last minutes, except machines and Auto Scaling groups. Without the right tag:GetResources, each service
+    lists its own resources. Nothing is deleted. Data that `down` kept does not count.
 
     The exit code is 1 if something was found. It is 3 if a service did not answer, so that more may be left.
 

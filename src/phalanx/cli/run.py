@@ -260,7 +260,8 @@ def command(
 ) -> int:
     """Run COMMAND on the cluster: send this directory once, and show every rank's output with its [rank].
 
-    What .gitignore names stays here (.phalanxignore overrules it); of a large directory only what changed is sent.
+    Files that .gitignore excludes are not sent; .phalanxignore takes precedence over it. From a large directory,
+    only changes are sent.
 
     \b
     Without -n and -N, the launcher determines the number of processes:

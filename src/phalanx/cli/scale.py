@@ -19,7 +19,7 @@ from phalanx.counts import counted
 @click.argument("nodes", type=click.IntRange(1, 1000))
 @cluster_option
 @yes_option
-@click.option("--force", is_flag=True, help="Do it although something is lost. Here: jobs on nodes that go.")
+@click.option("--force", is_flag=True, help="Do it even if something is lost. Here: jobs on nodes that go.")
 @json_option
 @debug_option
 def command(nodes: int, name: str | None, file: Path | None, yes: bool, force: bool, as_json: bool) -> int:

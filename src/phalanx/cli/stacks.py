@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 def command(name: str | None, file: Path | None, as_json: bool, job: str | None, rank: str | None) -> int:
     """Show what each rank of JOB (default: the newest), or only RANK, does at this moment.
 
-    Of a Python process it is the stack of its main thread, and with --json of all threads. Ranks with the same stack
-    are one group, and the smallest group comes first: where one rank is elsewhere than all others, they wait for it.
-    Without a stack, and for other programs, it is what the kernel says: whether the process runs, waits or is stopped,
+    For a Python process, this is the stack of its main thread, or with --json of all threads. Ranks with the same
+    stack are one group, and the smallest group comes first: if all ranks but one wait, they wait for that one. For
+    other programs, and without a stack, it is what the kernel says: whether the process runs, waits or is stopped,
     where in the kernel it sleeps, and which file it waits to read.
 
-    Nothing is stopped meanwhile. The first use on a cluster brings py-spy to its nodes, from the index that pip uses
-    there.
+    Nothing in the job is stopped. The first use on a cluster installs py-spy on its nodes, from the index that pip
+    uses there.
 
     \b
     Examples:

@@ -32,8 +32,8 @@ def start(cluster: Cluster, spec: JobSpec, detach: bool, quiet: bool = False) ->
     Terminated.catch()
     if cluster.by_session and spec.environment and not _INDEXES & spec.environment.variables.keys():
         note(
-            f"{_place(cluster)}: what the image lacks of the environment must come from a mirror in its network, which "
-            "--build-env PIP_INDEX_URL=… or the image's pip settings name"
+            f"{_place(cluster)}: packages that the image lacks must come from a mirror in its network. Name the mirror "
+            "with --build-env PIP_INDEX_URL=… or in the image's pip settings"
         )
     if cluster.spec.get("data"):
         for text in scattered(cluster, spec.command):

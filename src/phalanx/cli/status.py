@@ -175,7 +175,7 @@ def _print(facts: dict[str, Any]) -> None:
         say(f"leaving   {leaving['name']}: {leaving['reason']}")
     if facts["outdated"]:
         names = ", ".join(facts["outdated"])
-        say(f"outdated  {names}: launched with earlier settings, which machines keep to their end")
+        say(f"outdated  {names}: launched with earlier settings, which a machine keeps until it is replaced")
     if facts["full_disks"]:
         say(f"disks     {', '.join(facts['full_disks'])}: full; `phalanx why` shows how to make room")
     if gpus := _gpus(facts["gpus_per_node"], facts["gpus_of_type"]):
@@ -188,7 +188,7 @@ def _print(facts: dict[str, Any]) -> None:
         say(f"          it {facts['shared_closed']}, so jobs can't write at its top, only in .phalanx:")
         say(f"          {toolbox.how_to_open(facts['shared'])}")
     if not facts["accounts_separated"]:
-        say("accounts  jobs run as root on these nodes, which they don't on AWS; `phalanx local status` shows why")
+        say("accounts  jobs run as root on these nodes, unlike on AWS; `phalanx local status` shows why")
     for line in facts["open_networks"].splitlines():
         say(f"note      {line}")
     say(f"jobs      {_jobs(facts['jobs_running'], facts['jobs_damaged'])}")

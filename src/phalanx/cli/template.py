@@ -16,12 +16,13 @@ from phalanx.template import synthesize, uploads
 
 @click.command("template")
 @file_option
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this path. It becomes a file.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this path. Here: a file.")
 @click.option("--bootstrap-action", is_flag=True, help="Print the object that a cluster of EMR needs in S3 instead.")
 @offline_option
 @debug_option
 def command(file: Path, output: Path | None, bootstrap_action: bool, offline: bool) -> None:
-    """Print the CloudFormation document, complete for AWS's console. `up` sends the agent in it as parameters.
+    """Print the complete CloudFormation document, for AWS's console. `up` sends the agent's text in it as
+    parameters.
 
     \b
     Examples:

@@ -35,11 +35,11 @@ _NONE = "No job runs, or none has been measured yet."
 def command(name: str | None, file: Path | None, once: bool, as_json: bool, job: str | None) -> int:
     """Show the load of the nodes on which jobs run, or only JOB.
 
-    On a terminal it is shown again every 2 s until Ctrl-C. Nodes that do least come first; with more nodes than lines,
-    those in the middle are left out. In a pipe it is one table.
+    A terminal shows it again every 2 s until Ctrl-C. The nodes that do least come first. If there are more nodes
+    than lines, those in the middle are left out. A pipe gets one table.
 
-    CORES and MEMORY are what the job's processes use, of what the node has; PEAK is the most memory that the job has
-    used there. NETWORK is received and sent, DISK read and written, per second.
+    CORES and MEMORY are what the job's processes use, and what the node has. PEAK is the most memory that the job
+    has used there. NETWORK is received and sent, DISK is read and written, per second.
 
     \b
     Examples:

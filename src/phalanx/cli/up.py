@@ -43,9 +43,9 @@ _NOTHING = "interrupted; nothing was requested. `phalanx up` starts again."
 def command(file: Path, verbose: bool, yes: bool, new_image: bool, as_json: bool) -> int:
     """Create the cluster and wait until every node has answered or is known to be missing.
 
-    You can run it again at any time: it follows a creation in progress, and recognizes a cluster that is ready. If the
-    file has changed since, it shows what would change of the cluster, and asks. Machines keep their image, and those
-    that replace them get the same, until --new-image.
+    You can run it again at any time: it follows a creation in progress, and recognizes a cluster that is ready. If
+    the file has changed, it shows what would change in the cluster, and asks. New machines get the same image as
+    the others, unless you pass --new-image.
 
     \b
     Examples:
@@ -130,17 +130,18 @@ def _report(up: Up, took_s: float, open_networks: str) -> None:
         say(f"  {what:<7}  {which}")
     say(f"  head     {cluster.head_address}")
     if up.outdated:
-        say(f"  old      {', '.join(up.outdated)}: launched with earlier settings; machines keep those to their end")
+        names = ", ".join(up.outdated)
+        say(f"  old      {names}: launched with earlier settings, which a machine keeps until it is replaced")
         say(f"  note     {_renewal(up)}")
     if not cluster.accounts_separated:
-        say("  note     jobs run as root on these nodes, which they don't on AWS; `phalanx local status` shows why")
+        say("  note     jobs run as root on these nodes, unlike on AWS; `phalanx local status` shows why")
     for line in open_networks.splitlines():
         say(f"  note     {line}")
     say("Next: `phalanx run -- python train.py`, `phalanx ssh`, `phalanx status`, `phalanx down`.")
     if roster.missing:
         lacking = counted(len(roster.missing), "node")
         say(f"Warning: {lacking} missing, so jobs run on {len(roster.nodes)}.")
-        say(f"`phalanx scale {roster.requested}` asks for what is missing again.")
+        say(f"`phalanx scale {roster.requested}` requests the missing nodes again.")
 
 
 def _renewal(up: Up) -> str:

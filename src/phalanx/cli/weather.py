@@ -19,20 +19,20 @@ def _kinds(_context: click.Context, _parameter: click.Parameter, incomplete: str
 
 @click.command("weather")
 @click.argument("seed", required=False, metavar="[SEED|off]")
-@click.option("--only", multiple=True, metavar="KIND", shell_complete=_kinds, help="Only this. Repeatable.")
+@click.option("--only", multiple=True, metavar="KIND", shell_complete=_kinds, help="Only this kind. Repeatable.")
 @click.option("--speed", type=float, default=1.0, help="Divide the weather's delays by this (1 to 100).")
 @json_option
 @debug_option
 def weather(seed: str | None, only: tuple[str, ...], speed: float, as_json: bool) -> None:
-    """Set or show the weather: delays, duplicates, refusals and throttling at the scale that AWS has them.
+    """Set or show the weather: delays, duplicates, refusals and throttling, as often and as long as on AWS.
 
     The same SEED brings the same weather. It stays until `off`, also for local clouds that start later.
 
-    Without --only, the 14 kinds come together in which clusters come up and run. Of these, packages strikes only
-    nodes with the image of a full operating system, and gpus those whose type has GPUs. Six more come only when
-    --only names them. Under explicit-deny, tag-policy, service-linked-role and disk-key, an organisation's rules, no
-    cluster comes up; under elsewhere, only one with another zone in `zones`. During storage, jobs wait, so that the
-    other kinds would meet none.
+    Without --only, 14 kinds are on, in which clusters come up and run. Of these, packages affects only nodes with
+    the image of a full operating system, and gpus only types with GPUs. Six more kinds are on only if --only names
+    them. With explicit-deny, tag-policy, service-linked-role and disk-key, an organisation's rules, no cluster
+    comes up. With elsewhere, only a cluster with another zone in `zones` does. With storage, jobs wait until the
+    shared directory answers.
 
     \b
     Examples:

@@ -282,7 +282,7 @@ CAUSES = (
     ),
     Cause(
         "the image is not Amazon Linux, which EMR requires",
-        "Write amazon-linux-2023, dlami-base-amazon-linux-2023, or an image of yours that was made from one.",
+        "Write amazon-linux-2023, dlami-base-amazon-linux-2023, or your own image that was made from one.",
         r"not (an )?Amazon Linux",
     ),
     Cause(

@@ -153,7 +153,7 @@ def _take_key(name: str, accepted: str, identity: Path | None) -> None:
             return
     looked = str(identity) if identity else "~/.ssh"
     raise ClusterError(
-        f"cluster {name} accepts the key {accepted[:40]}…, and {looked} has no private key to it without a passphrase",
+        f"cluster {name} accepts the key {accepted[:40]}…, and {looked} has no private key for it without a passphrase",
         "Choose the file of the private key with -i.",
         code="no-private-key",
     )

@@ -66,9 +66,8 @@ class Evidence:
         given = json.loads(text)
         events = tuple(StackEvent(**event) for event in given.pop("events"))
         activities = tuple(ScalingActivity(**activity) for activity in given.pop("activities"))
-        lists = {name: tuple(given[name]) for name in ("missing", "drift", "without_endpoint", "lost")}
-        # An older phalanx did not look.
-        lists.update({name: tuple(given.get(name, ())) for name in ("full", "hung")})
+        names = ("missing", "drift", "without_endpoint", "lost", "full", "hung")
+        lists = {name: tuple(given[name]) for name in names}
         return cls(**{**given, **lists, "events": events, "activities": activities})
 
 

@@ -159,7 +159,7 @@ class EmrAdoption:
         yield from self.undo()
         raise StackFailed(
             f"EMR cluster {self.found.cluster_id} could not be adopted:\n{failure}",
-            "Everything that was added is removed again; the EMR cluster goes on as it was.",
+            "Everything that was added is removed again; the EMR cluster runs as before.",
             code="adoption-failed",
         )
 

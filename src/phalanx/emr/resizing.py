@@ -62,7 +62,7 @@ class CoreGroup:
                     why = status.get("StateChangeReason", {}).get("Message", "") or f"it is {status['State']}"
                     raise ClusterError(
                         f"EMR has {running} of {count} core nodes of {self._id}: {why}",
-                        "The same `phalanx scale` goes on when they run.",
+                        "Run the same `phalanx scale` again when they run.",
                         code="not-scaled",
                     )
                 if running != shown:
@@ -133,7 +133,7 @@ def _boot(cloud: Aws, domain: str, state: StackState, nodes: Nodes, new: Sequenc
     scripts = {one: adopted.boot(terms, one, state.stack_id, domain, made, role) for one in new}
     if failed := nodes.boot(scripts):
         lines = [f"the agent could not be started on {one.instance_id}: {text}" for one, text in failed.items()]
-        raise ClusterError("\n".join(lines), "The same `phalanx scale` tries it again.", code="agent-not-started")
+        raise ClusterError("\n".join(lines), "Run the same `phalanx scale` to try again.", code="agent-not-started")
 
 
 def _require_same_agent(cluster: Cluster, state: StackState) -> None:

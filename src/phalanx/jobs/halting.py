@@ -13,7 +13,7 @@ from phalanx.ssh.remote import Remote
 # machine.
 _WITHIN_S = 120.0
 _BY_ID = "Without it, only the ids of running jobs are known: give one, or the beginning or end of one."
-_GOES_ON = "Its runner was asked to stop it, and goes on with that; run `phalanx stop` again to wait for it."
+_GOES_ON = "Its runner is still stopping it: run `phalanx stop` again to wait for that."
 _GONE = "Its record is on the directory: `phalanx stop` settles the job when it answers."
 _NOT_ASKED = "Run `phalanx stop` again."
 

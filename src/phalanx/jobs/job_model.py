@@ -32,7 +32,9 @@ class JobSpec(JobRecord):
     nothing).
     """
 
-    directory: Path = field(default=Path(), metadata={"flag": "--directory", "help": "The code."})
+    directory: Path = field(
+        default=Path(), metadata={"flag": "--directory", "help": "The directory with the code. Without it: this one."}
+    )
     stdin: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

@@ -211,7 +211,7 @@ def _option(words: deque[str]) -> tuple[str, str]:
     if option in _FLAGS and not is_joined:
         return option, ""
     if option not in _INCLUDES | _PLACES | _WORDS:
-        raise ValueError("it has an option that phalanx does not know in a requirements file")
+        raise ValueError("phalanx does not know this option of a requirements file")
     if not is_joined:
         if not words:
             raise ValueError(f"{option} needs a value")
@@ -230,7 +230,7 @@ def _of_requirement(line: str, top: Path) -> list[str]:
     if len(head) > _MAX_LENGTH:
         raise ValueError(f"it is longer than {_MAX_LENGTH} characters")
     if any(re.split(r"[=\s]", option)[0] not in _OF_ONE_PACKAGE for option in options):
-        raise ValueError("it has an option that phalanx does not know behind a requirement")
+        raise ValueError("phalanx does not know an option behind its requirement")
     place = head.partition(";")[0].strip()
     if _URL.fullmatch(head) or _is_path(place, top):
         _require_elsewhere(place, top)
@@ -240,7 +240,7 @@ def _of_requirement(line: str, top: Path) -> list[str]:
         if url and not _SCHEME.match(url) and not _is_path(url, top):
             raise InvalidRequirement
     except (InvalidRequirement, RecursionError):
-        raise ValueError("it is no requirement that pip reads (such as `numpy>=2`), no URL, no option") from None
+        raise ValueError("it is neither a requirement (such as `numpy>=2`) nor a URL nor an option") from None
     if url:
         _require_elsewhere(url, top)
     return []

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from phalanx.code import bundle, cache, code_tree
 from phalanx.code.bundle import Opening, SendProgress
 from phalanx.code.code_tree import CodeTree
 from phalanx.code.commit import Commit
+from phalanx.code.upload import Upload
 from phalanx.jobs import own_imports
 from phalanx.jobs.head_command import HeadCommand, JobPlan
 from phalanx.jobs.job_model import JobSpec
 from phalanx.runner.names import MANIFEST, STDIN, WORK
-
-if TYPE_CHECKING:
-    from phalanx.code.upload import Upload
 
 # Below this, sending one tar takes less time than asking what the head has.
 SMALL_BYTES = 1 << 20
@@ -54,7 +52,7 @@ class Submission:
         return Opening(job_id, *plan, files, self._tree.bytes, self._in_parts, left_out)
 
     def write(self, out: IO[bytes], connection: HeadCommand) -> None:
-        upload = _upload(self._tree) if self._in_parts else None
+        upload = Upload(self._tree, cache.cache_directory()) if self._in_parts else None
         archive = self._packed({MANIFEST: upload.manifest}, None) if upload else self._archive
         private = json.dumps(dict(self._spec.secrets)).encode() if self._spec.secrets else b""
         sizes = {"tar": len(archive), "secrets": len(private), "in_parts": self._in_parts}
@@ -97,9 +95,3 @@ def _line_that_sends(name: str, ignored_by: str) -> tuple[str, str]:
     if not below or ignored_by.startswith("../"):
         return f"!{name}", ".phalanxignore"
     return f"!{name[len(below) + 1 :]}", f"{below}/.phalanxignore"
-
-
-def _upload(tree: CodeTree) -> Upload:
-    from phalanx.code.upload import Upload  # here, because most trees are small
-
-    return Upload(tree, cache.cache_directory())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import time
 from typing import Callable
@@ -43,8 +44,6 @@ def lacking(path: str, root: str = "", serves: bool = False) -> list[str]:
     """
     if not os.access(root + _APT, os.X_OK) or not os.access(f"{root}/usr/bin", os.W_OK):
         return []
-    import importlib.util  # here, because only an image that may lack some needs it
-
     machine = os.uname().machine
     libraries = f"{root}/usr/lib/{machine}-linux-gnu"
     nfs = any(os.path.exists(f"{root}/sbin/mount.{kind}") for kind in ("efs", "nfs4"))

@@ -84,7 +84,7 @@ def refuse_unreachable(spec: ClusterSpec, found: LustreFileSystem | None, vpc: s
         return
     if found is None:
         raise SpecError(
-            f"file_system: nobody was asked how {spec.file_system} is mounted: each has a mount name of its own",
+            f"file_system: only FSx knows the mount name of {spec.file_system}",
             "Leave --offline out.",
             code="cloud-not-asked",
         )

@@ -172,7 +172,7 @@ class ImageChoice:
         """Raise SpecError for an image that is named by its recipe if nobody has looked it up."""
         if is_of_recipe(self.spec.image) and not self.image:
             raise SpecError(
-                f"image: {self.spec.image} is looked up in the cloud, which was not asked",
+                f"image: {self.spec.image} has to be looked up in the cloud",
                 "Leave --offline out, or write the AMI's id, which `phalanx image ls` shows.",
                 code="cloud-not-asked",
             )
@@ -189,7 +189,7 @@ class ImageChoice:
         ):
             raise SpecError(
                 f"image: {self.alias} is {known}, and EMR starts Amazon Linux only",
-                "Write amazon-linux-2023, dlami-base-amazon-linux-2023, or an image of yours that was made from one.",
+                "Write amazon-linux-2023, dlami-base-amazon-linux-2023, or your own image that was made from one.",
                 code="image-unsuited",
             )
         if self.image and self.image.size_gib > ROOT_GIB[1]:
@@ -214,7 +214,7 @@ class ImageChoice:
         if self.contents and self.has_apt:
             raise SpecError(
                 f"tls: {self.alias} has no amazon-efs-utils, and {self.contents['distribution']} has no such package",
-                "Choose an image of Amazon Linux, such as amazon-linux-2023, or one of yours that has it.",
+                "Choose an image of Amazon Linux, such as amazon-linux-2023, or your own image that has it.",
                 code="image-lacks",
             )
 

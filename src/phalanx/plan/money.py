@@ -199,7 +199,7 @@ def limits(
     idle_s = spec.idle_s if spec.idle_s is not None else GUARDED_IDLE_S * guarded
     if not is_local(spec.cloud) and 0 < lease_s <= spec.node_timeout_s:
         raise SpecError(
-            f"lease: {lease_s} s is no longer than node_timeout ({spec.node_timeout_s} s), in which the nodes start",
+            f"lease: {lease_s} s is not longer than node_timeout ({spec.node_timeout_s} s), in which nodes start",
             "Write a longer one, such as 8h.",
             code="lease-too-short",
         )
@@ -223,7 +223,7 @@ def _paid_s(spec: ClusterSpec, spent_usd: float, prices: Prices, endpoints: int 
     if rate is None:
         raise SpecError(
             f"budget: the price of {spec.type} is not known, so that nothing could be stopped in time",
-            "Write a `lease` instead, or choose one of the types that `phalanx plan` knows a price of.",
+            "Write a `lease` instead, or choose a type whose price `phalanx plan` shows.",
             code="price-unknown",
         )
     paid_s = max(0, int((spec.budget_usd - spent_usd) / rate * _HOUR_S))

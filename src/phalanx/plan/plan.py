@@ -323,7 +323,7 @@ def _refuse_image(spec: ClusterSpec, image: ImageChoice, facts: Facts) -> None:
 def _refuse_unknown_address(spec: ClusterSpec, facts: Facts) -> None:
     if AUTO in spec.ssh_sources and not facts.own_address:
         raise SpecError(
-            "ssh_from: nobody was asked for this machine's address",
+            "ssh_from: auto needs a connection to find this machine's address",
             "Write your network in place of auto.",
             code="cloud-not-asked",
         )

@@ -149,7 +149,7 @@ def refuse_unsuited(spec: ClusterSpec, image: ImageChoice, offline: bool) -> Non
     """Raise SpecError for what needs packages from the internet where nodes do not reach it."""
     if not offline or (is_local(spec.cloud) and "local" not in (image.contents or {})):
         return
-    able = f"Choose an image that has all: {', '.join(image.complete)}, or one of yours (`phalanx image build`)."
+    able = f"Choose an image that has all: {', '.join(image.complete)}, or your own (`phalanx image build`)."
     if image.packages:
         lacks = ", ".join(image.packages)
         raise SpecError(
@@ -160,7 +160,7 @@ def refuse_unsuited(spec: ClusterSpec, image: ImageChoice, offline: bool) -> Non
     if spec.storage == LUSTRE and not image.has_lustre:
         raise SpecError(
             f"storage: {image.alias} lacks Lustre's client, and no node can reach a mirror that has it",
-            "Choose `image: dlami-base`, which has it, or an image of yours.",
+            "Choose `image: dlami-base`, which has it, or your own image.",
             code="image-lacks",
         )
     if spec.storage == HEAD and image.has_apt:

@@ -68,8 +68,8 @@ class ClusterSpec:
         default="us-east-1",
     )
     zones: tuple[str, ...] | None = key(
-        "Availability Zones of the region by preference: all nodes are in the first that offers the type and, at "
-        "`up`, has capacity for it. Zone names mean different places in different accounts.",
+        "Availability Zones of the region, the preferred one first. All nodes are in the first zone that offers the "
+        "type and has capacity for it at `up`. In another account, a zone of the same name may be another place.",
         words(
             checks.ZONE,
             limits.MOST_ZONES,
@@ -168,13 +168,13 @@ class ClusterSpec:
         default=None,
     )
     network: Mapping[str, Any] | None = key(
-        "Network of the nodes. `cidr` is the block of addresses of the VPC that the stack makes; choose one that no "
-        "other network has which these nodes are to reach. `head_subnet`, and `worker_subnet` if the workers have "
-        "another one, are subnets of an existing VPC, which is left as it is: the head's needs a default route to an "
-        "internet gateway, the workers' one to a NAT gateway or to an internet gateway. With `access: private`, nodes "
-        "have no public address and, in a VPC of the stack's, no way to the internet: they reach AWS through "
-        "endpoints, and ssh goes through AWS Systems Manager. In an existing VPC, the stack makes the endpoints that "
-        "it lacks, or none where the subnets have a way out.",
+        "Network of the nodes. `cidr` is the block of addresses of the VPC that the stack makes. Choose another one if "
+        "nodes must reach a network that uses these addresses. `head_subnet` is a subnet of an existing VPC, and "
+        "`worker_subnet` another one, if the workers have their own. The head's needs a default route to an internet "
+        "gateway, the workers' to a NAT gateway or an internet gateway. The VPC is left as it is. With "
+        "`access: private`, nodes have no public address. They reach AWS through endpoints, and ssh goes through AWS "
+        "Systems Manager. In an existing VPC, the stack makes the endpoints that it lacks, or none where the subnets "
+        "have a way out.",
         NETWORK,
         {"cidr": "10.20.0.0/16"},
         change=REFUSED,
@@ -218,9 +218,10 @@ class ClusterSpec:
         default=None,
     )
     file_system: str | None = key(
-        "An EFS file system of yours for the shared directory, or with `storage: lustre` one of FSx for Lustre; mount "
-        "targets are used, if it has any in the VPC of `network`. If it contains data, its root keeps its owner and "
-        "mode: jobs write where you let uid 2000 write. A hostile job can read and change all of an EFS file system.",
+        "Your own EFS file system for the shared directory, or with `storage: lustre` your own of FSx for Lustre. The "
+        "cluster uses its mount targets in the VPC of `network`, if there are any. If it contains data, its root keeps "
+        "its owner and mode, and jobs can write where you let uid 2000 write. A hostile job can read and change "
+        "everything on an EFS file system.",
         FILE_SYSTEM_ID,
         "fs-0123456789abcdef0",
         change=REFUSED,
@@ -249,8 +250,8 @@ class ClusterSpec:
         default=None,
     )
     metrics: str | None = key(
-        "Whether each node sends to CloudWatch, every minute, what it reads and writes over NFS and how long requests "
-        "take: four metrics, which CloudWatch bills for each node.",
+        "Whether each node reports to CloudWatch every minute how much it reads and writes over NFS, and how long "
+        "requests take. CloudWatch bills four metrics for each node.",
         word(("yes", "no")),
         "yes",
         change=NEW_MACHINES,
@@ -267,7 +268,7 @@ class ClusterSpec:
     )
     placement: str | None = key(
         "Placement group of the nodes that train. `cluster` makes one that keeps them close together in the network, "
-        "and makes a shortage of capacity likelier; a name is that of a group of yours.",
+        "and makes a shortage of capacity likelier; a name chooses your own group.",
         limits.PLACEMENT,
         "cluster",
         change=NEW_MACHINES,
@@ -276,8 +277,8 @@ class ClusterSpec:
         default=None,
     )
     efa: str | None = key(
-        "Whether the nodes that train have an Elastic Fabric Adapter on each network card that takes one. Their image "
-        "must have AWS's EFA software, as the DLAMIs do; a node without a working adapter is missing.",
+        "Whether the nodes that train have an Elastic Fabric Adapter on each network card that supports it. Their "
+        "image must have AWS's EFA software, as the DLAMIs do. A node without a working adapter counts as missing.",
         word(("yes", "no")),
         "yes",
         change=NEW_MACHINES,
@@ -315,8 +316,8 @@ class ClusterSpec:
         default=None,
     )
     kms_key: str | None = key(
-        "KMS key of yours for all that the stack stores, by ARN or by the ARN of an alias: disks, the file system, "
-        "table, queue, topic, function and logs. `plan` names those whom its policy must let in and does not.",
+        "Your own KMS key for all that the stack stores, by ARN or by the ARN of an alias: disks, the file system, "
+        "table, queue, topic, function and logs. `plan` names each service that its policy must let in and does not.",
         limits.KEY,
         "arn:aws:kms:us-east-1:123456789012:alias/clusters",
         change=REFUSED,
@@ -338,7 +339,7 @@ class ClusterSpec:
         word(("yes", "no", "ask")),
         "ask",
         change=Change(Needs.NOTHING, "at the next `phalanx down`"),
-        unset="yes with a file system of yours, else ask",
+        unset="yes with your own file system, else ask",
         beside=keepable,
         default=None,
     )
@@ -398,8 +399,8 @@ class ClusterSpec:
         default=None,
     )
     job: Mapping[str, Any] | None = key(
-        "Options of `phalanx run` for every job: an option on the command line counts more. A cluster does not change "
-        "by it.",
+        "Options of `phalanx run` for every job. An option on the command line takes precedence. A change does not "
+        "affect the cluster.",
         spec_job.JOB,
         spec_job.EXAMPLE,
         change=Change(Needs.NOTHING, "with the next `phalanx run`; `up` is not needed"),
@@ -407,7 +408,7 @@ class ClusterSpec:
     )
     emr: Mapping[str, Any] | None = key(
         "A cluster of Amazon EMR: the place in S3 for the agent and EMR's logs, its release and applications, and "
-        "roles and managed security groups of yours. For `cloud: emr` and `local-emr`, which need it.",
+        "your own roles and managed security groups. For `cloud: emr` and `local-emr`, which need it.",
         spec_emr.EMR,
         spec_emr.EXAMPLE,
         change=Change(Needs.UPDATE, "in place where AWS can; what would replace the EMR cluster is refused"),

@@ -47,7 +47,7 @@ def _beside(value: str, above: Mapping[str, Any]) -> str:
 
 
 KEY: Any = key(
-    "An S3 bucket of yours in the cluster's region, private and encrypted, for a CloudFormation document of more than "
+    "Your own S3 bucket in the cluster's region, private and encrypted, for a CloudFormation document of more than "
     "51,200 bytes, which is too large for a request. Nobody else should be allowed to write there. `up` puts the "
     "document there, has CloudFormation read it, compares what it has read, and deletes it; smaller documents "
     "don't use it.",

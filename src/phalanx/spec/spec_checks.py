@@ -111,14 +111,14 @@ def kms_key(value: str, above: Mapping[str, Any]) -> str:
         raise WrongError(f"is not in {region}, the cluster's region", "name a key there", code="conflicting-keys")
     if ":alias/aws/" in value:
         raise WrongError(
-            "is a key of AWS's: its policy can't let other services in",
+            "is AWS's own key, whose policy can't let other services in",
             "make a key of your own",
             code="conflicting-keys",
         )
     lustre = above.get("lustre") or {}
     if above.get("storage") == "lustre" and not above.get("file_system") and lustre.get("type") != "persistent_2":
         raise WrongError(
-            "can't be with a scratch file system: FSx encrypts that with a key of its own",
+            "can't be combined with a scratch file system, which FSx encrypts with its own key",
             "write lustre: {type: persistent_2}",
             code="conflicting-keys",
         )
@@ -129,13 +129,13 @@ def down_after(value: int, above: Mapping[str, Any]) -> int:
     """Check that a cluster at AWS is not removed as soon as it is stopped, which it may be by mistake."""
     if value and above.get("storage") == "lustre":
         raise WrongError(
-            "can't be with `storage: lustre`: the file system keeps the network",
+            "can't be combined with `storage: lustre`, whose file system keeps the network",
             "remove the line",
             code="conflicting-keys",
         )
     if 0 < value < 3600 and not is_local(above.get("cloud", "local")):
         raise WrongError(
-            f"is {value} s, and at AWS must be 1h or more: nodes are also stopped by mistake",
+            f"is {value} s, and on AWS must be 1h or more: nodes are also stopped by mistake",
             "such as 7d",
             code="out-of-range",
         )

@@ -97,9 +97,9 @@ def _beside(value: Mapping[str, str], above: Mapping[str, Any]) -> Mapping[str, 
 
 
 KEY: Any = key(
-    "S3 prefixes of the region that the role of jobs may read, or read and write, and nothing else in S3. `phalanx "
-    "data stage NAME` copies one to the shared directory, as `data/NAME`; with ` mount`, every node has it as "
-    "`/s3/NAME`.",
+    "S3 prefixes that the role of jobs may read or, with ` rw`, also write. The role has no other rights in S3. The "
+    "buckets must be in the cluster's region. `phalanx data stage NAME` copies a prefix to the shared directory, as "
+    "`data/NAME`. With ` mount`, every node has it as `/s3/NAME`.",
     _RULE,
     {"imagenet": "s3://my-bucket/imagenet", "runs": "s3://my-bucket/runs rw"},
     change=Change(Needs.UPDATE, "rights at once, in place; what is mounted, on each new machine"),

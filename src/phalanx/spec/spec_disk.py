@@ -43,7 +43,7 @@ def _fits(given: dict[str, Any]) -> dict[str, Any]:
     if iops is not None:
         _require_iops(name, kind, iops, given.get("size_gib"))
     if "throughput_mib_s" in given and name != "gp3":
-        raise WrongError(f"can't have throughput_mib_s for the type {name}", "gp3 alone takes it", code="disk-options")
+        raise WrongError(f"can't have throughput_mib_s for the type {name}", "only gp3 has it", code="disk-options")
     return given
 
 

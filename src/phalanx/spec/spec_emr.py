@@ -152,7 +152,7 @@ def _one_public_subnet(value: Mapping[str, Any]) -> None:
     if value.get("worker_subnet", value.get("head_subnet")) != value.get("head_subnet"):
         raise WrongError(
             "has a worker_subnet: uniform instance groups are in one subnet",
-            "write head_subnet alone",
+            "write only head_subnet",
             code="not-on-emr",
         )
     if checks.is_private(value):

@@ -64,7 +64,7 @@ def _beside(value: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, 
         )
     if above.get("file_system"):
         raise WrongError(
-            "is for a new file system, and file_system names one of yours",
+            "is for a new file system, but file_system names an existing one",
             "remove one of the two lines",
             code="conflicting-keys",
         )
@@ -131,9 +131,10 @@ def linked(lustre: Mapping[str, Any] | None, data: Mapping[str, str] | None) -> 
 
 
 KEY: Any = key(
-    "The new file system with `storage: lustre`. `type`: `scratch_2` has one copy of the data, for what is also in S3; "
-    "`persistent_2` replaces failed parts. `throughput`: MB/s for each TiB of a persistent one. `data`: entries of "
-    "`data` whose objects appear as files in `data/NAME`; with ` rw`, what jobs write there goes back to S3.",
+    "The new file system with `storage: lustre`. Its `type` is `scratch_2`, with one copy of the data, for data that "
+    "is also in S3, or `persistent_2`, which replaces failed parts. `throughput` is MB/s for each TiB of a persistent "
+    "one. `data` names entries of the key `data` whose objects appear as files in `data/NAME`. With ` rw`, files that "
+    "jobs write there are copied to S3.",
     _RULE,
     {"size_gib": 2400, "type": PERSISTENT, "throughput": 250},
     change=Change(Needs.UPDATE, "in place, if it grows or gets faster; everything else is refused"),

@@ -62,7 +62,7 @@ def _one_way(given: dict[str, Any]) -> dict[str, Any]:
     if "worker_subnet" in given and "head_subnet" not in given:
         raise WrongError(
             "has a worker_subnet without a head_subnet",
-            "write both, or head_subnet alone for all nodes",
+            "write both, or only head_subnet, for all nodes",
             code="conflicting-keys",
         )
     return given

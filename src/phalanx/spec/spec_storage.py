@@ -55,7 +55,7 @@ def keepable(value: str, above: Mapping[str, Any]) -> str:
     if value == "yes" and storage == LUSTRE and not own:
         raise WrongError(
             "can't be yes: the Lustre file system is in the network that `down` deletes",
-            "link its data to S3 (`lustre: {data: …}`), or name a file system of yours (`file_system`)",
+            "link its data to S3 (`lustre: {data: …}`), or name your own file system (`file_system`)",
             code="conflicting-keys",
         )
     if value == "no" and storage == LUSTRE and own:

@@ -49,7 +49,7 @@ _LABELS = {
     "KmsKey": "KMS key",
     "Slots": "Processes per node",
     "SharedDirectory": "Shared directory",
-    "FileSystemId": "EFS file system of yours",
+    "FileSystemId": "Your own EFS file system",
     "NodeTimeout": "Time for a node to answer (s)",
     "LeaseEnd": "End of the lease",
     "Idle": "Unused time (s)",

@@ -40,7 +40,7 @@ def refuse_large_document(plan: Plan, document: str, size_of: Callable[[Plan], i
     hint = "Shorten it, or remove some of it."
     if size <= LIMIT_IN_S3_BYTES:
         hint += (
-            f" Or write `bucket: NAME`, a private, encrypted bucket of yours in {plan.spec.region}: `up` then sends "
+            f" Or write `bucket: NAME`, your own private, encrypted bucket in {plan.spec.region}: `up` then sends "
             "the document that way. AWS's console takes 1 MB, too: `phalanx template` prints the document for it."
         )
     raise SpecError(

@@ -53,7 +53,7 @@ def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, co
     else:
         _show_console(site, machine, rootfs.build(site, machine))
     if site.mode != "root":
-        limits.limit_all_nodes(site.most_processes)
+        limits.limit_processes(site.most_processes)
     isolation.enter(site, partial(vpc.connect, link, machine))
     os.close(vpc.netns)
     _become_process_one(status_fd)

@@ -38,15 +38,10 @@ def not_limited(mode: str, is_kernels_root: bool) -> tuple[str, ...]:
     return ()
 
 
-def limit_all_nodes(most: int) -> None:
-    """Limit all nodes together. Call this before a node's user namespace is created, which inherits the limit."""
-    _limit_processes(most)
-
-
 def limit_node(machine: Machine) -> None:
     """Limit one node. Call this in its process 1, in its own namespaces."""
     of_all_nodes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    _limit_processes(min(machine.memory_mib * _PROCESSES_PER_MIB, of_all_nodes // _PART))
+    limit_processes(min(machine.memory_mib * _PROCESSES_PER_MIB, of_all_nodes // _PART))
     _set("user/max_user_namespaces", 0)
     # The same as /dev/shm. On older kernels only the machine's own root may set it.
     with suppress(OSError):
@@ -80,7 +75,8 @@ def limit_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(_FILES, hard), hard))
 
 
-def _limit_processes(most: int) -> None:
+def limit_processes(most: int) -> None:
+    """Limit the processes of what this starts: of all nodes before a user namespace, of one node in its process 1."""
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
 

@@ -137,7 +137,7 @@ class JobRecord:
         default=None,
     )
     resume: Optional[str] = option(
-        optional(None, job_id), "--resume", "Go on from this job's checkpoints, with its command.", default=None
+        optional(None, job_id), "--resume", "Continue from this job's checkpoints, with its command.", default=None
     )
     restarts: int = option(count, "--restarts", "How often it is started again when it fails.", default=0)
     grace_s: int = option(
@@ -147,7 +147,9 @@ class JobRecord:
         default=5,
     )
     wait: bool = option(truth, "--wait", "Wait for free slots instead of sharing them with other jobs.", default=False)
-    wait_limit_s: int = option(count, "--wait-limit", "With --wait: give up after so many seconds.", default=86400)
+    wait_limit_s: int = option(
+        count, "--wait-limit", "With --wait: give up after this time, such as 2h.", default=86400
+    )
     nodes_min: Optional[int] = option(optional(None, positive), default=None)
     nodes_max: Optional[int] = option(optional(None, positive), default=None)
     options: Mapping[str, str] = option(by_name(text), default_factory=dict)

@@ -10,6 +10,7 @@ import time
 from phalanx.runner import frames
 from phalanx.runner.liveness import BEAT_EVERY_S
 from phalanx.runner.load import pack
+from phalanx.runner.starter.doing import Doing
 from phalanx.runner.starter.meter import Meter
 
 TYPE_CHECKING = False
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from phalanx.runner.load import Load
     from phalanx.runner.loop import Loop
-    from phalanx.runner.starter.doing import Doing
     from phalanx.runner.starter.look import Looks
 
 _BEAT = frames.pack(frames.BEAT)
@@ -63,8 +63,6 @@ class Watch:
 
     def glance(self, number: int, numbers: Mapping[int, int]) -> None:
         """Send what this process has done since its start; `numbers` maps pids to the numbers of processes."""
-        from phalanx.runner.starter.doing import Doing  # here, because few ranks are silent for so long
-
         self._doing = self._doing or Doing()
         pid = next((pid for pid, owner in numbers.items() if owner == number), 0)
         if pid and not self._glances:

@@ -49,7 +49,7 @@ def require_secrets(directory: str, job: JobRecord) -> None:
             return
         if earlier.has_secrets:
             raise RefusedError(
-                f"job {job.resume} had secrets, which are kept nowhere\nGive them again with --secret.",
+                f"job {job.resume} had secrets, which are not stored\nGive them again with --secret.",
                 code="secrets-needed",
             )
 
@@ -68,7 +68,8 @@ def claim(directory: str, job: JobRecord, running: List[str]) -> JobRecord:
     path = os.path.normpath(os.path.join(shared, f"{mirror.home}/files" if mirror else job.checkpoint))
     if not path.startswith(f"{os.path.normpath(shared)}/"):
         raise RefusedError(
-            f"--checkpoint {job.checkpoint} is not below {shared}\nOnly that is on all nodes.", code="outside-shared"
+            f"--checkpoint {job.checkpoint} is not below {shared}\nOnly this directory is on all nodes.",
+            code="outside-shared",
         )
     for other in running:
         if path == _path_of(os.path.join(jobs, other)):

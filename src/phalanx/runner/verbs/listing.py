@@ -7,6 +7,7 @@ import os
 from typing import Optional
 
 from phalanx.node.validate import Invalid
+from phalanx.objects import trees
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_status import JobStatus
 from phalanx.runner.files.schema import is_job_id
@@ -53,6 +54,4 @@ def _remove_if_abandoned(directory: str) -> None:
     except FileNotFoundError:  # it was refused meanwhile
         return
     if is_abandoned:
-        from phalanx.objects import trees  # here, because it is rarely needed
-
         trees.remove(directory)

@@ -65,7 +65,7 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
         _planned(job, directory, plugins, roster, occupancy)
         _keep(job, directory)
     except (RefusedError, EOFError, OSError) as error:
-        _remove(directory)
+        trees.remove(directory)
         return _refuse(error)
     # Here, because a refused job needs none of it.
     from phalanx.runner.head.begin import begin
@@ -134,7 +134,7 @@ def _make(directory: str, roster: Roster) -> None:
             json.dump(states.this_runner(roster.head.instance_id)._asdict(), file)
         checked.keep(os.path.join(directory, RUNNER))
     except OSError:
-        _remove(directory)
+        trees.remove(directory)
         raise
 
 
@@ -204,16 +204,11 @@ def _keep(job: JobRecord, directory: str) -> None:
     states.keep_room(directory)
 
 
-def _remove(directory: str) -> None:
-    """Remove a refused job's directory: no process was started, so it is not listed."""
-    trees.remove(directory)
-
-
 def _refuse(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         error = RefusedError(
             f"the shared directory has no room for the job: {error.strerror}\n"
-            "`phalanx jobs --prune TIME` removes the jobs that ended so long ago; `phalanx exec --node head -- rm …` "
+            "`phalanx jobs --prune TIME` removes jobs that ended earlier; `phalanx exec --node head -- rm …` "
             "removes other files.",
             code="disk-full",
         )
