@@ -53,7 +53,7 @@ def place(root: str = "") -> str:
 
 
 def _is_mounted(path: str, root: str) -> bool:
-    return any(line.split()[4] == path for line in files.read(f"{root}/proc/self/mountinfo").splitlines())
+    return any(fields[4] == path for fields in files.mounts(root))
 
 
 def _disks(root: str) -> list[str]:

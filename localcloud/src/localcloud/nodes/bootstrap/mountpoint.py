@@ -17,6 +17,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+from localcloud.nodes import kernel
 from localcloud.nodes.bootstrap import web
 from localcloud.nodes.bootstrap.failures import FailedError
 from localcloud.nodes.bootstrap.signing import Keys, signed
@@ -138,5 +139,4 @@ def _serve(directory: str) -> None:
 
 def _mount_of(directory: str) -> str:
     """Return the id of what is mounted there; "" for nothing."""
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return next((line.split()[0] for line in reversed(lines) if line.split()[4] == directory), "")
+    return next((fields[0] for fields in reversed(kernel.mounts()) if fields[4] == directory), "")
