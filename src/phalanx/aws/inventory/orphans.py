@@ -57,7 +57,7 @@ def find(api: Aws, trouble: remains.Trouble | None = None) -> list[Orphans]:
     named = clusters(api, trouble) | empty.keys()
     reviewed = set(remains.answered(lambda: change_sets.in_review(api), trouble))
     named |= reviewed
-    looks = (partial(_of, api, cluster, empty.get(cluster, ()), trouble) for cluster in sorted(named))
+    looks = (partial(_of, api, cluster, empty.get(cluster, ()), trouble) for cluster in sorted(filter(tags.is_name, named)))
     return [found for look in looks for found in remains.answered(look, trouble)]
 
 
