@@ -339,7 +339,7 @@ def read_named(path: Path, limit_bytes: int) -> bytes:
     """
     above = type(path)(os.path.abspath(path)).parents  # noqa: PTH100 - resolve() would follow the link
     of_git = (one for one in above if answer(one, os.path.lexists, one / ".git"))
-    top = next(of_git, None) or next((one for one in above if str(one) == os.getcwd()), None)
+    top = next(of_git, None) or next((one for one in above if one == type(path).cwd()), None)
     if top is not None and top != above[-1]:
         return read(path, limit_bytes, within=top)
     with path.open("rb") as file:

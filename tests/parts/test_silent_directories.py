@@ -20,7 +20,7 @@ from phalanx.code import code_tree, commit
 from phalanx.errors import JobError, SpecError
 from phalanx.jobs.job import JobSpec, submit
 from phalanx.jobs.transfer import TransferError, put
-from phalanx.node import files
+from phalanx.node import proc_files
 from phalanx.node.sigv4 import Credentials
 from phalanx.objects import multipart, s3_client
 from phalanx.objects.s3_client import Answer, Bucket
@@ -195,8 +195,8 @@ def test_fuse_is_known_while_another_thread_reads_the_mounts(monkeypatch):
 @pytest.fixture(params=["a\rb", "a\x0b-\x0bfuse", "a\x0c\x1c", "a\u2028-\u00a0b", b"a\xff"], ids=ascii)
 def others_mount(request, tmp_path):
     """A mount of another user's, with a name that other programs may read as more than one line or word."""
-    place = os.fsencode(tmp_path) + b"/" + os.fsencode(request.param)
-    os.mkdir(place)
+    place = tmp_path / os.fsdecode(request.param)
+    place.mkdir()
     mount = ["mount", "-t", "tmpfs", "none", place]
     if os.geteuid() or subprocess.run(mount, capture_output=True, timeout=60).returncode:
         pytest.skip("only root mounts file systems")
@@ -209,8 +209,8 @@ def test_others_mounts_stop_nothing_whatever_their_names(tmp_path, monkeypatch, 
     (tmp_path / "phalanx.yaml").write_text("name: a\n")
     assert guest_file.read(tmp_path / "phalanx.yaml", 100) == b"name: a\n"
     # The agent's, and the local cloud's, too.
-    assert os.fsdecode(others_mount) in {fields[4] for fields in files.mounts("")}
-    assert os.fsdecode(others_mount) in {fields[4] for fields in kernel.mounts()}
+    assert str(others_mount) in {fields[4] for fields in proc_files.mounts("")}
+    assert str(others_mount) in {fields[4] for fields in kernel.mounts()}
     cgroups._own_group()
 
 

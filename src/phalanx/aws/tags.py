@@ -8,7 +8,6 @@ from typing import Any
 
 from phalanx.spec.own_tags import CLUSTER_TAG
 
-
 # Of a stack (CreateStack, StackName).
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,127}")
 

@@ -26,18 +26,6 @@ def read(path: str) -> str:
         return ""
 
 
-def mounts(root: str) -> list[list[str]]:
-    """Return the fields of each mount in /proc/self/mountinfo; none if that does not exist.
-
-    A mount's name may contain what Python takes for the end of a line, or for a space.
-    """
-    try:
-        with open(f"{root}/proc/self/mountinfo", "rb") as table:
-            return [os.fsdecode(line).rstrip("\n").split(" ") for line in table]
-    except FileNotFoundError:
-        return []
-
-
 def line(*words: str) -> str:
     """Return a line of a file that another program reads, without what only a longer line could say.
 

@@ -115,7 +115,7 @@ def unmount(target: StrPath) -> None:
     _check(_c().umount2(os.fsencode(target), ctypes.c_int(_MNT_DETACH)), f"umount {target}")
 
 
-def mounts(pid: Union[int, str] = "self") -> list[list[str]]:
+def mounts(pid: int | str = "self") -> list[list[str]]:
     """Return the fields of each mount in /proc/PID/mountinfo.
 
     A mount's name may contain what Python takes for the end of a line, or for a space.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import socket
 
 from phalanx.runner.system import COMMAND_NOT_FOUND, ENVIRONMENT
@@ -157,7 +158,8 @@ def _missing_command(name: str, directory: str, path: str) -> str:
     text = f"command '{name}' is not on {{nodes}} (PATH {path})"
     if os.path.isfile(os.path.join(directory, name)):
         if "/" in name:
-            return f"'{name}' on {{nodes}} is not executable: `chmod +x {_word(name)}` makes it so, and `{_way(name)}` runs it"
+            change = f"`chmod +x {_word(name)}` makes it so, and `{_way(name)}` runs it"
+            return f"'{name}' on {{nodes}} is not executable: {change}"
         way = _way(name) if name.endswith(".py") else _word(f"./{name}")
         text += f"; there is a file of that name in the job's directory: `{way}` runs it"
     variable, equals, _ = name.partition("=")
@@ -174,9 +176,7 @@ def _way(name: str) -> str:
 
 def _word(name: str) -> str:
     """Return a name as a shell reads it back: a repository may have files of any name."""
-    from shlex import quote  # here, because few jobs fail so
-
-    return quote(name if not name.startswith("-") else f"./{name}")
+    return shlex.quote(f"./{name}" if name.startswith("-") else name)
 
 
 def _unrunnable(name: str, place: str, directory: str, path: str) -> str:

@@ -17,7 +17,6 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from localcloud.nodes import kernel
 from localcloud.nodes.bootstrap import web
 from localcloud.nodes.bootstrap.failures import FailedError
 from localcloud.nodes.bootstrap.signing import Keys, signed
@@ -139,4 +138,6 @@ def _serve(directory: str) -> None:
 
 def _mount_of(directory: str) -> str:
     """Return the id of what is mounted there; "" for nothing."""
-    return next((fields[0] for fields in reversed(kernel.mounts()) if fields[4] == directory), "")
+    # As bytes: the name of a mount may contain what text takes for the end of a line, or for a space.
+    table = [line.split(b" ") for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n")[:-1]]
+    return next((fields[0].decode() for fields in reversed(table) if fields[4] == os.fsencode(directory)), "")
