@@ -41,6 +41,41 @@ _FEW_CLIENTS = ("node/credentials.py", "_CLIENTS, _SENDING = 256, 64", "_CLIENTS
 
 DEFENCES = (
     defence(
+        "a file of variables leads to no other file",
+        "test_hostile_repository.py::test_a_file_of_variables_is_the_repository_s_own",
+        ("guest_file.py", "if top is not None and top != above[-1]:", "if False:"),
+    ),
+    defence(
+        "a file of variables is no pipe",
+        "test_hostile_repository.py::test_a_file_of_variables_that_is_a_pipe_is_refused",
+        ("guest_file.py", "if top is not None and top != above[-1]:", "if False:"),
+    ),
+    defence(
+        "names of mounts are no lines or words",
+        "tests/parts/test_silent_directories.py::test_others_mounts_stop_nothing_whatever_their_names",
+        ("guest_file.py", 'line.split(b" ") for line in lines', "line.split() for line in lines.read().splitlines()"),
+    ),
+    defence(
+        "advice quotes names of files",
+        "tests/unit/test_check.py",
+        ("runner/starter/check.py", 'shlex.quote(f"./{name}" if name.startswith("-") else name)', "name"),
+    ),
+    defence(
+        "what a tag says is a cluster's name",
+        "tests/parts/test_orphans.py::test_a_tag_that_names_no_cluster_is_nobody_s_and_troubles_nobody",
+        ("aws/tags.py", "bool(_NAME.fullmatch(text))", "True"),
+    ),
+    defence(
+        "patterns of ignore files take so much time",
+        "tests/unit/test_code_tree.py",
+        ("code/code_tree.py", "time.thread_time() - self._begun_s > _LONGEST_CPU_S", "False"),
+    ),
+    defence(
+        "a process that is none of the job is not ended with it",
+        "test_hostile_stacks.py::test_a_process_that_is_none_of_the_job_is_not_ended_with_it",
+        ("runner/system.py", "return line[-1] == root != pid", "return True"),
+    ),
+    defence(
         "only descendants of a job's starter are read for its stacks",
         "test_hostile_stacks.py::test_a_process_that_is_none_of_the_job_is_not_read",
         ("runner/starter/look.py", "if pid in ours and pid in table}", "if pid in table}"),
@@ -363,7 +398,7 @@ DEFENCES = (
     ),
     defence(
         "control characters are shown in tables",
-        "test_hostile_output.py",
+        "test_hostile_output.py::test_names_and_reasons_that_a_job_chose_are_shown",
         (
             "cli/terminal.py",
             'return _ACTS.sub(lambda found: "" if found[1] else _escape(found[0]), text)',

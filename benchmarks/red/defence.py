@@ -40,9 +40,14 @@ class Defence:
 
 
 def defence(name: str, test: str, *edits: tuple[str, str, str]) -> Defence:
-    """Make a defence with files in src/phalanx, or in localcloud/, and a test of an attack on either."""
-    own = "localcloud/" if (ROOT / "localcloud/tests/attacks" / test.partition("::")[0]).exists() else ""
-    return Defence(name, f"{own}tests/attacks/{test}", tuple(Edit(_path(file), *texts) for file, *texts in edits))
+    """Make a defence with files in src/phalanx, or in localcloud/.
+
+    `test` is in a directory of attacks, or else a path from the top.
+    """
+    file = test.split()[0].partition("::")[0]
+    places = ("", "tests/attacks/", "localcloud/tests/attacks/")
+    place = next((one for one in places if (ROOT / f"{one}{file}").is_file()), "")
+    return Defence(name, f"{place}{test}", tuple(Edit(_path(file), *texts) for file, *texts in edits))
 
 
 def _path(file: str) -> str:

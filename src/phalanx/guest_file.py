@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _SILENT_S = 30.0
 _BLOCK_BYTES = 1 << 20
+# A character of a path, as the kernel writes it in a table of mounts.
+_CODE = re.compile(rb"\\([0-7]{3})")
 
 
 def _silent(path: str) -> OSError:
@@ -110,9 +112,11 @@ def _fuse_mounts() -> list[str]:
     read_s, mounts = _known_mounts
     if time.monotonic() - read_s > 1:
         read_s, mounts = time.monotonic(), []
-        with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-            found = [fields[4] for fields in map(str.split, lines) if fields[fields.index("-") + 1][:4] == "fuse"]
-            mounts = [_as_prefix(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), name)) for name in found]
+        # As bytes: another user's mount may be named with what text takes for the end of a line, or a space.
+        with suppress(OSError), open("/proc/self/mountinfo", "rb") as lines:
+            table = (line.split(b" ") for line in lines)
+            found = [fields[4] for fields in table if fields[fields.index(b"-", 6) + 1].startswith(b"fuse")]
+            mounts = [_as_prefix(os.fsdecode(_CODE.sub(lambda code: bytes([int(code[1], 8)]), name))) for name in found]
         # At once: other threads read it meanwhile.
         _known_mounts = read_s, mounts
     return mounts
@@ -319,7 +323,29 @@ def _read(path: Path, limit_bytes: int, within: Path | None) -> bytes:
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:
-        raise OSError(errno.EFBIG, f"it is larger than {limit_bytes >> 10} KiB", str(path))
+        raise _too_large(path, limit_bytes)
+    return content
+
+
+def _too_large(path: Path, limit_bytes: int) -> OSError:
+    return OSError(errno.EFBIG, f"it is larger than {limit_bytes >> 10} KiB", str(path))
+
+
+def read_named(path: Path, limit_bytes: int) -> bytes:
+    """Return the content of a file that the user names; one of a repository must not lead out of it.
+
+    A repository is where the nearest `.git` is, or else the present directory. A file elsewhere may be a pipe (`<(…)`).
+    Raises OSError.
+    """
+    above = type(path)(os.path.abspath(path)).parents  # noqa: PTH100 - resolve() would follow the link
+    of_git = (one for one in above if answer(one, os.path.lexists, one / ".git"))
+    top = next(of_git, None) or next((one for one in above if one == type(path).cwd()), None)
+    if top is not None and top != above[-1]:
+        return read(path, limit_bytes, within=top)
+    with path.open("rb") as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise _too_large(path, limit_bytes)
     return content
 
 

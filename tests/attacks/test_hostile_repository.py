@@ -127,6 +127,26 @@ def test_requirements_include_neither_git_s_settings_nor_an_ignored_file_with_se
     assert not is_anywhere(SECRET, terminal.state)
 
 
+@pytest.mark.parametrize("option", ["--env-file={}", "--secret=KEY=@{}"])
+@pytest.mark.parametrize("is_link_to", ["the environment", "a secret", "git's settings"])
+def test_a_file_of_variables_is_the_repository_s_own(terminal, code, secret, option, is_link_to):
+    (code / ".git").mkdir()
+    (code / ".git/config").write_text(f"A={SECRET}\n")
+    secret.write_text(f"A={SECRET}\n")
+    places = {"the environment": "/proc/self/environ", "a secret": secret, "git's settings": ".git/config"}
+    (code / ".env").symlink_to(places[is_link_to])
+    done = run(terminal, code, option.format(code / ".env"), KEY=SECRET)
+    assert done.returncode == 2, done.stdout
+    assert not is_anywhere(SECRET, terminal.state)
+
+
+@pytest.mark.parametrize("option", ["--env-file={}", "--secret=KEY=@{}"])
+def test_a_file_of_variables_that_is_a_pipe_is_refused(terminal, code, option):
+    (code / ".git").mkdir()
+    os.mkfifo(code / ".env")
+    assert run(terminal, code, option.format(code / ".env")).returncode == 2
+
+
 @pytest.mark.parametrize("name", [".gitignore", ".phalanxignore", "requirements.txt", "phalanx.yaml"])
 @pytest.mark.parametrize("what", ["fifo", "endless"])
 def test_a_file_without_an_end_is_refused(terminal, code, name, what):

@@ -32,6 +32,7 @@ from stack_fakes import Stacks, stacks
 from localcloud.api.tag_index import NEW_LATE_S
 from localcloud.storage import file_systems
 from localcloud.weather.forecast import Forecast
+from phalanx.aws import tags
 from phalanx.aws.inventory import orphans, remains
 from phalanx.aws.refusals import translate
 
@@ -381,3 +382,15 @@ def test_a_failed_stack_of_somebody_else_is_no_cluster(aws, running):
     assert running.describe(stack)["StackName"] in orphans.clusters(aws)
     assert running.describe(stack)["StackName"] not in [one.cluster for one in orphans.find(aws)]
     running.deleted(stack)
+
+
+@pytest.mark.parametrize("value", ["x;touch pwned", "x\n`touch pwned`", "$(touch pwned)", "--yes", "a" * 129, ""])
+def test_a_tag_that_names_no_cluster_is_nobody_s_and_troubles_nobody(running, aws, value):
+    """Everyone in the account who may tag something wrote it, and its words may be typed by whoever reads them."""
+    remove, trouble = queue(aws, "stranger", {TAG["Key"]: value}), []
+    try:
+        assert orphans.find(aws, trouble.append) == []
+        assert trouble == []
+    finally:
+        remove()
+    assert tags.cluster_of({"Tags": [{**TAG, "Value": value}]}) == ""

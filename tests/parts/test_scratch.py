@@ -260,3 +260,20 @@ def test_hydras_files_stay_while_one_of_its_daemons_runs(scratch, tmp_path, monk
 def test_a_full_disk_is_reported_in_words(capfd):
     guard._complain(OSError(errno.ENOSPC, "No space left on device", "/tmp/phalanx-1"))
     assert capfd.readouterr().err == "it has no room for a job: No space left on device: /tmp/phalanx-1\n"
+
+
+@pytest.mark.parametrize("name", ["a\x0b", "a\x1c", "a\x85", "a \u2028", "a\n"])
+def test_a_job_s_files_stop_no_look_at_what_is_in_use_whatever_their_names(scratch, segment, monkeypatch, name):
+    """Another job's, too: all are one user's."""
+    monkeypatch.setattr("phalanx.runner.starter.scratch.has_other_starters", lambda _: True)
+    inside = SHARED / f"{name}{uuid.uuid4().hex}"
+    # What follows the end of the line looks like a line of its own.
+    (inside / "\x0b/dev/shm").mkdir(parents=True)
+    left = segment("sm_segment.")
+    try:
+        (inside / "\x0b/dev/shm/file").write_bytes(bytes(4096))
+        with (inside / "\x0b/dev/shm/file").open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+            scratch.remove()
+    finally:
+        shutil.rmtree(inside)
+    assert not left.exists()

@@ -13,12 +13,14 @@ from click.testing import CliRunner
 from fake_nodes import FakeCluster
 from hanging_files import LOOKUP, READ, READ_DIRECTORY, a_hanging_file_system
 
+from localcloud.nodes import cgroups, kernel
 from phalanx import guest_file
 from phalanx.cli import data_shards
 from phalanx.code import code_tree, commit
 from phalanx.errors import JobError, SpecError
 from phalanx.jobs.job import JobSpec, submit
 from phalanx.jobs.transfer import TransferError, put
+from phalanx.node import proc_files
 from phalanx.node.sigv4 import Credentials
 from phalanx.objects import multipart, s3_client
 from phalanx.objects.s3_client import Answer, Bucket
@@ -165,7 +167,7 @@ def test_a_mistake_on_fuse_is_no_unexpected_error(tmp_path, as_on_fuse):
 def mounted(monkeypatch, *places):
     lines = [f"1 2 0:3 / {place} rw - fuse.sshfs host rw\n" for place in places]
     monkeypatch.setattr(guest_file, "_known_mounts", (float("-inf"), []))
-    monkeypatch.setattr(guest_file, "open", lambda *_, **__: io.StringIO("".join(lines)), raising=False)
+    monkeypatch.setattr(guest_file, "open", lambda *_, **__: io.BytesIO("".join(lines).encode()), raising=False)
 
 
 @pytest.mark.parametrize("place", ["/", "/mnt", "/mnt/a\\040b/c", "/mnt/a\\040b/c/d"])
@@ -188,3 +190,32 @@ def test_fuse_is_known_while_another_thread_reads_the_mounts(monkeypatch):
 
     monkeypatch.setattr(guest_file, "open", meanwhile, raising=False)
     assert guest_file._is_served_by_a_process("/mnt") and seen == [True]
+
+
+@pytest.fixture(params=["a\rb", "a\x0b-\x0bfuse", "a\x0c\x1c", "a\u2028-\u00a0b", b"a\xff"], ids=ascii)
+def others_mount(request, tmp_path):
+    """A mount of another user's, with a name that other programs may read as more than one line or word."""
+    place = tmp_path / os.fsdecode(request.param)
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "none", place]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, timeout=60).returncode:
+        pytest.skip("only root mounts file systems")
+    yield place
+    subprocess.run(["umount", place], check=True, timeout=60)
+
+
+def test_others_mounts_stop_nothing_whatever_their_names(tmp_path, monkeypatch, others_mount):
+    monkeypatch.setattr(guest_file, "_known_mounts", (float("-inf"), []))
+    (tmp_path / "phalanx.yaml").write_text("name: a\n")
+    assert guest_file.read(tmp_path / "phalanx.yaml", 100) == b"name: a\n"
+    # The agent's, and the local cloud's, too.
+    assert str(others_mount) in {fields[4] for fields in proc_files.mounts("")}
+    assert str(others_mount) in {fields[4] for fields in kernel.mounts()}
+    cgroups._own_group()
+
+
+def test_a_file_system_is_known_by_its_kind_whatever_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(guest_file, "_known_mounts", (float("-inf"), []))
+    name = "a\x0b-\x0btmpfs \r"
+    with a_hanging_file_system(tmp_path / name, LOOKUP):
+        assert guest_file._is_served_by_a_process(str(tmp_path / name / "file"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,17 @@ def test_a_script_that_can_not_be_started_is_named_with_what_to_change(scripts, 
     text, code = problem(command, scripts, ENV)
     assert message in text
     assert code == 127
+
+
+@pytest.mark.parametrize(("content", "is_executable"), [("plain", True), ("crlf", True), ("plain", False)])
+@pytest.mark.parametrize("name", ["a$(touch pwned)", "a;touch pwned", "a`touch pwned`'", "-a touch {nodes} {x}"])
+@pytest.mark.parametrize("end", ["", ".py"])
+def test_advice_is_safe_to_type_whatever_the_name_of_a_file(scripts, content, is_executable, name, end):
+    Path(scripts, name + end).write_bytes(SCRIPTS[content])
+    Path(scripts, name + end).chmod(0o755 if is_executable else 0o644)
+    text, _ = problem([f"./{name}{end}"], scripts, ENV)
+    typed = text[text.index(": `") + 3 : text.rindex("`")].split("` makes it so, and `")
+    assert all(shlex.split(line)[-1] == f"./{name}{end}" for line in typed), text
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,15 @@ def test_too_much_is_refused_as_soon_as_it_is_counted(tmp_path, monkeypatch):
         code_tree.scan(tmp_path)
 
 
+def test_patterns_that_take_long_are_refused(tmp_path, monkeypatch):
+    """A stranger's repository may have 100,000 names and a .gitignore of a MiB."""
+    make(tmp_path, "\n".join(f"*a{number}*b" for number in range(1000)), *(f"{number:060}" for number in range(100)))
+    assert len(names(tmp_path)) == 101
+    monkeypatch.setattr(code_tree, "_LONGEST_CPU_S", 0.01)
+    with raises_code("code-too-large", "0.01 s", str(tmp_path)):
+        code_tree.scan(tmp_path)
+
+
 def test_what_is_not_a_directory_of_code_is_refused_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for place, message in (

@@ -56,13 +56,13 @@ def test_a_file_of_another_kind_is_refused_and_not_shown(tmp_path, text):
 
 @pytest.mark.parametrize("text", ["x" * (1 << 20), "\u20ac" * (1 << 19)])
 def test_a_large_file_is_named_so_whatever_its_characters(tmp_path, text):
-    with pytest.raises(click.BadParameter, match="larger than 1 MiB"):
+    with pytest.raises(click.BadParameter, match="larger than 1024 KiB"):
         read(tmp_path / "a", f"A={text}".encode())
 
 
 def test_of_a_file_without_an_end_no_more_than_that_is_read():
     made = env_file_option(click.command("x")(lambda env_file: env_file))
-    with pytest.raises(click.BadParameter, match="larger than 1 MiB"):
+    with pytest.raises(click.BadParameter, match="larger than 1024 KiB"):
         made.main(["--env-file", "/dev/zero"], standalone_mode=False)
 
 
@@ -70,3 +70,19 @@ def test_of_a_file_without_an_end_no_more_than_that_is_read():
 def test_the_grace_has_a_limit(grace_s):
     with pytest.raises(JobError):
         JobSpec(("true",), grace_s=grace_s)
+
+
+def test_a_link_leads_to_another_file_of_the_repository_or_is_the_user_s_own(tmp_path, monkeypatch):
+    (tmp_path / "all.env").write_text("A=1")
+    (tmp_path / "code/.git").mkdir(parents=True)
+    (tmp_path / "code/sub").mkdir()
+    (tmp_path / "code/all.env").write_text("A=2")
+    (tmp_path / "code/sub/in").symlink_to("../all.env")
+    (tmp_path / "code/out").symlink_to("../all.env")
+    (tmp_path / "mine").symlink_to("all.env")
+    monkeypatch.chdir(tmp_path / "code/sub")
+    made = env_file_option(click.command("x")(lambda env_file: env_file))
+    for name, found in {"in": "2", "../sub/in": "2", "../../mine": "1"}.items():
+        assert made.main(["--env-file", name], standalone_mode=False) == {"A": found}
+    with pytest.raises(click.BadParameter, match="leads out"):
+        made.main(["--env-file", "../out"], standalone_mode=False)

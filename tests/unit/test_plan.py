@@ -9,7 +9,7 @@ from error_codes import raises_code
 
 from phalanx.data import table
 from phalanx.errors import SpecError
-from phalanx.plan import quotas
+from phalanx.plan import grants, quotas
 from phalanx.plan.machine_images import Image
 from phalanx.plan.mount_targets import MountTarget
 from phalanx.plan.plan import HeadFacts, make_plan, offline_facts
@@ -156,6 +156,21 @@ def test_a_plan_names_each_key_that_gives_rights_or_that_root_runs():
     assert [part.partition(":")[0] for part in granted.split("; ")] == [*of_a_stranger]
     assert "AdministratorAccess" in granted and "change s3://bucket/all" in granted
     assert "this file grants" not in dict(describe(plan()))
+
+
+def test_a_plan_names_each_key_by_which_others_things_count_for_the_cluster():
+    named = {
+        "network": {"head_subnet": "subnet-0123456789abcdef0"},
+        "kms_key": "arn:aws:kms:us-east-1:999999999999:key/12345678-1234-1234-1234-123456789012",
+        "bucket": "strangers",
+        "file_system": "fs-01234567",
+    }
+    granted = list(grants.of(aws_spec(**named)))
+    assert [part.partition(":")[0] for part in granted] == [*named]
+    assert "subnet-0123456789abcdef0" in granted[0] and "999999999999" in granted[1] and "strangers" in granted[2]
+    of_emr = {"logs": "s3://b.c/d", "node_role": "Strangers", "service_role": "Theirs"}
+    (granted,) = grants.of(aws_spec(cloud="emr", emr=of_emr))
+    assert "Strangers" in granted and "Theirs" in granted
 
 
 def test_a_disk_smaller_than_the_image_is_refused():

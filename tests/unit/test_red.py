@@ -21,7 +21,7 @@ def test_a_defence_can_be_taken_out(defence):
 def test_each_module_of_attacks_is_seen_to_fail():
     both = ("tests/attacks", "localcloud/tests/attacks")
     modules = {f"{tests}/{path.name}" for tests in both for path in (ROOT / tests).glob("test_*.py")}
-    assert {defence.test.split()[0].partition("::")[0] for defence in DEFENCES} == modules
+    assert {defence.test.split()[0].partition("::")[0] for defence in DEFENCES} >= modules
 
 
 def test_a_run_on_the_same_commit_goes_on(tmp_path):

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from phalanx import guest_file
 from phalanx.cli import complete
 from phalanx.cli.options import ExistingPath
 from phalanx.jobs.job_model import JobSpec
@@ -31,11 +32,7 @@ def _of_files(_: click.Context, __: click.Parameter, paths: tuple[Path, ...]) ->
 
 def _of_file(path: Path) -> Iterator[tuple[str, str]]:
     try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_BYTES + 1)
-        if len(content) > _LARGEST_BYTES:
-            raise click.BadParameter(f"{path} is larger than {_LARGEST_BYTES >> 20} MiB")
-        text = content.decode("utf-8-sig")
+        text = guest_file.read_named(path, _LARGEST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"can't read {path}: {getattr(error, 'strerror', '') or 'it is not UTF-8'}") from None
     # A value keeps other characters that Unicode calls line ends or spaces.

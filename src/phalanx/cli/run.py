@@ -11,6 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from phalanx import guest_file
 from phalanx.cli import complete, input
 from phalanx.cli.console import note
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
@@ -49,6 +50,7 @@ _COUNTS_OF_OTHERS = {
     **dict.fromkeys(("--num_processes", "-np"), "-n"),
 }
 _ONE_PROGRAM = ("exec", "ray", "spark")
+_LARGEST_SECRET_BYTES = 1 << 20
 _ELASTIC = {"torchrun": ("nodes",)}
 
 
@@ -131,10 +133,11 @@ def _secret(name: str, source: str) -> str:
             f"export it and use `--secret {name}`, or use {name}=@FILE"
         )
     try:
-        text = Path(source[1:]).expanduser().read_text()
+        text = guest_file.read_named(Path(source[1:]).expanduser(), _LARGEST_SECRET_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"'{name}': can't read {source[1:]}: {error}") from None
-    return text.rstrip("\r\n")
+        reason = getattr(error, "strerror", "") or "it is not UTF-8"
+        raise click.BadParameter(f"'{name}': can't read {source[1:]}: {reason}") from None
+    return text.replace("\r\n", "\n").rstrip("\r\n")
 
 
 def _refuse_nested(argv: tuple[str, ...]) -> None:

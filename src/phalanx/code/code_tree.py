@@ -28,6 +28,8 @@ _ON_NODES = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/")
 MAX_BYTES = 2 << 30
 # The shared directory creates a few hundred files per second.
 MAX_FILES = 100_000
+# Of this machine's CPU, for all names and all ignore files: 100,000 names and some hundred patterns take 5 s.
+_LONGEST_CPU_S = 30.0
 
 # An item, its name in the tree, and the rules that apply to it.
 _Found = tuple[os.DirEntry[str], str, IgnoreRules]
@@ -203,6 +205,7 @@ class _Scanner:
     def __init__(self, name: Callable[[str], object]) -> None:
         self.left_out: dict[str, str] = {}
         self._name = name
+        self._begun_s = time.thread_time()
 
     def walk(self, directory: str, rules: IgnoreRules) -> Iterator[Entry]:
         """Yield everything below, each directory before its contents; skip what vanishes meanwhile.
@@ -212,6 +215,8 @@ class _Scanner:
         waiting = self._contents(directory, "", rules)
         while waiting:
             item, name, rules = waiting.pop()
+            if time.thread_time() - self._begun_s > _LONGEST_CPU_S:
+                raise _too_much_work(item.path)
             self._name(item.path)
             try:
                 entry = Entry(item.path, name, item.stat(follow_symlinks=False))
@@ -255,6 +260,14 @@ def _require_code(directory: Path) -> None:
         raise JobError(f"{here} is the whole machine, not a directory of code", f"{_CODE_ONLY}.", code="not-code")
     if here == Path(os.environ.get("HOME") or "/").resolve():
         raise JobError(f"{here} is your home directory, not a directory of code", f"{_CODE_ONLY}.", code="not-code")
+
+
+def _too_much_work(path: str) -> JobError:
+    return JobError(
+        f"to find out what is sent took more than {_LONGEST_CPU_S:g} s of CPU time, up to {path}",
+        f"{_CODE_ONLY}, or with fewer names and fewer patterns in .gitignore and .phalanxignore.",
+        code="code-too-large",
+    )
 
 
 def _too_large(directory: Path, entries: list[Entry], total: int) -> JobError:

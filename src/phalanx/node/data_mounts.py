@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Callable, Iterator, NamedTuple, Optional
 
-from phalanx.node import credentials, files, local_disks
+from phalanx.node import credentials, files, local_disks, proc_files
 from phalanx.node.agent import Agent
 from phalanx.node.command import CommandError, run
 
@@ -288,8 +288,7 @@ class DataMounts:
 
     def _mounted(self, mount: Mount) -> list[str]:
         """Return the fields of what is mounted there, as in mountinfo; none for nothing."""
-        lines = map(str.split, files.read(f"{self._root}/proc/self/mountinfo").splitlines())
-        return next((line for line in lines if line[4] == mount.place), [])
+        return next((fields for fields in proc_files.mounts(self._root) if fields[4] == mount.place), [])
 
     def _connection(self, mount: Mount) -> str:
         """Return the directory in which FUSE shows the mount's connection; "" for a mount of another kind."""

@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import Callable
 
-from phalanx.node import files
+from phalanx.node import files, proc_files
 from phalanx.node.command import run
 
 PLACE = "/scratch"
@@ -53,7 +53,7 @@ def place(root: str = "") -> str:
 
 
 def _is_mounted(path: str, root: str) -> bool:
-    return any(line.split()[4] == path for line in files.read(f"{root}/proc/self/mountinfo").splitlines())
+    return any(fields[4] == path for fields in proc_files.mounts(root))
 
 
 def _disks(root: str) -> list[str]:

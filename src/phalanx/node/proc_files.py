@@ -1,4 +1,4 @@
-"""Reads what the kernel says of processes, without waiting for one that hangs.
+"""Reads what the kernel says of processes, without waiting for one that hangs; and of mounts.
 
 A process that executes a program while a file of it can't be closed, because a file system does not answer, keeps
 everybody waiting who reads its /proc/PID/stat, environ or maps; one that maps such a file, whoever reads its cmdline.
@@ -7,6 +7,7 @@ So threads read, and one that is kept waiting is left behind.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -81,3 +82,15 @@ def read(pid: int, name: str, proc: str = "/proc") -> Optional[bytes]:
             return file.read()
     except OSError:
         return None
+
+
+def mounts(root: str) -> List[List[str]]:
+    """Return the fields of each mount in /proc/self/mountinfo; none if that does not exist.
+
+    A mount's name may contain what Python takes for the end of a line, or for a space.
+    """
+    try:
+        with open(f"{root}/proc/self/mountinfo", "rb") as table:
+            return [os.fsdecode(line).rstrip("\n").split(" ") for line in table]
+    except FileNotFoundError:
+        return []

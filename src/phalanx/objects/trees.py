@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Callable, Iterator, List, Optional, Tuple, Union
 
 _REMOVED = "it was removed, or its path is too long"
+_OWNERS = 0o700
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -43,9 +44,9 @@ def remove(top: str) -> bool:
     What can't be removed stays, and the rest goes.
     """
     try:
-        place = _Place(os.open(top, _DIRECTORY))
+        place = _Place(_opened(top))
         try:
-            _unlocked(place.fd)
+            _unlock(place.fd)
             _empty(place)
         finally:
             os.close(place.fd)
@@ -86,10 +87,11 @@ class _Place:
     def down(self, name: str) -> bool:
         """Enter a directory that can be left again; return whether that was possible."""
         try:
-            below = os.open(name, _DIRECTORY, dir_fd=self.fd)
+            below = _opened(name, self.fd)
         except OSError:
             return False
-        if not _unlocked(below):
+        _unlock(below)
+        if not _leads_up(below):
             os.close(below)
             return False
         self._above.append((name, self._identity()))
@@ -134,14 +136,27 @@ def _unlink_in(directory: int) -> List[str]:
     return below
 
 
-def _unlocked(directory: int) -> bool:
-    """Give back what removing and the way up need and the owner took away; return whether it is there."""
-    if not _leads_up(directory):
+def _opened(name: str, directory: Optional[int] = None) -> int:
+    """Open a directory, also one that its owner may not read. Raises OSError."""
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=directory)
+    except PermissionError:
+        found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        # The kernel's link to what is open: no other link is followed.
+        os.chmod(f"/proc/self/fd/{found}", _OWNERS)
+        return os.open(".", _DIRECTORY, dir_fd=found)
+    finally:
+        os.close(found)
+
+
+def _unlock(directory: int) -> None:
+    """Give back what removing and the way up need and the owner took away."""
+    if os.fstat(directory).st_mode & _OWNERS != _OWNERS:
         try:
-            os.fchmod(directory, 0o700)
+            os.fchmod(directory, _OWNERS)
         except OSError:
-            return False
-    return _leads_up(directory)
+            pass  # another user's
 
 
 def _leads_up(directory: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from phalanx.counts import counted
 from phalanx.data import table
 from phalanx.node.workers_group import workers_of
-from phalanx.plan import capacity, existing_vpc, lustre_storage, money, mounted_data, quotas, vpc_endpoints
+from phalanx.plan import capacity, existing_vpc, grants, lustre_storage, money, mounted_data, quotas, vpc_endpoints
 from phalanx.plan.network_cards import adapters
 from phalanx.plan.not_checked import not_checked
 from phalanx.plan.plan import Facts, Plan, image_choice
@@ -79,7 +79,7 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         *_throughput(plan),
         ("ssh", _sources(plan)),
         ("root disk", _disk(plan)),
-        ("this file grants", "; ".join(_granted(spec))),
+        ("this file grants", "; ".join(grants.of(spec))),
         ("data of jobs", mounted_data.described(spec, plan.facts.data)),
         ("encrypted with", spec.kms_key or ""),
         ("boundary of roles", spec.permissions_boundary or ""),
@@ -94,32 +94,6 @@ def describe(plan: Plan) -> list[tuple[str, str]]:
         ("removal", _removal(plan)),
     ]
     return [row for row in rows if row[1]]
-
-
-def _granted(spec: ClusterSpec) -> Iterator[str]:
-    """Name each key by which the file gives rights, or has something run as root: its author may be a stranger."""
-    if spec.boot:
-        yield f"boot: root runs {counted(len(spec.boot.splitlines()), 'line')} of it on every node"
-    if spec.image and spec.image not in table("images")["images"]:
-        yield f"image: everything on every node, root's programs included, is from {spec.image}"
-    if spec.policies:
-        yield f"policies: jobs may do in AWS what {', '.join(spec.policies)} allow"
-    if spec.cloudformation_role:
-        yield f"cloudformation_role: CloudFormation may do for this stack what {spec.cloudformation_role} allows"
-    places = list(mounted_data.places(spec.data))
-    if places:
-        changed = [one.url for one in places if one.is_writable]
-        yield f"data: jobs may read {', '.join(one.url for one in places)}" + (
-            f", and change {', '.join(changed)}" if changed else ""
-        )
-    if spec.file_system:
-        yield f"file_system: jobs may read and change all of {spec.file_system}"
-    if spec.key_pair:
-        yield f"key_pair: whoever has the private key of {spec.key_pair} may log in as administrator"
-    if spec.mail:
-        yield f"mail: {spec.mail} gets a mail before the nodes are stopped"
-    if ANYWHERE in spec.ssh_sources:
-        yield "ssh_from: everyone on the internet may try to log in"
 
 
 def _emr(spec: ClusterSpec) -> str:

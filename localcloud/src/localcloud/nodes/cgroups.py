@@ -148,8 +148,7 @@ def _delegated() -> Path:
 
 def _own_group() -> Path | None:
     """Return the directory of this process's cgroup; None if cgroup v2 is not mounted."""
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    mounts = [line.split()[4] for line in lines if line.partition(" - ")[2].startswith("cgroup2 ")]
+    mounts = [fields[4] for fields in kernel.mounts() if fields[fields.index("-", 6) + 1] == "cgroup2"]
     own = [line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::/")]
     return Path(mounts[0] + own[0].removeprefix("0::")) if mounts and own else None
 

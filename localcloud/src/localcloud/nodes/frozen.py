@@ -13,7 +13,6 @@ import select
 import signal
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 
 from localcloud.nodes import kernel
 from localcloud.nodes.machine import NodeError, Site
@@ -53,8 +52,7 @@ def freeze(site: Site, pid: int, pidfd: int, for_s: float) -> int:
 
 def _mount_points(site: Site, pid: int) -> Iterator[str]:
     """Yield where a node has mounted file systems, beside the directory from which mount.efs takes them."""
-    for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines():
-        root, point = line.split()[3:5]
+    for _mount, _parent, _device, root, point, *_more in kernel.mounts(pid):
         if f"/{site.file_systems.name}/fs-" in root and not point.startswith(EFS_ROOT):
             yield point
 

@@ -115,6 +115,15 @@ def unmount(target: StrPath) -> None:
     _check(_c().umount2(os.fsencode(target), ctypes.c_int(_MNT_DETACH)), f"umount {target}")
 
 
+def mounts(pid: int | str = "self") -> list[list[str]]:
+    """Return the fields of each mount in /proc/PID/mountinfo.
+
+    A mount's name may contain what Python takes for the end of a line, or for a space.
+    """
+    with open(f"/proc/{pid}/mountinfo", "rb") as table:
+        return [os.fsdecode(line).rstrip("\n").split(" ") for line in table]
+
+
 def sethostname(name: str) -> None:
     raw = name.encode()
     _check(_c().sethostname(raw, ctypes.c_size_t(len(raw))), "sethostname")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+_OWNERS = 0o700
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -46,7 +47,7 @@ def remove(top: Path) -> bool:
     What can't be removed stays, and the rest goes.
     """
     with suppress(OSError):
-        place = _Place(os.open(top, _DIRECTORY), unlocks=True)
+        place = _Place(_opened(top), unlocks=True)
         try:
             _unlock(place.fd)
             _empty(place)
@@ -59,7 +60,7 @@ def remove(top: Path) -> bool:
 class _Place:
     """An open directory that moves down and up: only two are open at a time, and no path gets too long.
 
-    If it `unlocks`, it changes the mode of a directory that it could not leave.
+    If it `unlocks`, it changes the modes of directories to what removing needs.
     """
 
     def __init__(self, fd: int, unlocks: bool = False) -> None:
@@ -74,7 +75,7 @@ class _Place:
     def down(self, name: str) -> bool:
         """Enter a directory that can be left again; return whether that was possible."""
         try:
-            below = os.open(name, _DIRECTORY, dir_fd=self.fd)
+            below = _opened(name, self.fd) if self._unlocks else os.open(name, _DIRECTORY, dir_fd=self.fd)
         except OSError:
             return False
         if self._unlocks:
@@ -127,11 +128,25 @@ def _unlink_in(directory: int) -> list[str]:
     return below
 
 
+def _opened(name: str | Path, directory: int | None = None) -> int:
+    """Open a directory, also one that its owner may not read. Raises OSError."""
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=directory)
+    except PermissionError:
+        found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        # The kernel's link to what is open: no other link is followed.
+        Path(f"/proc/self/fd/{found}").chmod(_OWNERS)
+        return os.open(".", _DIRECTORY, dir_fd=found)
+    finally:
+        os.close(found)
+
+
 def _unlock(directory: int) -> None:
     """Give back what removing and the way up need and the owner took away."""
-    with suppress(OSError):
-        if not _leads_up(directory):
-            os.fchmod(directory, 0o700)
+    if os.fstat(directory).st_mode & _OWNERS != _OWNERS:
+        with suppress(OSError):  # another user's
+            os.fchmod(directory, _OWNERS)
 
 
 def _leads_up(directory: int) -> bool:

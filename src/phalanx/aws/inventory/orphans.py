@@ -56,8 +56,8 @@ def find(api: Aws, trouble: remains.Trouble | None = None) -> list[Orphans]:
     empty = dict(remains.answered(lambda: _empty_file_systems(api).items(), trouble))
     named = clusters(api, trouble) | empty.keys()
     reviewed = set(remains.answered(lambda: change_sets.in_review(api), trouble))
-    named |= reviewed
-    looks = (partial(_of, api, cluster, empty.get(cluster, ()), trouble) for cluster in sorted(named))
+    named = sorted(filter(tags.is_name, named | reviewed))
+    looks = (partial(_of, api, cluster, empty.get(cluster, ()), trouble) for cluster in named)
     return [found for look in looks for found in remains.answered(look, trouble)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import socket
 
 from phalanx.runner.system import COMMAND_NOT_FOUND, ENVIRONMENT
@@ -25,7 +26,7 @@ _PLAIN_OPTIONS = ("-u", "-B", "-O", "-OO", "-b", "-d", "-q", "-v")
 _FIRST_BYTES = 1024
 _OF_SHELLS = ("cd", "export", "source", ".", "ulimit", "umask", "set", "eval", "exec", "trap", "alias", "unset")
 _CRLF = (
-    "'{name}' on {{nodes}} has Windows line ends (CRLF), which no shell reads: `sed -i 's/\\r$//' {name}` changes them"
+    "'{name}' on {{nodes}} has Windows line ends (CRLF), which no shell reads: `sed -i 's/\\r$//' {word}` changes them"
 )
 
 
@@ -157,19 +158,25 @@ def _missing_command(name: str, directory: str, path: str) -> str:
     text = f"command '{name}' is not on {{nodes}} (PATH {path})"
     if os.path.isfile(os.path.join(directory, name)):
         if "/" in name:
-            return f"'{name}' on {{nodes}} is not executable: `chmod +x {name}` makes it so, and `{_way(name)}` runs it"
-        way = _way(name) if name.endswith(".py") else f"./{name}"
+            change = f"`chmod +x {_word(name)}` makes it so, and `{_way(name)}` runs it"
+            return f"'{name}' on {{nodes}} is not executable: {change}"
+        way = _way(name) if name.endswith(".py") else _word(f"./{name}")
         text += f"; there is a file of that name in the job's directory: `{way}` runs it"
     variable, equals, _ = name.partition("=")
     if equals and variable.isidentifier():
-        text += f"; `phalanx run --env {name} -- COMMAND` sets a variable"
+        text += f"; `phalanx run --env {_word(name)} -- COMMAND` sets a variable"
     elif name in _OF_SHELLS:
         text += f"; `sh -c '{name} …'` runs a line for the shell"
     return text
 
 
 def _way(name: str) -> str:
-    return f"python {name}" if name.endswith(".py") else f"sh {name}"
+    return f"python {_word(name)}" if name.endswith(".py") else f"sh {_word(name)}"
+
+
+def _word(name: str) -> str:
+    """Return a name as a shell reads it back: a repository may have files of any name."""
+    return shlex.quote(f"./{name}" if name.startswith("-") else name)
 
 
 def _unrunnable(name: str, place: str, directory: str, path: str) -> str:
@@ -180,7 +187,7 @@ def _unrunnable(name: str, place: str, directory: str, path: str) -> str:
     if not line.startswith(b"#!"):
         return f"'{name}' on {{nodes}} has no `#!` line, so nothing can start it: `{_way(name)}` runs it"
     if line.endswith(b"\r"):
-        return _CRLF.format(name=name)
+        return _CRLF.format(name=name, word=_word(name))
     words = os.fsdecode(line[2:]).split()
     interpreter = _interpreter(words)
     if interpreter and which(interpreter, directory, path) is None:
@@ -192,7 +199,7 @@ def _unreadable(shell: str, script: Optional[str], directory: str) -> str:
     """Return why a shell can't read its script: each of its words would end in a carriage return."""
     is_shell = os.path.basename(shell) in _SHELLS
     if script and is_shell and _start(os.path.join(directory, script))[0].endswith(b"\r"):
-        return _CRLF.format(name=script)
+        return _CRLF.format(name=script, word=_word(script))
     return ""
 
 

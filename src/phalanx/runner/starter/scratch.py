@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Dict, Iterable, List, Set, Tuple
 
 _SHARED_MEMORY = "/dev/shm"
+_MAPPED = os.fsencode(f"{_SHARED_MEMORY}/")
 # Open MPI 4, Open MPI 5, MPICH: a rank that is killed leaves its segment, 2 to 16 MiB each.
 _SEGMENTS = ("vader_segment.", "sm_segment.", "mpich_shm_")
 # PyTorch (`file_system`), Python's multiprocessing, NCCL, MXNet, UCX, LLVM's OpenMP, joblib, and named semaphores of
@@ -188,8 +189,9 @@ def _used_by(pids: Iterable[int]) -> Tuple[Set[str], bool]:
     """Return the paths of what these processes have mapped in /dev/shm, or open; and whether all could be asked."""
     pids = list(pids)
     maps, hanging = read_each(pids, "maps")
-    lines = [line for text in maps.values() for line in text.decode(errors="replace").splitlines()]
-    in_use = {line.split(None, 5)[5].strip() for line in lines if f"{_SHARED_MEMORY}/" in line}
+    # As bytes: a job's file may be named with what text takes for the end of a line, or for a space.
+    lines = [line.split(None, 5) for text in maps.values() for line in text.split(b"\n")]
+    in_use = {os.fsdecode(line[5]) for line in lines if len(line) > 5 and line[5].startswith(_MAPPED)}
     for pid in pids:
         try:
             in_use.update(os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))

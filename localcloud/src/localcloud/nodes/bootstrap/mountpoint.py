@@ -138,5 +138,6 @@ def _serve(directory: str) -> None:
 
 def _mount_of(directory: str) -> str:
     """Return the id of what is mounted there; "" for nothing."""
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return next((line.split()[0] for line in reversed(lines) if line.split()[4] == directory), "")
+    # As bytes: the name of a mount may contain what text takes for the end of a line, or for a space.
+    table = [line.split(b" ") for line in Path("/proc/self/mountinfo").read_bytes().split(b"\n")[:-1]]
+    return next((fields[0].decode() for fields in reversed(table) if fields[4] == os.fsencode(directory)), "")
