@@ -27,7 +27,7 @@ from localcloud.nodes.machine import (
 )
 
 # A boot takes 20 ms; this is for machines that are very busy, and longer than the supervisor's own limits.
-_ANSWER_TIMEOUT_S = 60.0
+_ANSWER_TIMEOUT_S = 120.0
 _BACKLOG = 512
 _SEND_TIMEOUT_S = 10
 
@@ -53,7 +53,7 @@ class NodeRunner:
         threading.Thread(target=self._read, name="supervisor", daemon=True).start()
 
     def boot(self, machine: Machine) -> None:
-        """Start the machine in its VPC's network, and return when its init runs.
+        """Start the machine in its VPC's network, with the disk of one that has ended, and return when its init runs.
 
         sshd and the user data then start by themselves. Raises NodeError, with the reason, if the node did not start.
         """
@@ -72,6 +72,13 @@ class NodeRunner:
         Nothing happens if it does not run. `on_exit` is called if it can't start again.
         """
         self._ask("reboot", instance_id=instance_id)
+
+    def stop(self, instance_id: str) -> None:
+        """Shut the node's machine down, and return when it has ended; its disk stays until `kill`, for another `boot`.
+
+        Nothing happens if it does not run.
+        """
+        self._ask("stop", instance_id=instance_id)
 
     def partition(self, instance_id: str, cut: bool) -> None:
         """Drop all packets from and to the node (cut), or pass them again."""

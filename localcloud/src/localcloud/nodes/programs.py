@@ -11,6 +11,8 @@ MOST_EXPORTS = 4
 
 # Exit status of our process 1 that requests a reboot.
 REBOOT = 64
+# What lets our process 1 end the machine as a reboot does, without another start.
+POWER_OFF = signal.SIGPWR
 # In a pid namespace, reboot(2) ends process 1 with SIGHUP, and power-off with SIGINT (pid_namespaces(7)).
 REBOOTS = (REBOOT, 128 + signal.SIGHUP)
 
@@ -24,19 +26,21 @@ READY_FD = 3
 _INIT = """\
 #!/bin/sh
 # Process 1 of a node: does what systemd does at boot (mounts of fstab, then enabled services, cloud-init last) and
-# reaps orphans. SIGTERM ends the machine; SIGINT, which stands for Ctrl-Alt-Del, reboots it.
-reboot() {
-  trap '' INT
+# reaps orphans. SIGTERM ends the machine at once, and SIGPWR after its processes; SIGINT, which stands for Ctrl-Alt-Del,
+# reboots it.
+shut_down() {
+  trap '' INT PWR
   kill -TERM -1
   # Processes that have not ended in 5 s (systemd: 90 s) end with this one.
   for _ in $(seq 50); do
     kill -0 -1 2>/dev/null || break
     sleep 0.1
   done
-  exit @REBOOT@
+  exit "$1"
 }
 trap 'exit 0' TERM
-trap reboot INT
+trap 'shut_down 0' PWR
+trap 'shut_down @REBOOT@' INT
 echo ready >&@READY_FD@
 exec @READY_FD@>&-
 [ ! -s /etc/fstab ] || mount -a
