@@ -20,7 +20,7 @@ from moto.efs.models import efs_backends
 from moto.iam.models import InstanceProfile
 
 from localcloud.api import partitions
-from localcloud.api.moto_setup import FULL_IMAGES
+from localcloud.api.moto_setup import AMAZON_IMAGES, FULL_IMAGES
 from localcloud.ec2 import placement_groups, reserved
 from localcloud.iam import policy
 from localcloud.nodes.machine import Machine
@@ -208,6 +208,7 @@ def machine(instance: Instance) -> Machine:
         image=next((name for name, image in FULL_IMAGES.items() if image == instance.image_id), ""),
         local_disks=bool(INSTANCE_TYPES.get(instance.instance_type, {}).get("InstanceStorageInfo")),
         admin_key=key_pair(instance)[1],
+        administrator="ec2-user" if instance.image_id in AMAZON_IMAGES else "ubuntu",
     )
 
 

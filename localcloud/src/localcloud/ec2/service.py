@@ -235,7 +235,7 @@ def _reboot_instances(self: EC2Backend, instance_ids: list[str]) -> list[Instanc
 
 
 def _stop_instances(self: EC2Backend, instance_ids: list[str]) -> list[tuple[Instance, InstanceState]]:
-    """Stop instances, all or none (docs/aws-behaviour.md 2.78)."""
+    """Stop instances, all or none (docs/aws-behaviour.md 2.75)."""
     instances = self.get_multi_instances_by_id(instance_ids)
     for instance in instances:
         _require_state(instance, "stopped", ("running", "stopping", "stopped"))
@@ -247,7 +247,7 @@ def _stop_instances(self: EC2Backend, instance_ids: list[str]) -> list[tuple[Ins
 
 
 def _start_instances(self: EC2Backend, instance_ids: list[str]) -> list[tuple[Instance, InstanceState]]:
-    """Start stopped instances with the disks and private addresses that they had (docs/aws-behaviour.md 2.78)."""
+    """Start stopped instances with the disks and private addresses that they had (docs/aws-behaviour.md 2.75)."""
     instances = self.get_multi_instances_by_id(instance_ids)
     for instance in instances:
         _require_state(instance, "started", ("stopped", "pending", "running"))
@@ -264,13 +264,14 @@ def _after(instances: list[Instance], change: Callable[[Instance], None]) -> lis
 
 def _require_state(instance: Instance, change: str, states: tuple[str, ...]) -> None:
     if instance.state not in states:
-        text = f"The instance '{instance.id}' is not in a state from which it can be {change}."
+        this = "This" if change == "stopped" else "The"
+        text = f"{this} instance '{instance.id}' is not in a state from which it can be {change}."
         raise EC2ClientError("IncorrectInstanceState", text)
 
 
 _ONE_TIME = (
     "You can't stop the Spot Instance '{}' because it is associated with a one-time Spot Instance request. You can only"
-    " stop Spot Instances associated with persistent Spot requests."
+    " stop Spot Instances associated with persistent Spot Instance requests."
 )
 _STAYS = "The instance '{}' may not be stopped. Modify its 'disableApiStop' instance attribute and try again."
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -10,11 +11,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from localcloud.network.netlink import Rtnetlink
-from localcloud.nodes import kernel, packet_filter, wire
+from localcloud.nodes import kernel, packet_filter, user_data, wire
 from localcloud.nodes.machine import (
     BRIDGE,
     DNS_ADDRESS,
@@ -57,7 +59,19 @@ class NodeRunner:
 
         sshd and the user data then start by themselves. Raises NodeError, with the reason, if the node did not start.
         """
+        if not machine.image:
+            machine = replace(machine, scripts=user_data.scripts(machine.user_data, machine.administrator))
+        self._tell_names(machine)
         self._ask("boot", machine=machine.to_json())
+
+    def _tell_names(self, machine: Machine) -> None:
+        """Let the name server answer this node with the addresses of its file systems."""
+        if self._gateway is not None:
+            places = {name: re.split("[+@]", place)[0] for name, place in machine.file_systems.items()}
+            kinds = {name: "fsx" if "@" in place else "efs" for name, place in machine.file_systems.items()}
+            names = {f"{name}.{kinds[name]}.{machine.domain}": address for name, address in places.items()}
+            node = {"vpc": machine.vpc_id, "address": machine.address}
+            wire.send(self._gateway, {**node, "kind": "names", "names": names})
 
     def kill(self, instance_id: str, silent: bool = False) -> None:
         """Kill the node and remove its link and directories; no error if it is gone.
