@@ -252,6 +252,10 @@ class Content:
                 break
         return b"".join(found)
 
+    def seek(self, offset: int) -> None:
+        """Go on reading at this byte."""
+        self._ahead, self._offset = b"", offset
+
     def _block(self, size: int) -> bytes:
         try:
             status, block = answer(self.path, self._read_at, self._offset, size)
@@ -272,12 +276,12 @@ class Content:
 
 
 class Padded(io.RawIOBase):
-    """A file that is sent after its length: as many bytes, zeros for those that it no longer has.
+    """A file that is sent after its length: as many bytes, zeros for those that it (a `Content`) no longer has.
 
     `lost` is the reason then, or None. OSError is raised only if its file system does not answer.
     """
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Any) -> None:
         self._content = content
         self.lost: OSError | None = None
 

@@ -68,14 +68,14 @@ def test_rays_node_provider_brings_up_a_head_and_a_worker(terminal: Terminal, tm
     found = steps(terminal, "ray_cluster.py", RAY, str(key), tmp_path)
     assert (found["create_node head"], found["create_node worker"], found["non_terminated_nodes"]) == ("1", "1", "2")
     assert (found["is_running"], found["gone"]) == ("True", "True")
+    assert found["reused"] == "True", "a node that it had stopped"
     assert running(terminal) == 0
 
 
-def test_skypilots_provisioner_does_all_but_stop(terminal: Terminal, tmp_path: Path):
+def test_skypilots_provisioner_stops_and_resumes_a_cluster(terminal: Terminal, tmp_path: Path):
     found = steps(terminal, "skypilot_cluster.py", SKYPILOT, "mine", tmp_path)
-    # Nodes of the local cloud have no disks that outlive them (localcloud/docs/interface.md).
-    assert "The local cloud does not serve ec2:StopInstances" in found.pop("stop_instances")
-    assert found.pop("get_cluster_info") == "2"
+    assert (found.pop("get_cluster_info"), found.pop("resume"), found.pop("same_private_addresses")) == ("2", "2", "True")
     assert found.pop("query_instances").count("UP") == 4
+    assert found.pop("query_stopped").count("STOPPED") == 4
     assert not [error for error in found.values() if "Error" in error and "ProvisionConfig" not in error]
     assert running(terminal) == 0

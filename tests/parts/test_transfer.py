@@ -346,8 +346,8 @@ def test_a_hostile_head_learns_nothing_of_other_files(tmp_path, name):
     listed = [
         ["top"],
         ["top/link"],
-        [name, 5, 1000 * 10**9, 0o777, 10**9],
-        ["top/plain", 5, 1000 * 10**9, 0o600, 10**9],
+        [name, 5, 1000 * 10**9, 0o777, 10**9, 5],
+        ["top/plain", 5, 1000 * 10**9, 0o600, 10**9, 5],
     ]
     lines = b"".join(json.dumps(one).encode() + b"\n" for one in listed)
     known = carry.known(io.BytesIO(lines), {"listed": True, "items": 4}, str(tmp_path / "here"))
@@ -356,7 +356,8 @@ def test_a_hostile_head_learns_nothing_of_other_files(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"{}", b"[1]", b'["top",1,2]', b'["top",1,2,4095,1]', b'["top",1.5,2,3,1]', b"[["]
+    "line", [b"", b"{}", b"[1]", b'["top",1,2]', b'["top",1,2,4095,1,1]', b'["top",1.5,2,3,1,1]', b"[["]
+    + [b'["top",1,2,3,1]', b'["top",1,2,3,1,-1]']
 )
 def test_a_list_that_is_none_is_refused(tmp_path, line):
     with pytest.raises(carry.CarryError, match="list of files"):
@@ -591,3 +592,85 @@ def test_only_a_file_that_came_can_have_broken_off(tmp_path):
         with pytest.raises(carry.CarryError):
             carry.receive(stream(*members), {"items": len(members), "bytes": 0}, str(tmp_path / "here"))
         assert names(tmp_path) == []
+
+
+MIB = 1 << 20
+
+
+def sparse(path: Path, size: int, *pieces: tuple[int, bytes]) -> Path:
+    """Write a file of this size with nothing but these pieces."""
+    with path.open("wb") as file:
+        for start, data in pieces:
+            file.seek(start)
+            file.write(data)
+        file.truncate(size)
+    return path
+
+
+def used(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+HOLES = {
+    "in the middle": (64 * MIB, (0, b"a" * 5000), (40 * MIB, b"b" * 5000), (64 * MIB - 5, b"c" * 5)),
+    "at the end": (64 * MIB + 3, (0, b"a" * 5000)),
+    "at the start": (64 * MIB, (64 * MIB - 1, b"z")),
+    "nothing else": (64 * MIB,),
+}
+
+
+@pytest.mark.parametrize("shape", HOLES)
+@pytest.mark.parametrize("knows_holes", [True, False], ids=["knows", "knows-none"])
+def test_holes_are_neither_sent_nor_filled(cluster, job, tmp_path, monkeypatch, shape, knows_holes):
+    size, *pieces = HOLES[shape]
+    source = sparse(tmp_path / "sparse.pt", size, *pieces)
+    if not knows_holes:
+        monkeypatch.setattr("phalanx.runner.files.holes.pieces", lambda *_: None)
+    copied = put(cluster, source)
+    there = Path(cluster.shared, "sparse.pt")
+    assert there.read_bytes() == source.read_bytes()
+    assert used(there) < 4 * MIB
+    assert (copied.bytes < 4 * MIB) == knows_holes
+    assert put(cluster, source).unchanged == 1
+    moved = []
+    home = get(cluster, str(there), tmp_path / "home.pt", progress=moved.append)
+    assert (tmp_path / "home.pt").read_bytes() == source.read_bytes()
+    assert used(tmp_path / "home.pt") < 4 * MIB
+    # The head is another process, which always knows.
+    assert home.bytes < 4 * MIB
+    assert moved[-1].bytes == moved[-1].total_bytes == home.bytes
+    assert get(cluster, str(there), tmp_path / "home.pt").unchanged == 1
+
+
+def test_a_file_whose_holes_were_filled_while_it_is_copied_is_sent_again(cluster, tmp_path, monkeypatch):
+    source = sparse(tmp_path / "sparse.pt", 8 * MIB, (0, b"a" * 5000))
+    survey = carry.survey
+
+    def and_then_it_is_filled(path):
+        load = survey(path)
+        source.write_bytes(b"f" * 8 * MIB)
+        return load
+
+    monkeypatch.setattr(carry, "survey", and_then_it_is_filled)
+    put(cluster, source)
+    monkeypatch.setattr(carry, "survey", survey)
+    assert put(cluster, source).unchanged == 0
+    assert Path(cluster.shared, "sparse.pt").read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{}", "[8]", "[8, [[4]]]", "[8, [[4, 4], [2, 2]]]", "[8, [[0, 9]]]", "[8, [[0, -1]]]", "[true, []]"]
+    + ["[8, [[0, 4]]]", f"[{1 << 60}, []]", "[8, [[-4, 4]]]"],
+)
+def test_pieces_that_are_none_are_refused(tmp_path, line):
+    stream = io.BytesIO()
+    carry.say(stream, {"items": 1, "files": 1, "bytes": 100, "left_out": [], "unread": []})
+    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as tar:
+        info = tarfile.TarInfo(carry.TOP)
+        info.gname, info.size = "phalanx-pieces", len(line) + 1
+        tar.addfile(info, io.BytesIO(line.encode() + b"\n"))
+    stream.seek(0)
+    with pytest.raises(carry.CarryError, match="pieces of 'top'"):
+        carry.receive(stream, carry.read_header(stream), str(tmp_path / "to"))
+    assert not list(tmp_path.glob("*to*"))

@@ -68,6 +68,7 @@ class FakeRunner:
         self.booted: dict[str, Any] = {}
         self.killed: list[tuple[str, bool]] = []
         self.rebooted: list[str] = []
+        self.stopped: list[str] = []
         self.given_way_out: list[str] = []
         self.stalled: dict[str, bool] = {}
         self.frozen_s: dict[str, float] = {}
@@ -88,6 +89,9 @@ class FakeRunner:
 
     def reboot(self, instance_id: str) -> None:
         self.rebooted.append(instance_id)
+
+    def stop(self, instance_id: str) -> None:
+        self.stopped.append(instance_id)
 
     def partition(self, instance_id: str, cut: bool) -> None:
         self.cut[instance_id] = cut

@@ -51,6 +51,12 @@ class Driver:
     def kill(self, instance_id, silent=False):
         self.runner.kill(instance_id, silent)
 
+    def stop(self, instance_id):
+        self.runner.stop(instance_id)
+
+    def start(self, instance_id):
+        self.runner.boot(self.machines[instance_id])
+
     def reboot(self, instance_id):
         self.runner.reboot(instance_id)
 

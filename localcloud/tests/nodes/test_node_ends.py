@@ -173,3 +173,24 @@ def test_at_the_end_nothing_is_left(end: str) -> None:
             lab.process.wait(60)
         assert not wait_until_gone(processes)
         assert str(lab.state) not in Path("/proc/self/mounts").read_text()
+
+
+def test_a_stopped_machine_starts_with_its_disk_and_without_its_user_data(lab: Lab) -> None:
+    script = "date +%s%N >>/root/ran; trap 'echo told >/root/told; exit' TERM; sleep 600 & wait $!"
+    node = lab.boot(6, f"echo x >/dev/shm/x; mkdir -p /opt/dlami/nvme; sh -c {shlex.quote(script)} &", local_disks=True)
+    lab.wait_booted(node)
+    wait(lambda: lab.ssh(node, "cat /root/ran", check=False).stdout != "", "the script")
+    ran = lab.ssh(node, "echo fast >/opt/dlami/nvme/file; cat /root/ran").stdout
+    before = lab.pid_of(node)
+    lab.do("stop", instance_id=node)
+    assert node not in lab.do("exits"), "a stop that was asked for is no end by itself"
+    (state,) = (state for state in lab.do("nodes") if state["instance_id"] == node)
+    assert not state["alive"]
+    lab.do("stop", instance_id=node)
+    lab.do("start", instance_id=node)
+    wait(lambda: lab.ssh(node, "true", check=False).returncode == 0, "sshd")
+    assert lab.pid_of(node) != before
+    assert lab.ssh(node, "cat /root/ran /root/told; ls /dev/shm /opt/dlami/nvme").stdout == (
+        f"{ran}told\n/dev/shm:\n\n/opt/dlami/nvme:\n"
+    )
+    lab.do("kill", instance_id=node)

@@ -141,7 +141,96 @@ def test_a_node_that_ends_by_itself_stops_its_instance(local):
     until(lambda: state(local, made["InstanceId"]) == "running")
     local.runner.on_exit(made["InstanceId"])
     assert state(local, made["InstanceId"]) == "stopped"
-    until(lambda: local.runner.killed)
+    assert not local.runner.killed, "its disk stays, for another start"
+
+
+def test_a_stopped_instance_starts_again_with_its_address_and_disk(local):
+    vpc, (subnet,) = local.network()
+    api = local.client("ec2")
+    api.modify_subnet_attribute(SubnetId=subnet, MapPublicIpOnLaunch={"Value": True})
+    made = run(local, subnet)
+    until(lambda: state(local, made["InstanceId"]) == "running")
+    before = described(local, made["InstanceId"])
+    answer = api.stop_instances(InstanceIds=[made["InstanceId"]])["StoppingInstances"][0]
+    assert (answer["PreviousState"]["Name"], answer["CurrentState"]["Name"]) == ("running", "stopping")
+    until(lambda: state(local, made["InstanceId"]) == "stopped")
+    stopped = described(local, made["InstanceId"])
+    assert "PublicIpAddress" not in stopped
+    assert stopped["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
+    assert (local.runner.stopped, local.runner.killed) == ([made["InstanceId"]], [])
+    with pytest.raises(LookupError):
+        ec2.locate(made["PrivateIpAddress"])
+    local.runner.booted.clear()
+    answer = api.start_instances(InstanceIds=[made["InstanceId"]])["StartingInstances"][0]
+    assert (answer["PreviousState"]["Name"], answer["CurrentState"]["Name"]) == ("stopped", "pending")
+    until(lambda: state(local, made["InstanceId"]) == "running")
+    after = described(local, made["InstanceId"])
+    assert list(local.runner.booted) == [made["InstanceId"]]
+    for kept in ("PrivateIpAddress", "NetworkInterfaces", "BlockDeviceMappings"):
+        assert str(after[kept]).split("Association")[0] == str(before[kept]).split("Association")[0]
+    assert after["PublicIpAddress"] != before["PublicIpAddress"]
+
+
+def test_an_elastic_ip_stays_with_a_stopped_instance(local):
+    _, (subnet,) = local.network()
+    api, made = local.client("ec2"), run(local, subnet)
+    until(lambda: state(local, made["InstanceId"]) == "running")
+    address = api.allocate_address(Domain="vpc")
+    api.associate_address(AllocationId=address["AllocationId"], InstanceId=made["InstanceId"])
+    api.stop_instances(InstanceIds=[made["InstanceId"]])
+    until(lambda: state(local, made["InstanceId"]) == "stopped")
+    assert described(local, made["InstanceId"])["PublicIpAddress"] == address["PublicIp"]
+
+
+def test_stopped_instances_take_no_capacity_and_need_it_to_start(local):
+    _, (subnet,) = local.network()
+    api = local.client("ec2")
+    faults.apply(local.context, {"capacity": {"c5.large": 1}})
+    made = run(local, subnet)
+    until(lambda: state(local, made["InstanceId"]) == "running")
+    api.stop_instances(InstanceIds=[made["InstanceId"]])
+    until(lambda: state(local, made["InstanceId"]) == "stopped")
+    other = run(local, subnet)
+    with pytest.raises(ClientError, match="InsufficientInstanceCapacity"):
+        api.start_instances(InstanceIds=[made["InstanceId"]])
+    assert state(local, made["InstanceId"]) == "stopped"
+    for one in (made, other):
+        api.terminate_instances(InstanceIds=[one["InstanceId"]])
+        until(lambda one=one: state(local, one["InstanceId"]) == "terminated")
+    run(local, subnet)
+    with pytest.raises(ClientError, match="InsufficientInstanceCapacity"):
+        run(local, subnet)
+
+
+@pytest.mark.parametrize(
+    ("market", "hibernate", "code"),
+    [({"MarketType": "spot"}, False, "UnsupportedOperation"), (None, True, "UnsupportedOperation.*Hibernate")],
+)
+def test_what_aws_or_the_local_cloud_can_not_stop_is_refused(local, market, hibernate, code):
+    _, (subnet,) = local.network()
+    made = run(local, subnet, **({"InstanceMarketOptions": market} if market else {}))
+    until(lambda: state(local, made["InstanceId"]) == "running")
+    with pytest.raises(ClientError, match=code):
+        local.client("ec2").stop_instances(InstanceIds=[made["InstanceId"]], Hibernate=hibernate)
+    assert state(local, made["InstanceId"]) == "running"
+
+
+def test_only_running_instances_stop_and_only_stopped_ones_start(local):
+    _, (subnet,) = local.network()
+    api = local.client("ec2")
+    local.runner.gate.clear()
+    made = run(local, subnet)
+    with pytest.raises(ClientError, match="IncorrectInstanceState"):
+        api.stop_instances(InstanceIds=[made["InstanceId"]])
+    local.runner.gate.set()
+    until(lambda: state(local, made["InstanceId"]) == "running")
+    api.start_instances(InstanceIds=[made["InstanceId"]])
+    assert state(local, made["InstanceId"]) == "running"
+    api.terminate_instances(InstanceIds=[made["InstanceId"]])
+    until(lambda: state(local, made["InstanceId"]) == "terminated")
+    for change in (api.start_instances, api.stop_instances):
+        with pytest.raises(ClientError, match="IncorrectInstanceState"):
+            change(InstanceIds=[made["InstanceId"]])
 
 
 def test_boot_delay_and_kill_and_partition_on_demand(local):
@@ -175,13 +264,6 @@ def test_the_console_output_is_the_end_of_what_the_node_showed(local, tmp_path):
     local.runner.nodes = lambda: [SimpleNamespace(instance_id=made, console=console)]
     shown = local.client("ec2").get_console_output(InstanceId=made)
     assert (len(shown["Output"]), shown["Output"][-6:]) == (64 * 1024, "ready\n")
-
-
-def test_stop_is_refused_clearly(local):
-    _, (subnet,) = local.network()
-    made = run(local, subnet)
-    with pytest.raises(ClientError, match=r"UnsupportedOperation.*does not serve ec2:StopInstances"):
-        local.client("ec2").stop_instances(InstanceIds=[made["InstanceId"]])
 
 
 def test_a_rebooting_instance_stays_running_and_a_terminated_one_is_ignored(local):

@@ -142,6 +142,23 @@ def test_an_instances_name_has_its_address_also_without_a_way_out(monkeypatch, d
     assert answered(Names().answer(query(f"ip-10-0-1-256.{domain}"))) == (3, [])
 
 
+def test_a_file_system_has_a_name_only_where_it_has_a_mount_target(monkeypatch):
+    monkeypatch.setattr(routes, "is_open", lambda: False)
+    names, here, there = Names(), ("vpc-1", "10.0.1.12"), ("vpc-1", "10.0.2.12")
+    name = "fs-0123.efs.us-east-1.amazonaws.com"
+    names.tell(here, {name: "10.0.1.5"})
+    assert answered(names.answer(query(name.upper()), here)) == (0, ["10.0.1.5"])
+    assert answered(names.answer(query(name), there)) == (2, [])
+    names.forget("vpc-1")
+    assert answered(names.answer(query(name), here)) == (2, [])
+
+
+@pytest.mark.parametrize("name", ["pypi.ec2.internal", "db.eu-west-1.compute.internal"])
+def test_a_private_name_of_nobody_is_asked_of_nobody(monkeypatch, name):
+    monkeypatch.setenv("https_proxy", "http://proxy.test:3128")
+    assert answered(Names().answer(query(name))) == (3, [])
+
+
 def test_without_a_way_out_a_name_fails_at_once(monkeypatch):
     monkeypatch.setattr(routes, "is_open", lambda: False)
     assert answered(Names().answer(query("index.test"))) == (2, [])

@@ -42,7 +42,7 @@ types = {kind: {"node_config": {**node}, "resources": {"CPU": 2}, "min_workers":
 asked = {
     "cluster_name": "judged",
     "max_workers": 2,
-    "provider": {"type": "aws", "region": "us-east-1", "availability_zone": "us-east-1a", "cache_stopped_nodes": False},
+    "provider": {"type": "aws", "region": "us-east-1", "availability_zone": "us-east-1a", "cache_stopped_nodes": True},
     "auth": {"ssh_user": "ubuntu", "ssh_private_key": KEY},
     "available_node_types": types,
     "head_node_type": "head",
@@ -68,3 +68,10 @@ step("internal_ip", lambda: sorted(map(provider.internal_ip, nodes)))
 step("set_node_tags", lambda: provider.set_node_tags(nodes[0], {"ray-node-status": "up-to-date"}))
 step("terminate_nodes", lambda: provider.terminate_nodes(nodes))
 step("gone", lambda: until(lambda: not provider.non_terminated_nodes({})))
+# With cached nodes, Ray stops them, and starts them again for the next cluster of the same kind.
+step("create_node again", lambda: until(lambda: create("worker")))
+step("is_running again", lambda: until(lambda: sum(map(provider.is_running, provider.non_terminated_nodes({}))) == 1))
+step("reused", lambda: provider.non_terminated_nodes({})[0] in nodes)
+provider.cache_stopped_nodes = False
+for one in nodes:
+    provider.ec2.Instance(one).terminate()

@@ -1,4 +1,5 @@
-"""Runs in SkyPilot's environment: its AWS provisioner brings up a cluster of two, opens a port, and terminates it.
+"""Runs in SkyPilot's environment: its AWS provisioner brings up a cluster of two, opens a port, stops and resumes it,
+and terminates it.
 
 Prints one JSON line for each step; a step that fails prints its error, and the others follow. Without SkyPilot's set-up
 of nodes, which downloads.
@@ -52,6 +53,13 @@ step("wait_instances", lambda: instance.wait_instances(REGION, CLUSTER, status_l
 step("query_instances", lambda: sorted(map(str, instance.query_instances(CLUSTER, CLUSTER, given).values())))
 step("get_cluster_info", lambda: len(instance.get_cluster_info(REGION, CLUSTER, given).instances))
 step("open_ports", lambda: instance.open_ports(CLUSTER, ["8080", "9000-9002"], given))
+addresses = step("addresses", lambda: sorted(instance.get_cluster_info(REGION, CLUSTER, given).ip_tuples()))
 step("stop_instances", lambda: instance.stop_instances(CLUSTER, given))
+step("wait_stopped", lambda: instance.wait_instances(REGION, CLUSTER, status_lib.ClusterStatus.STOPPED))
+step("query_stopped", lambda: sorted(map(str, instance.query_instances(CLUSTER, CLUSTER, given).values())))
+step("resume", lambda: len(instance.run_instances(REGION, CLUSTER, CLUSTER, made).resumed_instance_ids))
+step("wait_resumed", lambda: instance.wait_instances(REGION, CLUSTER, status_lib.ClusterStatus.UP))
+info = step("info", lambda: instance.get_cluster_info(REGION, CLUSTER, given))
+step("same_private_addresses", lambda: sorted(one for one, _ in info.ip_tuples()) == [one for one, _ in addresses])
 step("terminate_instances", lambda: instance.terminate_instances(CLUSTER, given))
 step("cleanup_ports", lambda: instance.cleanup_ports(CLUSTER, ["8080"], given))

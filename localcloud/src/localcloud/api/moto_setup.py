@@ -50,6 +50,7 @@ IMAGES = {"x86_64": "ami-0fa1a9c0de0000064", "arm64": "ami-0fa1a9c0de0000aa4"}
 # Those whose record says Amazon Linux, which EMR takes as custom AMIs; they too are this machine's own programs.
 AMAZON_LINUX = {"x86_64": "ami-0fa1a9c0dea100064", "arm64": "ami-0fa1a9c0dea1000a4"}
 AMAZON_LINUX_FOR_TRAINING = {"x86_64": "ami-0fa1a9c0dea1d0064", "arm64": "ami-0fa1a9c0dea1d00a4"}
+AMAZON_IMAGES = frozenset((*AMAZON_LINUX.values(), *AMAZON_LINUX_FOR_TRAINING.values()))
 # The images of `localcloud image build`, by name.
 FULL_IMAGES = {name: distribution.ami for name, distribution in DISTRIBUTIONS.items()}
 # Those that Image Builder has made, by id.

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
+from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.models.instances import Instance, Reservation, StateReason
 
 from localcloud.api.moto_setup import FULL_IMAGES
@@ -27,7 +28,7 @@ from localcloud.weather.neighbours import Neighbours
 
 log = logging.getLogger(__name__)
 
-STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopped": 80}
+STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 LIVE = ("pending", "running")
 # How long a machine that thrashes may be silent, and live.
 STALL_S = 40.0
@@ -52,6 +53,8 @@ class Fleet:
         # Of moto's records, for launches and ends, which take milliseconds each.
         self._recording = threading.RLock()
         self._live: dict[str, Instance] = {}
+        # The stopped ones, which have given back their places.
+        self._without_place: set[str] = set()
         context.runner.on_exit = self.exited
 
     def launch(self, backend: EC2Backend, request: placement.Request) -> Reservation:
@@ -172,6 +175,60 @@ class Fleet:
         if instance.state == "running":
             self.context.spawn(self.context.runner.reboot, instance.id, name=f"reboot-{instance.id}")
 
+    def stop(self, instance: Instance) -> None:
+        """Begin to stop a running instance and return at once. Its machine keeps its disk, and may start again."""
+        if self._stops(instance, "Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown"):
+            self.context.spawn(self._halt, instance, name=f"stop-{instance.id}")
+
+    def _stops(self, instance: Instance, code: str, message: str) -> bool:
+        """Set an instance that runs to `stopping`; return whether it did."""
+        with self._lock:
+            if instance.state not in LIVE:
+                return False
+            _set_state(instance, "stopping")
+            instance.state_reason = StateReason(message, code)
+        return True
+
+    def _halt(self, instance: Instance) -> None:
+        self._changed(instance.id)
+        try:
+            self.context.runner.stop(instance.id)
+        finally:
+            self._stopped(instance)
+
+    def _stopped(self, instance: Instance) -> None:
+        """Give back what a stopped instance does not keep: its place, and a public address that is not its own."""
+        with self._recording, self._lock:
+            if instance.state != "stopping":
+                return
+            reserved_in = reservation_of(instance)
+            put_in_reservation(instance, "")
+            self._without_place.add(instance.id)
+            _change_addresses(instance, NetworkInterface.stop)
+            _set_state(instance, "stopped")
+        self._give_back(instance.instance_type, instance.placement.zone or "", reserved_in)
+        self._changed(instance.id)
+
+    def start(self, instance: Instance) -> None:
+        """Begin to start a stopped instance and return at once. Raises EC2ClientError without capacity."""
+        place = (instance.instance_type, instance.placement.zone or "", placement.vcpus(instance.instance_type))
+        try:
+            self.pool.take(*place, 1)
+        except CapacityError as refusal:
+            raise EC2ClientError(refusal.code, refusal.message) from refusal
+        with self._recording, self._lock:
+            is_stopped = instance.state == "stopped"
+            if is_stopped:
+                _set_state(instance, "pending")
+                instance.state_reason = StateReason()
+                self._without_place.discard(instance.id)
+                _change_addresses(instance, NetworkInterface.start)
+        if not is_stopped:
+            self.pool.give_back(*place, 1)
+            return
+        self._changed(instance.id)
+        self._boot_soon(instance)
+
     def stall(self, instance_id: str, for_s: float) -> None:
         """Let an instance's processes stand still for so long; one that has ended meanwhile stays so."""
 
@@ -207,7 +264,10 @@ class Fleet:
                 instance.state_reason = reason
                 self._live.pop(instance.id, None)
                 self.taken_at.pop(instance.id, None)
-            self._give_back(instance.instance_type, instance.placement.zone or "", reservation_of(instance))
+            if instance.id in self._without_place:
+                self._without_place.discard(instance.id)
+            else:
+                self._give_back(instance.instance_type, instance.placement.zone or "", reservation_of(instance))
             self._changed(instance.id)
 
     def exited(self, instance_id: str) -> None:
@@ -220,10 +280,8 @@ class Fleet:
             if instance.instance_initiated_shutdown_behavior == "terminate":
                 self.end(instance, "Client.InstanceInitiatedShutdown", reason)
                 return
-            _set_state(instance, "stopped")
-            instance.state_reason = StateReason(reason, "Client.InstanceInitiatedShutdown")
-        self.context.spawn(self.context.runner.kill, instance_id)
-        self._changed(instance_id)
+            self._stops(instance, "Client.InstanceInitiatedShutdown", reason)
+        self._stopped(instance)
 
     def when_it_is(self, instance_id: str, states: Collection[str], call: Callable[[str], None]) -> None:
         """Call `call(state)` once, as soon as the instance is in one of these states; it may be so already."""
@@ -302,6 +360,14 @@ def release_network(instance: Instance) -> None:
             interface.delete_on_termination = False
     # moto would free the address again when the object is collected, when another instance may have it.
     instance._private_ips = set()
+
+
+def _change_addresses(instance: Instance, change: Callable[[NetworkInterface], None]) -> None:
+    """Release or give the public addresses of an instance's interfaces, except for Elastic IPs, which stay."""
+    kept = {address.eni.id for address in instance.ec2_backend.addresses if address.eni is not None}
+    for interface in instance.nics.values():
+        if interface.id not in kept:
+            change(interface)
 
 
 def put_in_reservation(instance: Instance, reservation_id: str) -> None:

@@ -20,7 +20,7 @@ from moto.efs.models import efs_backends
 from moto.iam.models import InstanceProfile
 
 from localcloud.api import partitions
-from localcloud.api.moto_setup import FULL_IMAGES
+from localcloud.api.moto_setup import AMAZON_IMAGES, FULL_IMAGES
 from localcloud.ec2 import placement_groups, reserved
 from localcloud.iam import policy
 from localcloud.nodes.machine import Machine
@@ -32,6 +32,7 @@ METADATA_DEFAULTS: dict[str, Any] = {}
 TLS = "+tls"
 IMAGE_GIB = 8
 """The size of the images' root disks."""
+ROOTS = ("/dev/sda1", "/dev/xvda")
 _SPEEDS = {"Iops": "iops", "Throughput": "throughput"}
 Mapping = dict[str, Any]
 
@@ -64,8 +65,9 @@ class Request:
             merged["instance_type"] = template.get("InstanceType", "m1.small")
         merged["is_instance_type_default"] = False
         merged["nics"] = kwargs.get("nics") or _interfaces(template, kwargs.get("subnet_id"))
+        image_id = image_id or template.get("ImageId", "")
         mappings = kwargs.get("block_device_mappings") or template.get("BlockDeviceMappings")
-        merged["block_device_mappings"] = filled(mappings)
+        merged["block_device_mappings"] = with_root(mappings, backend.amis.get(image_id))
         options = kwargs.get("metadata_options") or template.get("MetadataOptions", {})
         merged["metadata_options"] = {**METADATA_DEFAULTS, **options}
         merged["key_name"] = kwargs.get("key_name") or template.get("KeyName")
@@ -76,7 +78,6 @@ class Request:
         _choose_place(backend, merged, group_names or template.get("SecurityGroups"), template)
         behaviour = template.get("InstanceInitiatedShutdownBehavior")
         merged["instance_initiated_shutdown_behavior"] = kwargs.get("instance_initiated_shutdown_behavior") or behaviour
-        image_id = image_id or template.get("ImageId", "")
         encoded = _encoded(user_data or template.get("UserData"))
         return cls(backend, image_id, count, encoded, group_names, merged, template, wish)
 
@@ -207,6 +208,7 @@ def machine(instance: Instance) -> Machine:
         image=next((name for name, image in FULL_IMAGES.items() if image == instance.image_id), ""),
         local_disks=bool(INSTANCE_TYPES.get(instance.instance_type, {}).get("InstanceStorageInfo")),
         admin_key=key_pair(instance)[1],
+        administrator="ec2-user" if instance.image_id in AMAZON_IMAGES else "ubuntu",
     )
 
 
@@ -387,6 +389,22 @@ def _needs_tls(file_system: Any) -> bool:
     statements = policy.statements_of(json.loads(document) if isinstance(document, str) else document)
     ask = policy.Ask("elasticfilesystem:ClientMount", file_system.file_system_arn, keys, principals=("*",))
     return policy.decide(statements, ask) is not policy.Decision.ALLOWED
+
+
+def with_root(mappings: Iterable[Mapping] | None, image: Any) -> list[Mapping]:
+    """Return the disks of a launch, with the image's root disk where the request does not name it."""
+    given = list(mappings or [])
+    if image and all(one.get("DeviceName") not in ROOTS for one in given):
+        given = [{"DeviceName": image.root_device_name, "Ebs": {}}, *given]
+    return filled(given)
+
+
+def check_sizes(mappings: list[Mapping]) -> list[Mapping]:
+    """Return the disks of a request. Raises EC2ClientError for one without a size that is not the image's root disk."""
+    for one in mappings:
+        if one.get("DeviceName") not in ROOTS and not {"VolumeSize", "SnapshotId"} & one.get("Ebs", {}).keys():
+            raise EC2ClientError("MissingParameter", "The request must contain the parameter size or snapshotId")
+    return mappings
 
 
 def filled(mappings: Iterable[Mapping] | None) -> list[Mapping]:

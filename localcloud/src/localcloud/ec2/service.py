@@ -33,11 +33,14 @@ PATCHED = (
     "moto.ec2.models.EC2Backend.run_instances",
     "moto.ec2.models.EC2Backend.terminate_instances",
     "moto.ec2.models.EC2Backend.reboot_instances",
+    "moto.ec2.models.EC2Backend.stop_instances",
+    "moto.ec2.models.EC2Backend.start_instances",
     "moto.ec2.models.EC2Backend.delete_vpc_endpoints",
     "moto.ec2.models.EC2Backend.describe_spot_price_history",
     "moto.ec2.models.EC2Backend.get_instance",
     "moto.ec2.responses.general.General.get_console_output",
     "moto.ec2.responses.instances.InstanceResponse.run_instances",
+    "moto.ec2.responses.instances.InstanceResponse._parse_block_device_mapping",
     "moto.ec2.models.availability_zones_and_regions.RegionsAndZonesBackend.zones",
     "moto.ec2.models.subnets.Subnet.get_available_subnet_ip",
     *corrections.PATCHED,
@@ -52,6 +55,8 @@ def install(context: Context) -> None:
     EC2Backend.run_instances = _run_instances
     EC2Backend.terminate_instances = _terminate_instances
     EC2Backend.reboot_instances = _reboot_instances
+    EC2Backend.stop_instances = _stop_instances
+    EC2Backend.start_instances = _start_instances
     EC2Backend.delete_vpc_endpoints = _delete_vpc_endpoints
     # moto's prices are of its own making: here no market has any.
     EC2Backend.describe_spot_price_history = _no_prices
@@ -60,6 +65,7 @@ def install(context: Context) -> None:
     setattr(ElasticBlockStore, "get_ebs_default_kms_key_id", _disk_key(context))  # noqa: B010
     setattr(General, "get_console_output", _console_output(context))  # noqa: B010 (pyright knows the original)
     Subnet.get_available_subnet_ip = placement.next_address
+    InstanceResponse._parse_block_device_mapping = _disks
     setattr(InstanceResponse, "run_instances", _judged(context, reserved.asking(_answer_run_instances)))  # noqa: B010
 
 
@@ -71,6 +77,11 @@ def _judged(context: Context, run: Callable[[Any], Any]) -> Callable[[Any], Any]
         return run(self)
 
     return run_instances
+
+
+def _disks(self: InstanceResponse) -> list[dict[str, Any]]:
+    """Return the disks as they were asked for; moto refuses a root disk without a size, which is the image's."""
+    return placement.check_sizes(self._get_param("BlockDeviceMappings", []))
 
 
 def _disk_key(context: Context) -> Callable[[Any], ActionResult]:
@@ -203,14 +214,11 @@ def _run_instances(
 
 def _terminate_instances(self: EC2Backend, instance_ids: list[str]) -> list[tuple[Instance, InstanceState]]:
     instances = self.get_multi_instances_by_id(instance_ids)
-    before = [(instance, InstanceState(instance.state, instance.state_code)) for instance in instances]
     for instance in instances:
         if instance.disable_api_termination:
             raise EC2ClientError("OperationNotPermitted", _PROTECTED.format(instance.id))
     code = "Client.UserInitiatedShutdown"
-    for instance in instances:
-        fleet.current().end(instance, code, f"{code}: User initiated shutdown")
-    return before
+    return _after(instances, lambda one: fleet.current().end(one, code, f"{code}: User initiated shutdown"))
 
 
 _PROTECTED = (
@@ -224,6 +232,48 @@ def _reboot_instances(self: EC2Backend, instance_ids: list[str]) -> list[Instanc
     for instance in instances:
         fleet.current().reboot(instance)
     return instances
+
+
+def _stop_instances(self: EC2Backend, instance_ids: list[str]) -> list[tuple[Instance, InstanceState]]:
+    """Stop instances, all or none (docs/aws-behaviour.md 2.75)."""
+    instances = self.get_multi_instances_by_id(instance_ids)
+    for instance in instances:
+        _require_state(instance, "stopped", ("running", "stopping", "stopped"))
+        if instance.lifecycle == "spot":
+            raise EC2ClientError("UnsupportedOperation", _ONE_TIME.format(instance.id))
+        if instance.disable_api_stop:
+            raise EC2ClientError("OperationNotPermitted", _STAYS.format(instance.id))
+    return _after(instances, fleet.current().stop)
+
+
+def _start_instances(self: EC2Backend, instance_ids: list[str]) -> list[tuple[Instance, InstanceState]]:
+    """Start stopped instances with the disks and private addresses that they had (docs/aws-behaviour.md 2.75)."""
+    instances = self.get_multi_instances_by_id(instance_ids)
+    for instance in instances:
+        _require_state(instance, "started", ("stopped", "pending", "running"))
+    return _after(instances, fleet.current().start)
+
+
+def _after(instances: list[Instance], change: Callable[[Instance], None]) -> list[tuple[Instance, InstanceState]]:
+    """Change instances; return each with the state that it had."""
+    before = [(instance, InstanceState(instance.state, instance.state_code)) for instance in instances]
+    for instance in instances:
+        change(instance)
+    return before
+
+
+def _require_state(instance: Instance, change: str, states: tuple[str, ...]) -> None:
+    if instance.state not in states:
+        this = "This" if change == "stopped" else "The"
+        text = f"{this} instance '{instance.id}' is not in a state from which it can be {change}."
+        raise EC2ClientError("IncorrectInstanceState", text)
+
+
+_ONE_TIME = (
+    "You can't stop the Spot Instance '{}' because it is associated with a one-time Spot Instance request. You can only"
+    " stop Spot Instances associated with persistent Spot Instance requests."
+)
+_STAYS = "The instance '{}' may not be stopped. Modify its 'disableApiStop' instance attribute and try again."
 
 
 def _console_output(context: Context) -> Callable[[General], ActionResult]:

@@ -86,14 +86,18 @@ class Service:
 
 
 def make_accounts() -> None:
-    """Rename the image's administrator to Amazon Linux's, and make `hadoop` with the same rights and key."""
+    """Make `hadoop` with the rights and the key of the image's administrator, who is Amazon Linux's."""
     if exists(USER):
         return
-    uid = 0 if pwd.getpwnam("ubuntu").pw_uid == 0 else UID
+    if exists("ubuntu"):
+        # An image of one's own.
+        for name in ACCOUNT:
+            edit(f"/etc/{name}", lambda text: text.replace("ubuntu", ADMIN))
+        os.rename("/home/ubuntu", f"/home/{ADMIN}")
+    uid = 0 if pwd.getpwnam(ADMIN).pw_uid == 0 else UID
     for name, line in ACCOUNT.items():
-        edit(f"/etc/{name}", lambda text, line=line: f"{text.replace('ubuntu', ADMIN)}{line.format(uid=uid)}\n")
+        edit(f"/etc/{name}", lambda text, line=line: f"{text}{line.format(uid=uid)}\n")
     edit("/etc/group", lambda text: "".join(f"{with_member(line)}\n" for line in text.splitlines()))
-    os.rename("/home/ubuntu", f"/home/{ADMIN}")
     shutil.copytree(f"/home/{ADMIN}", f"/home/{USER}")
     own(f"/home/{USER}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -10,11 +11,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from localcloud.network.netlink import Rtnetlink
-from localcloud.nodes import kernel, packet_filter, wire
+from localcloud.nodes import kernel, packet_filter, user_data, wire
 from localcloud.nodes.machine import (
     BRIDGE,
     DNS_ADDRESS,
@@ -27,7 +29,7 @@ from localcloud.nodes.machine import (
 )
 
 # A boot takes 20 ms; this is for machines that are very busy, and longer than the supervisor's own limits.
-_ANSWER_TIMEOUT_S = 60.0
+_ANSWER_TIMEOUT_S = 120.0
 _BACKLOG = 512
 _SEND_TIMEOUT_S = 10
 
@@ -53,11 +55,23 @@ class NodeRunner:
         threading.Thread(target=self._read, name="supervisor", daemon=True).start()
 
     def boot(self, machine: Machine) -> None:
-        """Start the machine in its VPC's network, and return when its init runs.
+        """Start the machine in its VPC's network, with the disk of one that has ended, and return when its init runs.
 
         sshd and the user data then start by themselves. Raises NodeError, with the reason, if the node did not start.
         """
+        if not machine.image:
+            machine = replace(machine, scripts=user_data.scripts(machine.user_data, machine.administrator))
+        self._tell_names(machine)
         self._ask("boot", machine=machine.to_json())
+
+    def _tell_names(self, machine: Machine) -> None:
+        """Let the name server answer this node with the addresses of its file systems."""
+        if self._gateway is not None:
+            places = {name: re.split("[+@]", place)[0] for name, place in machine.file_systems.items()}
+            kinds = {name: "fsx" if "@" in place else "efs" for name, place in machine.file_systems.items()}
+            names = {f"{name}.{kinds[name]}.{machine.domain}": address for name, address in places.items()}
+            node = {"vpc": machine.vpc_id, "address": machine.address}
+            wire.send(self._gateway, {**node, "kind": "names", "names": names})
 
     def kill(self, instance_id: str, silent: bool = False) -> None:
         """Kill the node and remove its link and directories; no error if it is gone.
@@ -72,6 +86,13 @@ class NodeRunner:
         Nothing happens if it does not run. `on_exit` is called if it can't start again.
         """
         self._ask("reboot", instance_id=instance_id)
+
+    def stop(self, instance_id: str) -> None:
+        """Shut the node's machine down, and return when it has ended; its disk stays until `kill`, for another `boot`.
+
+        Nothing happens if it does not run.
+        """
+        self._ask("stop", instance_id=instance_id)
 
     def partition(self, instance_id: str, cut: bool) -> None:
         """Drop all packets from and to the node (cut), or pass them again."""

@@ -23,7 +23,7 @@ security services shells skel terminfo timezone vim default/locale default/usera
 ssl/openssl.cnf
 """
 
-_ADMIN = "ubuntu"
+ADMIN = "ubuntu"
 _SUDO_GID = 27
 
 _SSHD_CONFIG = """\
@@ -139,12 +139,12 @@ def _accounts() -> dict[str, str]:
         ("root", 0, 0, "/root", "/bin/bash"),
         ("daemon", 1, 1, "/usr/sbin", "/usr/sbin/nologin"),
         ("sshd", 100, 65534, "/run/sshd", "/usr/sbin/nologin"),
-        (_ADMIN, 1000, 1000, f"/home/{_ADMIN}", "/bin/bash"),
+        (ADMIN, 1000, 1000, f"/home/{ADMIN}", "/bin/bash"),
         ("nobody", 65534, 65534, "/nonexistent", "/usr/sbin/nologin"),
     )
     groups = (
-        ("root", 0, ""), ("daemon", 1, ""), ("adm", 4, _ADMIN), ("tty", 5, ""), ("sudo", _SUDO_GID, _ADMIN),
-        ("shadow", 42, ""), ("utmp", 43, ""), ("mail", 8, ""), ("users", 100, ""), (_ADMIN, 1000, ""),
+        ("root", 0, ""), ("daemon", 1, ""), ("adm", 4, ADMIN), ("tty", 5, ""), ("sudo", _SUDO_GID, ADMIN),
+        ("shadow", 42, ""), ("utmp", 43, ""), ("mail", 8, ""), ("users", 100, ""), (ADMIN, 1000, ""),
         ("nogroup", 65534, ""),
     )  # fmt: skip
     return _account_files(users, groups)
@@ -155,9 +155,9 @@ def _single_accounts() -> dict[str, str]:
     users = (
         ("root", 0, 0, "/root", "/bin/bash"),
         ("sshd", 0, 0, "/run/sshd", "/usr/sbin/nologin"),
-        (_ADMIN, 0, 0, f"/home/{_ADMIN}", "/bin/bash"),
+        (ADMIN, 0, 0, f"/home/{ADMIN}", "/bin/bash"),
     )
-    return _account_files(users, (("root", 0, ""), (_ADMIN, 0, "")))
+    return _account_files(users, (("root", 0, ""), (ADMIN, 0, "")))
 
 
 def _account_files(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from localcloud.nodes import cgroups, isolation, kernel, limits, operating_system, rootfs
+from localcloud.nodes import cgroups, image, isolation, kernel, limits, operating_system, rootfs
 from localcloud.nodes.console import Console
 from localcloud.nodes.machine import API_URL, Machine, Site
 from localcloud.nodes.programs import READY, READY_FD
@@ -51,7 +51,7 @@ def _build(site: Site, machine: Machine, vpc: Vpc, link: str, status_fd: int, co
     if machine.image:
         operating_system.build(site, machine, console.tty)
     else:
-        _show_console(site, machine, rootfs.build(site, machine))
+        rootfs.build(site, machine)
     if site.mode != "root":
         limits.limit_processes(site.most_processes)
     isolation.enter(site, partial(vpc.connect, link, machine))
@@ -107,26 +107,25 @@ def _redirect(console: int) -> None:
     os.close(console)
 
 
-def _show_console(site: Site, machine: Machine, root: Path) -> None:
-    """Show the console as cloud-init's log: on EC2 its output goes to both."""
-    log = rootfs.make_file(root / "var/log/cloud-init-output.log")
-    kernel.bind(site.console(machine.instance_id), log, read_only=True)
-
-
 def _write_identity(site: Site, machine: Machine) -> None:
-    name, _, domain = machine.hostname.partition(".")
-    full = f"{name}.{domain or 'ec2.internal'}"
+    name, domain = machine.hostname.partition(".")[0], machine.dns_domain
     Path("/etc/hostname").write_text(f"{name}\n")
     Path("/etc/hosts").write_text(
-        f"127.0.0.1 localhost\n::1 localhost ip6-localhost\n{machine.address} {full} {name}\n"
+        f"127.0.0.1 localhost\n::1 localhost ip6-localhost\n{machine.address} {name}.{domain} {name}\n"
     )
+    with Path("/etc/resolv.conf").open("a") as resolver:
+        resolver.write(f"search {domain}\n")
     Path("/etc/machine-id").write_text(f"{secrets.token_hex(16)}\n")
     _make_admins_home(site, machine)
 
 
 def _make_admins_home(site: Site, machine: Machine) -> None:
     """Make the administrator's home, with the key of the instance's key pair, as cloud-init does."""
-    home = Path("/home/ubuntu")
+    name = machine.administrator
+    if name != image.ADMIN:
+        for path in (Path("/etc", file) for file in ("passwd", "group", "shadow", "gshadow")):
+            path.write_text(path.read_text().replace(image.ADMIN, name))
+    home = Path("/home", name)
     (home / ".ssh").mkdir(parents=True, mode=0o700)
     keys = home / ".ssh/authorized_keys"
     keys.write_text(f"{machine.admin_key}\n" if machine.admin_key else "")
@@ -175,10 +174,8 @@ def _start_sshd(environment: Mapping[str, str]) -> None:
 
 def _write_user_data(machine: Machine) -> None:
     _write_private(f"{_CLOUD}/user-data.txt", machine.user_data, 0o600)
-    if machine.user_data.startswith(b"#!"):
-        _write_private(f"{_CLOUD}/scripts/part-001", machine.user_data, 0o700)
-    elif machine.user_data:
-        _log("user data is not a script (no #! line): not run")
+    for name, text in machine.scripts.items():
+        _write_private(f"{_CLOUD}/{name}", text.encode("utf-8", "surrogateescape"), 0o700)
 
 
 def _write_private(path: str, data: bytes, mode: int) -> None:

@@ -68,10 +68,20 @@ class Machine:
     """For how long after each boot apt's lock is held, and then no mirror answers; only of a full operating system."""
     admin_key: str = ""
     """The public key of its key pair, for the image's administrator; "" without one."""
+    administrator: str = "ubuntu"
+    """The default user of its image."""
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    """What its user data runs (user_data.scripts); empty on images with their own cloud-init."""
     rate_bit_s: int = 0
     """What its link carries each way; 0: as much as it can."""
     delay_s: float = 0.0
     """How late each packet leaves it."""
+
+    @property
+    def dns_domain(self) -> str:
+        """The domain of the private names of its region's instances (docs/aws-behaviour.md 2.76)."""
+        region = self.domain.partition(".")[0]
+        return "ec2.internal" if region == "us-east-1" else f"{region}.compute.internal"
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "user_data": base64.b64encode(self.user_data).decode()}

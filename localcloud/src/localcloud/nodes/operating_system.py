@@ -7,6 +7,7 @@ systems. As in rootfs.py, the root is built from outside, and nothing that is cr
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 from localcloud.nodes import cgroups, image_layer, kernel, rootfs
@@ -15,6 +16,8 @@ from localcloud.nodes.machine import STANDARD_PATH, Machine, NodeError, Site
 _MOUNT_POINTS = ("dev", "proc", "sys", "run")
 _SYSTEMD = "/lib/systemd/systemd"
 _MOST_FDS = 1 << 16
+# systemd begins poweroff.target at SIGRTMIN+4 (systemd(1)).
+POWER_OFF = signal.SIGRTMIN + 4
 # From this, cloud-init's detection of its platform concludes that it runs on EC2, before it asks the metadata service.
 _UUID = "ec2e1916-9099-7caf-fd21-012345abcdef"
 _UNITS, _NAME = "etc/systemd/system", "weather.service"

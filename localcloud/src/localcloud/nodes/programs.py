@@ -11,6 +11,8 @@ MOST_EXPORTS = 4
 
 # Exit status of our process 1 that requests a reboot.
 REBOOT = 64
+# What lets our process 1 end the machine as a reboot does, without another start.
+POWER_OFF = signal.SIGPWR
 # In a pid namespace, reboot(2) ends process 1 with SIGHUP, and power-off with SIGINT (pid_namespaces(7)).
 REBOOTS = (REBOOT, 128 + signal.SIGHUP)
 
@@ -24,19 +26,21 @@ READY_FD = 3
 _INIT = """\
 #!/bin/sh
 # Process 1 of a node: does what systemd does at boot (mounts of fstab, then enabled services, cloud-init last) and
-# reaps orphans. SIGTERM ends the machine; SIGINT, which stands for Ctrl-Alt-Del, reboots it.
-reboot() {
-  trap '' INT
+# reaps orphans. SIGTERM ends the machine at once, and SIGPWR after its processes; SIGINT, which stands for Ctrl-Alt-Del,
+# reboots it.
+shut_down() {
+  trap '' INT PWR
   kill -TERM -1
   # Processes that have not ended in 5 s (systemd: 90 s) end with this one.
   for _ in $(seq 50); do
     kill -0 -1 2>/dev/null || break
     sleep 0.1
   done
-  exit @REBOOT@
+  exit "$1"
 }
 trap 'exit 0' TERM
-trap reboot INT
+trap 'shut_down 0' PWR
+trap 'shut_down @REBOOT@' INT
 echo ready >&@READY_FD@
 exec @READY_FD@>&-
 [ ! -s /etc/fstab ] || mount -a
@@ -71,17 +75,33 @@ done
 
 _CLOUD_INIT = """\
 #!/bin/sh
-# Runs the scripts for each boot; then the user data's, once in the instance's life, and prints how it ended.
+# Runs the scripts for each boot; then the user data's (user_data.py), once in the instance's life, and prints how it
+# ended. What it prints goes to the console and, as the file of AMIs sets it up, through tee to a log.
+log=/var/log/cloud-init-output.log pipe=/run/cloud-init.pipe
+[ -e $log ] || { : >$log; chmod 640 $log; chgrp adm $log; } 2>/dev/null
+mkfifo -m 600 $pipe
+tee -a $log <$pipe &
+exec >$pipe 2>&1
+rm $pipe
+instance=/var/lib/cloud/instance
+[ ! -x $instance/boothook ] || $instance/boothook
+if [ -x $instance/config ] && [ ! -e $instance/sem/config ]; then
+  : >$instance/sem/config
+  $instance/config
+fi
 for script in /var/lib/cloud/scripts/per-boot/*; do
   [ ! -x "$script" ] || "$script"
 done
-instance=/var/lib/cloud/instance
-if [ -x $instance/scripts/part-001 ] && [ ! -e $instance/sem/config_scripts_user ]; then
+if [ ! -e $instance/sem/config_scripts_user ]; then
   : > $instance/sem/config_scripts_user
-  $instance/scripts/part-001
-  status=$?
+  status=
+  for script in $instance/scripts/*; do
+    [ -x "$script" ] || continue
+    "$script"; ended=$?
+    [ "${status:-0}" != 0 ] || status=$ended
+  done
   read -r seconds _ < /proc/uptime
-  echo "[$seconds] user data ended with status $status"
+  [ ! "$status" ] || echo "[$seconds] user data ended with status $status"
 fi
 : > $instance/boot-finished
 """
@@ -125,13 +145,31 @@ bind() {
 }
 """
 
-# The messages are those of amazon-efs-utils (its mount_efs/__init__.py).
-_MOUNT_EFS = (
+# `from_efs ID PATH DIR OPTIONS` mounts a directory of a file system, whose mount target lets this node in by NFS.
+_FROM_EFS = (
     """\
+@BIND@@CONNECTS@from_efs() {
+  [ -d "@ROOT@/$1/$2" ] || die "mount.nfs4: mounting $device failed, reason given by server: No such file or \\
+directory" 32
+  [ -d "$3" ] || die "mount.nfs4: mount point $3 does not exist" 32
+  read -r address < "@ROOT@/$1.address"
+  connects 2049 || die 'mount.nfs4: Connection timed out' 32
+  if [ -e "@ROOT@/$1.tls" ]; then
+    case ,$4, in *,tls,*) ;; *) die "mount.nfs4: access denied by server while mounting $device" 32 ;; esac
+  fi
+  bind "@ROOT@/$1/$2" "$3" "$4" || exit 32
+}
+""".replace("@ROOT@", EFS_ROOT)
+    .replace("@BIND@", _BIND)
+    .replace("@CONNECTS@", _CONNECTS)
+)
+
+# The messages are those of amazon-efs-utils (its mount_efs/__init__.py).
+_MOUNT_EFS = """\
 #!/bin/bash
 # mount.efs FS[:PATH] DIR [-o OPTIONS]: what amazon-efs-utils does on EC2, with a directory of this machine
 die() { printf '%s\\n' "$1" >&2; exit "${2:-1}"; }
-@BIND@@CONNECTS@[ $# -ge 2 ] || die 'Usage: mount.efs <fs-id-or-dns-name>[:<path>] <mountpoint> [-o <options>]'
+@FROM_EFS@[ $# -ge 2 ] || die 'Usage: mount.efs <fs-id-or-dns-name>[:<path>] <mountpoint> [-o <options>]'
 device=$1; dir=$2; shift 2; read_options "$@"
 fs=${device%%:*}; path=/; case $device in *:*) path=${device#*:} ;; esac
 id=${fs%%.*}
@@ -145,17 +183,9 @@ case $fs in "$id" | "$name") ;; *) die "Failed to resolve server $fs: Name or se
 check that your file system ID is correct, and ensure that the VPC has an EFS mount target for this file system ID."
 [ -d "@ROOT@/$id/$path" ] || die "mount.nfs4: mounting $device failed, reason given by server: No such file or \\
 directory" 32
-[ -d "$dir" ] || die "mount.nfs4: mount point $dir does not exist" 32
-read -r address < "@ROOT@/$id.address"
-connects 2049 || die 'mount.nfs4: Connection timed out' 32
-if [ -e "@ROOT@/$id.tls" ]; then
-  case ,$options, in *,tls,*) ;; *) die "mount.nfs4: access denied by server while mounting $name:$path" 32 ;; esac
-fi
-bind "@ROOT@/$id/$path" "$dir" "$options" || exit 32
-""".replace("@ROOT@", EFS_ROOT)
-    .replace("@BIND@", _BIND)
-    .replace("@CONNECTS@", _CONNECTS)
-)
+device=$name:$path
+from_efs "$id" "$path" "$dir" "$options"
+""".replace("@ROOT@", EFS_ROOT).replace("@FROM_EFS@", _FROM_EFS)
 
 # The messages are those of Lustre's client (docs/aws-behaviour.md 4.16).
 _MOUNT_LUSTRE = (
@@ -205,16 +235,29 @@ done
 
 # The list is the server's, so it may contain anything.
 _MOUNT_NFS = """\
-#!/bin/sh
-# mount.nfs4 ADDRESS:PATH DIR [-o OPTIONS]: mounts what a node of this VPC exports
-die() { echo "mount.nfs4: $1" >&2; exit 32; }
-@BIND@address=${1%%:*}; path=${1#*:}; dir=$2; shift 2; read_options "$@"
-case $address in *[!0-9.]*) die "Failed to resolve server $address: Name or service not known" ;; esac
-name=$(awk -v path="$path" '$1 == path { print $2 }' "@ROOT@/lists/$address" 2>/dev/null)
-case $name in '' | *[!0-9a-f]*) die "Connection refused" ;; esac
-[ -d "@ROOT@/trees/$name" ] || die "Connection refused"
+#!/bin/bash
+# mount.nfs4 SERVER:PATH DIR [-o OPTIONS]: mounts what a node of this VPC exports, or an EFS file system, by NFS alone
+die() { printf '%s\\n' "$1" >&2; exit 32; }
+@FROM_EFS@device=$1; server=${1%%:*}; path=${1#*:}; dir=$2; shift 2; read_options "$@"
+case ,$options, in *,tls,* | *,iam,*) die 'mount.nfs4: an incorrect mount option was specified' ;; esac
+read -r domain < @ROOT@/domain
+for known in @ROOT@/fs-*.address; do
+  [ -e "$known" ] || continue
+  id=${known##*/}; id=${id%.address}
+  read -r address < "$known"
+  case $server in "$id.efs.$domain" | "$address")
+    case ,$options, in *vers=[23],* | *vers=[23].*)
+      die 'mount.nfs4: requested NFS version or transport protocol is not supported' ;;
+    esac
+    from_efs "$id" "$path" "$dir" "$options"; exit ;;
+  esac
+done
+case $server in *[!0-9.]*) die "mount.nfs4: Failed to resolve server $server: Name or service not known" ;; esac
+name=$(awk -v path="$path" '$1 == path { print $2 }' "@ROOT@/lists/$server" 2>/dev/null)
+case $name in '' | *[!0-9a-f]*) die "mount.nfs4: Connection refused" ;; esac
+[ -d "@ROOT@/trees/$name" ] || die "mount.nfs4: Connection refused"
 bind "@ROOT@/trees/$name" "$dir" "$options"
-""".replace("@ROOT@", EFS_ROOT).replace("@BIND@", _BIND)
+""".replace("@ROOT@", EFS_ROOT).replace("@FROM_EFS@", _FROM_EFS)
 
 # A copy of util-linux's setpriv, setuid root, which only the group sudo can execute (image.py).
 SETPRIV = "/usr/local/sbin/setpriv-for-sudo"
@@ -278,6 +321,7 @@ PROGRAMS = {
         "cloud-init": _CLOUD_INIT,
         "mount.efs": _MOUNT_EFS,
         "mount.lustre": _MOUNT_LUSTRE,
+        "mount.nfs": _MOUNT_NFS,
         "mount.nfs4": _MOUNT_NFS,
     },
     # first in PATH, before the host's own

@@ -27,7 +27,9 @@ ROOT = "root"
 _LAYERS = ("layer/etc", "layer/work")
 _STICKY = ("tmp", "var/tmp")
 _PRIVATE = ("root", "run/efs.host")
-_LOCAL_DISKS = "opt/dlami/nvme"
+# Beside the root, and emptied when the machine is stopped.
+LOCAL_DISKS = "local-disks"
+_DLAMI_DISKS = "opt/dlami/nvme"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 # Ubuntu's systemd-tmpfiles empties /tmp at each boot. /run is never on the disk, where a machine may have put a link.
 _EMPTY_AT_BOOT = ("run", "tmp")
@@ -229,8 +231,8 @@ def mount_file_systems(site: Site, machine: Machine, root: Path) -> None:
 def mount_local_disks(site: Site, machine: Machine, root: Path) -> None:
     """Bind a directory of the node's disk where AWS's DLAMIs mount the disks of a type that has some."""
     if machine.local_disks:
-        source = make_directory(site.disk(machine.instance_id), "local-disks")
-        kernel.bind(source, make_directory(root, _LOCAL_DISKS))
+        source = make_directory(site.disk(machine.instance_id), LOCAL_DISKS)
+        kernel.bind(source, make_directory(root, _DLAMI_DISKS))
 
 
 def mount_binds(root: Path, paths: Sequence[Path]) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from localcloud.nodes import cgroups, exports, frozen, init, kernel, operating_system, programs, wire
+from localcloud.nodes import cgroups, exports, frozen, init, kernel, operating_system, programs, rootfs, wire
 from localcloud.nodes.console import Console
 from localcloud.nodes.machine import Machine, NodeError, Site
 from localcloud.nodes.userns import exit_status
@@ -120,14 +120,18 @@ class Supervisor:
 
     def _do_boot(self, request: dict[str, Any]) -> None:
         machine = Machine.from_json(request["machine"])
-        if machine.instance_id in self._nodes:
+        ended = self._nodes.get(machine.instance_id)
+        if ended is not None and ended.alive:
             raise NodeError(f"{machine.instance_id} already exists")
         if machine.image:
             operating_system.require(self._site, machine)
         self._vpc(machine.vpc_id).serve(machine.vpc_cidr)
         self._wait_for_image()
         try:
-            self._disks.mount(self._site.disk(machine.instance_id))
+            if ended is None:
+                self._disks.mount(self._site.disk(machine.instance_id))
+            else:
+                trees.remove(self._site.disk(machine.instance_id) / rootfs.LOCAL_DISKS)
             exports.make(self._site, machine)
             self._start(machine, request["id"])
         except OSError:
@@ -161,6 +165,16 @@ class Supervisor:
             if node.deadline is None:
                 self._shut_down(node)
         self._answer(request["id"])
+
+    def _do_stop(self, request: dict[str, Any]) -> None:
+        node = self._nodes.get(request["instance_id"])
+        if node is None or not node.alive:
+            self._answer(request["id"])
+            return
+        node.stoppers.append(request["id"])
+        node.reboots = False
+        node.deadline = time.monotonic() + node.shutdown_timeout_s
+        os.kill(node.pid, operating_system.POWER_OFF if node.machine.image else programs.POWER_OFF)
 
     def _shut_down(self, node: Node) -> None:
         """Send Ctrl-Alt-Del, as EC2 presses the ACPI button."""
@@ -367,6 +381,8 @@ class Supervisor:
         status = self._reap(node)
         if node.killers or node.boot_request is not None or node.machine.vpc_id in self._leaving:
             self._forget(node)
+        elif node.stoppers:
+            self._answer_all(node.stoppers)
         elif not (node.reboots or status in programs.REBOOTS) or not self._restart(node):
             self._send({"exit": node.machine.instance_id})
 
@@ -405,10 +421,14 @@ class Supervisor:
             reason = node.output.decode(errors="replace").strip() or "it was killed while it booted"
             self._answer(node.boot_request, error=f"boot of {node.machine.instance_id}: {reason}")
             node.boot_request = None
-        for number in node.killers:
-            self._answer(number)
-        node.killers.clear()
+        self._answer_all(node.stoppers)
+        self._answer_all(node.killers)
         self._finish_removal(node.machine.vpc_id)
+
+    def _answer_all(self, requests: list[int]) -> None:
+        for number in requests:
+            self._answer(number)
+        requests.clear()
 
     def _discard(self, instance_id: str) -> None:
         """Remove the node's disk and directories."""
@@ -445,6 +465,7 @@ class Node:
     reboots: bool = False
     """A reboot was requested: it is shutting down, or will once it is up."""
     killers: list[int] = field(default_factory=list)
+    stoppers: list[int] = field(default_factory=list)
     frozen_by: set[int] = field(default_factory=set)
     """The pids of the processes that let its shared directories answer nothing."""
 

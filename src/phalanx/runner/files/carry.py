@@ -9,11 +9,11 @@ import os
 import stat
 import tarfile
 from dataclasses import dataclass, replace
-from typing import IO, Any, Callable, Dict, FrozenSet, List, Set, Tuple
+from typing import IO, Any, Callable, Dict, FrozenSet, List, Optional, Set, Tuple, Union
 
 from phalanx import guest_file
 from phalanx.node.validate import Invalid, parse
-from phalanx.runner.files import unchanged
+from phalanx.runner.files import holes, unchanged
 
 # The first bytes of the stream: what a login script prints before them is skipped.
 MAGIC = b"\0phalanx-carry-1\n"
@@ -45,7 +45,10 @@ class CarryError(Exception):
 
 @dataclass(frozen=True)
 class Item:
-    """A file, directory or link to copy: its path, name in the stream (TOP, or below it), mode, size, mtime, ctime."""
+    """A file, directory or link to copy: its path, name in the stream (TOP, or below it), mode, size, mtime, ctime.
+
+    `pieces` is where a file with holes has content; None for all others.
+    """
 
     path: str
     name: str
@@ -53,6 +56,12 @@ class Item:
     bytes: int
     changed_ns: int = 0
     placed_ns: int = 0
+    pieces: Optional[holes.Pieces] = None
+
+    @property
+    def sent_bytes(self) -> int:
+        """How many bytes are sent for it: of a file with holes, its pieces and their places."""
+        return self.bytes if self.pieces is None else holes.sent_bytes(self.pieces, self.bytes)
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,8 @@ class Load:
 
     @property
     def bytes(self) -> int:
-        return sum(item.bytes for item in self.items)
+        """How many bytes are to be sent."""
+        return sum(item.sent_bytes for item in self.items)
 
     @property
     def files(self) -> int:
@@ -162,7 +172,7 @@ def send(out: IO[bytes], load: Load, progress: Progress = lambda _: None) -> Lis
                 torn.append(reason)
             elif reason:
                 unread.append(reason)
-            sent += item.bytes
+            sent += item.sent_bytes
             progress(sent)
         _tell(tar, _UNREAD, unread)
     return torn + unread
@@ -261,7 +271,8 @@ def _look(path: str, name: str) -> Tuple[Item, List[str], bool]:
     if regular and not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
     children = sorted(os.listdir(path), reverse=True) if stat.S_ISDIR(found.st_mode) else []
-    item = Item(path, name, found.st_mode, regular * found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    pieces = holes.pieces(path, found) if regular else None
+    item = Item(path, name, found.st_mode, regular * found.st_size, found.st_mtime_ns, found.st_ctime_ns, pieces)
     return item, children, _is_portable(item)
 
 
@@ -321,9 +332,15 @@ def _add(tar: tarfile.TarFile, item: Item) -> Tuple[str, bool]:
         tar.addfile(info)
         return "", False
     # It may be longer or shorter by now: what the header announced is sent at most, with the time that was listed.
-    info.size = min(item.bytes, content.size)
     info.uname = unchanged.time_text(item.changed_ns)
-    padded = guest_file.Padded(content)
+    source: Union[guest_file.Content, holes.Sent]
+    if item.pieces is None:
+        info.size, source = min(item.bytes, content.size), content
+        info.gname = holes.SPARSE if holes.lacks_blocks(content.status) else ""
+    else:
+        info.size, source = item.sent_bytes, holes.Sent(content, item.pieces, item.bytes)
+        info.gname = holes.PIECES
+    padded = guest_file.Padded(source)
     try:
         tar.addfile(info, padded)
     except OSError as error:
@@ -488,8 +505,10 @@ def _leads_below(target: str, place: str, link: str) -> bool:
 def _write_file(content: Any, member: tarfile.TarInfo, path: str, arrived: _Arrived) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "wb") as file:
-        while data := content.read(_COPY_BYTES):
-            arrived.add(file.write(data))
+        try:
+            holes.write(content, member.gname, member.size, file, arrived.add)
+        except Invalid as error:
+            raise CarryError(f"the pieces of {_shown(member.name)} {error}") from error
         os.fchmod(fd, member.mode & 0o777)
     unchanged.set_time(path, member.uname, member.mtime)
 

@@ -22,6 +22,8 @@ from phalanx.node.validate import Invalid, parse
 if TYPE_CHECKING:
     from typing import IO, Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
+    _Listed = Tuple[int, int, int, int, int]
+
 _S = 1_000_000_000
 # Every file system accepts times from 1970 to 2106.
 _LATEST_NS = ((1 << 32) - 1) * _S
@@ -57,7 +59,7 @@ NOTHING = Known()
 
 
 def write_list(out: IO[bytes], items: Sequence[Any]) -> None:
-    """Write a line for each of a `carry.Load`'s items: of files their names, sizes, times, modes and ctimes' ages.
+    """Write a line for each of a `carry.Load`'s items: of files their names, sizes, times, modes, ctimes' ages and bytes to send.
 
     Raises OSError.
     """
@@ -66,6 +68,7 @@ def write_list(out: IO[bytes], items: Sequence[Any]) -> None:
         line: List[Any] = [item.name] if stat.S_ISDIR(item.mode) else []
         if stat.S_ISREG(item.mode):
             line = [item.name, item.bytes, item.changed_ns, item.mode & 0o777, now_ns - item.placed_ns]
+            line.append(item.sent_bytes)
         out.write(json.dumps(line).encode() + b"\n")
     out.flush()
 
@@ -90,7 +93,7 @@ def compare(source: IO[bytes], items: int, target: str, top: str) -> Known:
                 directories.add(name)
         elif _has(path, found, now_ns):
             same.add(number)
-            count += found[0]
+            count += found[4]
     return Known(frozenset(same), count, items)
 
 
@@ -137,12 +140,12 @@ def remove_older_parts(directory: str) -> None:
             os.unlink(path)
 
 
-def _has(path: str, listed: Tuple[int, int, int, int], now_ns: int) -> bool:
+def _has(path: str, listed: _Listed, now_ns: int) -> bool:
     """Whether this file is there. It gets the mode; its time may be in whole seconds, if its file system has no others.
 
     What it is not is a link.
     """
-    size, changed_ns, mode, age_ns = listed
+    size, changed_ns, mode, age_ns, _ = listed
     try:
         found = os.lstat(path)
         times = (_valid(changed_ns), _valid(changed_ns) // _S * _S)
@@ -168,14 +171,14 @@ def _is_directory(path: str) -> bool:
         return False
 
 
-def _entry(line: bytes) -> Tuple[str, Optional[Tuple[int, int, int, int]]]:
-    """Return an item's name and, of a file, its size, time, mode and ctime's age. Raises Invalid."""
+def _entry(line: bytes) -> Tuple[str, Optional[_Listed]]:
+    """Return an item's name and, of a file, its size, time, mode, ctime's age and bytes to send. Raises Invalid."""
     value = parse(line)
     if value == []:
         return "", None  # a link
     if isinstance(value, list) and isinstance(value[0], str):
         if len(value) == 1:
             return value[0], None
-        if len(value) == 5 and all(type(one) is int for one in value[1:]) and 0 <= value[3] <= 0o777:
-            return value[0], (value[1], value[2], value[3], value[4])
+        if len(value) == 6 and all(type(one) is int for one in value[1:]) and 0 <= value[3] <= 0o777 and value[5] >= 0:
+            return value[0], (value[1], value[2], value[3], value[4], value[5])
     raise Invalid("lists something that is no file")

@@ -6,6 +6,7 @@ Source: AWS's page of EC2's error codes; tests/data/refusals.yaml has a request 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from typing import Any
 
 from moto.ec2.exceptions import DependencyViolationError, EC2ClientError
@@ -138,6 +139,34 @@ def _a_nat_gateway_lacks_an_address(backend: Any, given: Given) -> None:
 def _a_nat_gateway_is_unknown(backend: Any, given: Given) -> None:
     if given.nat_gateway_id not in backend.nat_gateways:
         raise EC2ClientError("NatGatewayNotFound", f"The Nat Gateway {given.nat_gateway_id} was not found")
+
+
+# moto's list → its argument, where it keeps what exists, and EC2's code for an id of nothing that exists.
+_LISTS = {
+    "describe_network_acls": ("network_acl_ids", "network_acls", "InvalidNetworkAclID.NotFound"),
+    "describe_launch_templates": ("template_ids", "launch_templates", "InvalidLaunchTemplateId.NotFound"),
+    "describe_spot_instance_requests": (
+        "spot_instance_ids",
+        "spot_instance_requests",
+        "InvalidSpotInstanceRequestID.NotFound",
+    ),
+    "describe_vpc_peering_connections": ("vpc_peering_ids", "vpc_pcxs", "InvalidVpcPeeringConnectionID.NotFound"),
+}
+
+
+def _unknown_in(argument: str, kept: str, code: str) -> Callable[[Any, Given], None]:
+    """Return the check of a list, which moto answers with an empty one or with another code."""
+
+    def check(backend: Any, given: Given) -> None:
+        for one in given.get(argument) or ():
+            if one not in getattr(backend, kept):
+                raise EC2ClientError(code, f"The ID '{one}' does not exist")
+
+    return check
+
+
+for _method, _about in _LISTS.items():
+    before(EC2Backend, _method)(_unknown_in(*_about))
 
 
 @before(EC2Backend, "create_vpc_endpoint")

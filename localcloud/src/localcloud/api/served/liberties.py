@@ -1,7 +1,7 @@
 """The liberties that AWS takes with its answers: lists in any order, and pages that are empty although more follow.
 
 Only what the documents of an operation say. EC2 and EFS leave the order of some lists open, also within their items;
-CloudWatch Logs may return an empty page with a token (docs/aws-behaviour.md 2.75, 11.22).
+CloudWatch Logs may return an empty page with a token (docs/aws-behaviour.md 2.78, 11.22).
 """
 
 from __future__ import annotations

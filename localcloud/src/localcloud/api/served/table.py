@@ -43,7 +43,7 @@ SERVED = {
         DeleteSnapshot DeregisterImage
         ModifySubnetAttribute ModifyVpcAttribute ModifyVpcEndpoint RebootInstances ReleaseAddress ReplaceRoute
         ReplaceIamInstanceProfileAssociation ReplaceRouteTableAssociation RevokeSecurityGroup* RunInstances
-        TerminateInstances UpdateSecurityGroupRuleDescriptions*""",
+        StartInstances StopInstances TerminateInstances UpdateSecurityGroupRuleDescriptions*""",
     "elasticfilesystem": """
         CreateFileSystem CreateMountTarget CreateTags DeleteFileSystem DeleteMountTarget DeleteTags Describe* List*
         ModifyMountTargetSecurityGroups PutBackupPolicy PutLifecycleConfiguration TagResource UntagResource""",
@@ -98,13 +98,14 @@ SERVED = {
 }
 
 
-# Parameters of operations of EC2, and properties of resource types, that ask for IPv6 or for ways to other networks.
+# Parameters of operations of EC2, and properties of resource types, that ask for IPv6, for ways to other networks, or to
+# keep an instance's memory while it is stopped.
 _IPV6 = "AmazonProvidedIpv6CidrBlock Ipv6CidrBlock Ipv6Pool Ipv6IpamPoolId Ipv6NetmaskLength Ipv6Native EnableDns64"
 _IPV6 += " AssignIpv6AddressOnCreation Ipv6AddressCount Ipv6Addresses Ipv6Prefixes Ipv6PrefixCount EnablePrimaryIpv6"
 _WAYS = "DestinationIpv6CidrBlock VpcPeeringConnectionId TransitGatewayId EgressOnlyInternetGatewayId CarrierGatewayId"
 _WAYS += " LocalGatewayId CoreNetworkArn"
-WITHOUT_EFFECT = frozenset(f"{_IPV6} {_WAYS}".split())
-"""What has no effect in the networks of the local cloud, and is refused where it is asked for."""
+WITHOUT_EFFECT = frozenset(f"{_IPV6} {_WAYS} Hibernate".split())
+"""What has no effect in the local cloud, above all in its networks, and is refused where it is asked for."""
 
 
 def is_served(service: str, operation: str) -> bool:

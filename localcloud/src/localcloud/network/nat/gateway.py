@@ -47,7 +47,10 @@ def start() -> tuple[socket.socket, int]:
 
 
 class Gateway:
-    """Serves VPCs' sockets: {"vpc", "kind": "tcp" | "udp"} brings one, {"vpc", "kind": "close"} closes a VPC's."""
+    """Serves VPCs' sockets: {"vpc", "kind": "tcp" | "udp"} brings one, {"vpc", "kind": "close"} closes a VPC's.
+
+    {"vpc", "kind": "names", "address", "names"} brings the addresses of file systems, by name, for the node at an address.
+    """
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -75,6 +78,8 @@ class Gateway:
         message, fds = received
         if message["kind"] == "close":
             self._close(message["vpc"])
+        elif message["kind"] == "names":
+            self._names.tell((message["vpc"], message["address"]), message["names"])
         for fd in fds:
             self._sockets[fd] = message["vpc"], socket.socket(fileno=fd)
             self._poll.register(fd, select.POLLIN)

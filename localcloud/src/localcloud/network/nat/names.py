@@ -21,6 +21,8 @@ _RESPONSE, _RECURSION_DESIRED, _RECURSION_AVAILABLE = 0x8000, 0x0100, 0x0080
 _LABEL = re.compile(rb"[A-Za-z0-9_-]+")
 # The names of instances, which their addresses are part of: ip-10-0-1-12.ec2.internal, or REGION.compute.internal.
 _INSTANCE = re.compile(r"ip-(\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3})\.(?:ec2|[a-z0-9-]+\.compute)\.internal")
+# Every other name in their domains, in which nodes look for names without a dot, is nobody's.
+_PRIVATE = (".ec2.internal", ".compute.internal")
 # RFC 2544's addresses for network tests, which no host has, stand for names that only this machine's proxy resolves.
 _STAND_INS = ipaddress.ip_network("198.18.0.0/15")
 # Of one node. Beyond that, its own oldest name loses its address: no address of another node's is given away.
@@ -35,6 +37,11 @@ class Names:
         self._stand_ins: dict[Peer, dict[str, str]] = {}  # node → name → address
         self._names: dict[str, str] = {}  # address → name
         self._last = 0
+        self._of_node: dict[Peer, dict[str, str]] = {}
+
+    def tell(self, peer: Peer, names: dict[str, str]) -> None:
+        """Let names have these addresses for a node, and no others that were told before."""
+        self._of_node[peer] = names
 
     def target_of(self, address: str) -> str:
         """Return the name that an address stands for, or the address itself."""
@@ -46,6 +53,8 @@ class Names:
 
     def forget(self, vpc: str) -> None:
         """Forget the names of a VPC's nodes, which are gone."""
+        for peer in [peer for peer in list(self._of_node) if peer[0] == vpc]:
+            del self._of_node[peer]
         with self._lock:
             for peer in [peer for peer in self._stand_ins if peer[0] == vpc]:
                 for address in self._stand_ins.pop(peer).values():
@@ -73,6 +82,10 @@ class Names:
     def _resolve(self, name: str, peer: Peer) -> tuple[int, list[str]]:
         if found := _INSTANCE.fullmatch(name.lower()):
             return _of_instance(found[1].replace("-", "."))
+        if address := self._of_node.get(peer, {}).get(name.lower()):
+            return _NO_ERROR, [address]
+        if name.lower().endswith(_PRIVATE):
+            return _NO_SUCH_NAME, []
         if not routes.is_open():
             return _FAILED, []
         if routes.proxy_for(name):
