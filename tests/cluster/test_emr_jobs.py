@@ -152,7 +152,7 @@ class TestSpark:
 
 def as_hadoop(emr: Terminal, script: str) -> str:
     """Run lines on the master as a guide of 2018 has people do it: `ssh -A hadoop@…`, with the key in an agent."""
-    hosts, key = emr.directory.parent / "hosts", emr.state / "clusters/emr/id_ed25519"
+    hosts, key = emr.directory.parent / "hosts", emr.state / "clusters/emr/id_ecdsa"
     hosts.write_text(emr.phalanx("ssh-config").stdout)
     login = f"ssh-add -q {key} && ssh -n -A -q -F {hosts} -l hadoop emr {shlex.quote(script)}"
     done = subprocess.run(["ssh-agent", "sh", "-c", login], capture_output=True, text=True, timeout=600, check=False)

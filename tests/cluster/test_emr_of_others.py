@@ -321,7 +321,7 @@ def test_without_a_file_system_the_master_serves_the_shared_directory_and_files_
 def test_one_that_another_machine_adopted_is_taken_over_by_its_name(others, theirs, monkeypatch):
     terminal = others.terminal
     adopt(others, theirs, "shared-one", "--yes")
-    key = terminal.state / "clusters/shared-one/id_ed25519"
+    key = terminal.state / "clusters/shared-one/id_ecdsa"
     copy = terminal.directory / "copy"
     shutil.copy(key, copy)
     shutil.rmtree(terminal.state / "clusters/shared-one")

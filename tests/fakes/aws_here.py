@@ -15,8 +15,8 @@ from phalanx.aws.aws_account import Account
 class AwsHere(Aws):
     """`clients(service)` returns the boto3 clients to use."""
 
-    def __init__(self, clients: Callable[[str], Any]) -> None:
-        super().__init__(REGION)
+    def __init__(self, clients: Callable[[str], Any], region: str = REGION) -> None:
+        super().__init__(region)
         self.machines, self.site = AutoScaling(self), Account(self)
         self._clients_here = clients
 

@@ -19,21 +19,30 @@ def state(tmp_path, monkeypatch):
 
 def test_the_key_is_made_once_and_is_private(state):
     key = keys.make("demo")
-    assert key.startswith("ssh-ed25519 ")
+    assert key.startswith("ecdsa-sha2-nistp256 ")
     assert keys.make("demo") == key == keys.public("demo")
     directory = state / "clusters/demo"
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    assert stat.S_IMODE((directory / "id_ed25519").stat().st_mode) == 0o600
-    assert sorted(path.name for path in directory.iterdir()) == ["id_ed25519", "id_ed25519.pub"]
+    assert stat.S_IMODE((directory / "id_ecdsa").stat().st_mode) == 0o600
+    assert sorted(path.name for path in directory.iterdir()) == ["id_ecdsa", "id_ecdsa.pub"]
 
 
-@pytest.mark.parametrize("half", ["id_ed25519", "id_ed25519.pub"])
+def test_a_key_of_an_earlier_version_is_kept(state):
+    made = state_files.cluster_directory("demo") / "id_ed25519"
+    made.parent.mkdir(parents=True)
+    keys._generate(made, "earlier")
+    assert keys.path("demo") == made
+    assert keys.make("demo") == keys.public("demo")
+    assert sorted(path.name for path in made.parent.iterdir()) == ["id_ed25519", "id_ed25519.pub"]
+
+
+@pytest.mark.parametrize("half", ["id_ecdsa", "id_ecdsa.pub"])
 def test_a_half_that_a_power_failure_emptied_is_made_again(state, half):
     before = keys.make("demo")
     (state_files.cluster_directory("demo") / half).write_text("")
     after = keys.make("demo")
-    assert after.startswith("ssh-ed25519 ") and (after == before) == (half == "id_ed25519.pub")
-    assert (state_files.cluster_directory("demo") / "id_ed25519").stat().st_size
+    assert after.startswith("ecdsa-sha2-nistp256 ") and (after == before) == (half == "id_ecdsa.pub")
+    assert (state_files.cluster_directory("demo") / "id_ecdsa").stat().st_size
 
 
 def test_what_others_could_read_is_private_again(state):

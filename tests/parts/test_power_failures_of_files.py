@@ -62,7 +62,7 @@ CASES = {
         (f"{HERE}/cluster.json",),
         (lambda _: Cluster("demo", "aws", "us-east-1").save(), lambda _: CLUSTER.save()),
     ),
-    "this machine's key": Written((f"{HERE}/id_ed25519", f"{HERE}/id_ed25519.pub"), (lambda _: keys.make("demo"),)),
+    "this machine's key": Written((f"{HERE}/id_ecdsa", f"{HERE}/id_ecdsa.pub"), (lambda _: keys.make("demo"),)),
     "what ssh trusts": Written(
         (f"{HERE}/known_hosts",),
         tuple(lambda _, key=key: ssh_config.write_authority(CLUSTER, key) for key in ("old", "new")),

@@ -19,6 +19,7 @@ from phalanx.errors import LocalCloudError
 from phalanx.images.base import base
 from phalanx.images.image_stack import Order, request
 from phalanx.jobs.environments import recipe
+from phalanx.local import endpoint
 from phalanx.node import aws_client, mount
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import Aws
@@ -46,7 +47,8 @@ def test_all_four_partitions_are_tried():
 
 
 @pytest.mark.parametrize("region", [*table("regions")["regions"]])
-def test_the_local_cloud_refuses_regions_of_other_partitions(region):
+def test_the_local_cloud_refuses_regions_of_other_partitions(region, monkeypatch):
+    monkeypatch.setattr(endpoint, "account", lambda: {"profile": "own"})
     spec = ClusterSpec(name="demo", nodes=1, region=region)
     if RESOLVER.get_partition_for_region(region) == "aws":
         assert connect("local", region).site.facts(spec, "").kept_file_system == ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 OWN, FRESH, COMPANY = "own", "fresh", "landing-zone"
+CHINA, GOV, EUSC = "china", "gov", "eusc"
 PROFILES = {
     OWN: "everything is allowed",
     FRESH: "a new account: 5 vCPUs of each class, 5 Elastic IPs and 5 VPCs, and only the regions of every account",
@@ -17,7 +18,18 @@ PROFILES = {
         "an organisation's account: a VPC is shared with it and it may make none, roles need a boundary, and instances "
         "have no metadata unless their launch asks for it"
     ),
+    CHINA: "an account of AWS in China: regions cn-north-1 and cn-northwest-1",
+    GOV: "an account of GovCloud: regions us-gov-west-1 and us-gov-east-1, and images in FIPS mode",
+    EUSC: "an account of the European Sovereign Cloud: region eusc-de-east-1",
 }
+PARTITIONS = {CHINA: "aws-cn", GOV: "aws-us-gov", EUSC: "aws-eusc"}
+"""The partitions of the accounts that are not in `aws`."""
+REGIONS = {
+    CHINA: ("cn-north-1", "cn-northwest-1"),
+    GOV: ("us-gov-west-1", "us-gov-east-1"),
+    EUSC: ("eusc-de-east-1",),
+}
+"""Their regions: an account has keys in one partition only (docs/aws-behaviour.md 6.1)."""
 ACCOUNT, OWNER = "123456789012", "999999999999"
 """The account itself, and the one that owns the VPC which an organisation shares."""
 BOUNDARY = f"arn:aws:iam::{ACCOUNT}:policy/landing-zone"
@@ -46,6 +58,8 @@ def keep(state: Path, profile: str) -> None:
 
 def describe(profile: str) -> dict[str, Any]:
     """Return what a user needs to know of the account."""
+    if profile in PARTITIONS:
+        return {"profile": profile, "partition": PARTITIONS[profile], "regions": list(REGIONS[profile])}
     if profile != COMPANY:
         return {"profile": profile}
     return {"profile": profile, "region": REGION, "subnets": list(SUBNETS), "permissions_boundary": BOUNDARY}

@@ -62,10 +62,10 @@ class Stacks:
         """Make a client for another region."""
         return wsgi_clients.client(service, region, self.context.url_host, ADMINISTRATOR, lambda: self.app)
 
-    def client_of(self, service: str, session: dict[str, str]) -> Any:
+    def client_of(self, service: str, session: dict[str, str], region: str = REGION) -> Any:
         """Make a client with the credentials that AssumeRole returned."""
         issued = Issued(session["AccessKeyId"], session["SecretAccessKey"], session["SessionToken"], "")
-        return wsgi_clients.client(service, REGION, self.context.url_host, issued, lambda: self.app)
+        return wsgi_clients.client(service, region, self.context.url_host, issued, lambda: self.app)
 
     def plain_client(self, service: str) -> Any:
         """Make a client that sends requests unchecked: botocore refuses many of those that AWS refuses."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
+from fleet_fakes import until
+from stack_fakes import stacks
 
 from localcloud import accounts
 from localcloud.daemon import endpoint_file
@@ -171,3 +174,67 @@ def test_a_quota_without_a_value_of_the_account_has_aws_s_default(fresh):
 def test_the_account_s_user_exists(fresh):
     who = fresh("sts").get_caller_identity()["Arn"]
     assert fresh("iam").get_user(UserName=who.rpartition("/")[2])["User"]["Arn"] == who
+
+
+# Partition, a region, what its service principal of EC2 is, and the one that its IAM does not know.
+FAR = {
+    "china": ("aws-cn", "cn-north-1", "ec2.amazonaws.com.cn", "ec2.amazonaws.eu"),
+    "gov": ("aws-us-gov", "us-gov-west-1", "ec2.amazonaws.com", "ec2.amazonaws.com.cn"),
+    "eusc": ("aws-eusc", "eusc-de-east-1", "ec2.amazonaws.com", "ec2.amazonaws.eu"),
+}
+
+
+@pytest.mark.parametrize("profile", FAR)
+def test_an_account_of_another_partition_knows_only_what_is_in_it(tmp_path, profile):
+    partition, region, known, unknown = FAR[profile]
+    with stacks(tmp_path / "state", profile) as cloud:
+        client = functools.partial(cloud.client_in, region)
+        assert client("sts").get_caller_identity()["Arn"].startswith(f"arn:{partition}:iam::")
+        listed = {one["RegionName"] for one in client("ec2").describe_regions(AllRegions=True)["Regions"]}
+        assert listed == set(accounts.REGIONS[profile])
+        assert code(cloud.client_in("us-east-1", "sts").get_caller_identity) == "InvalidClientTokenId"
+        iam, name = client("iam"), f"r-{profile}"
+        role = iam.create_role(RoleName=name, AssumeRolePolicyDocument=ROLE["AssumeRolePolicyDocument"])["Role"]
+        assert role["Arn"] == f"arn:{partition}:iam::123456789012:role/{name}"
+        for arn, is_right in ((f"arn:{partition}:s3:::b/*", True), ("arn:aws:s3:::b/*", False)):
+            statement = {"Effect": "Allow", "Action": "s3:GetObject", "Resource": arn}
+            given = {"RoleName": name, "PolicyName": "p", "PolicyDocument": json.dumps({"Statement": statement})}
+            if is_right:
+                iam.put_role_policy(**given)
+            else:
+                with pytest.raises(ClientError, match='Partition "aws" is not valid for resource "arn:aws:s3'):
+                    iam.put_role_policy(**given)
+        assert code(iam.attach_role_policy, RoleName=name, PolicyArn="arn:aws:iam::aws:policy/ReadOnlyAccess")
+        iam.attach_role_policy(RoleName=name, PolicyArn=f"arn:{partition}:iam::aws:policy/ReadOnlyAccess")
+        for service in (known, unknown):
+            trust = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
+            document = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
+            made = {"RoleName": f"{service}-{profile}", "AssumeRolePolicyDocument": document}
+            if service == known:
+                iam.create_role(**made)
+            else:
+                assert code(iam.create_role, **made) == "MalformedPolicyDocument"
+
+
+@pytest.mark.parametrize("profile", FAR)
+def test_a_stack_of_another_partition_has_its_arns_and_refuses_those_of_others(tmp_path, profile):
+    partition, region, known, _ = FAR[profile]
+    trust = {"Effect": "Allow", "Principal": {"Service": known}, "Action": "sts:AssumeRole"}
+    with stacks(tmp_path / "state", profile) as cloud:
+        cloudformation = cloud.client_in(region, "cloudformation")
+        for name, arn in (("right", "arn:${AWS::Partition}:s3:::b"), ("wrong", "arn:aws:s3:::b")):
+            policy = {"Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": {"Fn::Sub": arn}}]}
+            role = {
+                "AssumeRolePolicyDocument": {"Version": "2012-10-17", "Statement": [trust]},
+                "Policies": [{"PolicyName": "p", "PolicyDocument": policy}],
+            }
+            body = {"Resources": {"Role": {"Type": "AWS::IAM::Role", "Properties": role}}}
+            given = {"TemplateBody": json.dumps(body), "Capabilities": ["CAPABILITY_IAM"], "OnFailure": "DO_NOTHING"}
+            stack = cloudformation.create_stack(StackName=f"{name}-{profile}", **given)["StackId"]
+            assert stack.startswith(f"arn:{partition}:cloudformation:{region}:")
+            found = cloud.engine.find(stack, region)
+            until(lambda found=found: not found.status.endswith("IN_PROGRESS"), name)
+            events = cloudformation.describe_stack_events(StackName=stack)["StackEvents"]
+            said = " ".join(one.get("ResourceStatusReason", "") for one in events)
+            assert (found.status == "CREATE_COMPLETE") == (name == "right"), said
+            assert ('Partition "aws" is not valid' in said) == (name == "wrong")

@@ -29,6 +29,7 @@ from botocore.exceptions import ClientError
 from fleet_fakes import ADMINISTRATOR, until
 from stack_fakes import Stacks, stacks
 
+from localcloud.api import partitions
 from localcloud.cloudformation import schemas
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources import TYPES
@@ -358,17 +359,18 @@ def test_a_vpc_with_a_foreign_endpoint_is_not_deleted(cloud):
 
 
 @pytest.mark.parametrize(
-    ("region", "service", "status"),
+    ("profile", "region", "service", "status"),
     [
-        ("us-east-1", "ec2.amazonaws.com", "CREATE_COMPLETE"),
-        ("cn-north-1", "ec2.amazonaws.com.cn", "CREATE_COMPLETE"),
-        ("cn-north-1", "ec2.amazonaws.com", "CREATE_COMPLETE"),
-        ("eusc-de-east-1", "ec2.amazonaws.com", "CREATE_COMPLETE"),
-        ("eusc-de-east-1", "ec2.amazonaws.eu", "ROLLBACK_COMPLETE"),
-        ("us-east-1", "ec2.amazonaws.com.cn", "ROLLBACK_COMPLETE"),
+        ("own", "us-east-1", "ec2.amazonaws.com", "CREATE_COMPLETE"),
+        ("china", "cn-north-1", "ec2.amazonaws.com.cn", "CREATE_COMPLETE"),
+        ("china", "cn-north-1", "ec2.amazonaws.com", "CREATE_COMPLETE"),
+        ("eusc", "eusc-de-east-1", "ec2.amazonaws.com", "CREATE_COMPLETE"),
+        ("eusc", "eusc-de-east-1", "ec2.amazonaws.eu", "ROLLBACK_COMPLETE"),
+        ("own", "us-east-1", "ec2.amazonaws.com.cn", "ROLLBACK_COMPLETE"),
     ],
 )
-def test_a_role_trusts_services_by_names_that_its_partition_knows(cloud, region, service, status):
+def test_a_role_trusts_services_by_names_that_its_partition_knows(cloud, monkeypatch, profile, region, service, status):
+    monkeypatch.setattr(partitions, "_profile", [profile])
     there = wsgi_clients.client("cloudformation", region, cloud.context.url_host, ADMINISTRATOR, lambda: cloud.app)
     trust = {**TRUST, "Statement": [{**TRUST["Statement"][0], "Principal": {"Service": service}}]}
     body = json.dumps({"Resources": {"Role": made("AWS::IAM::Role", AssumeRolePolicyDocument=trust)}})

@@ -115,10 +115,11 @@ def _accounts(_context: click.Context, _parameter: click.Parameter, incomplete: 
 @json_option
 @debug_option
 def account(profile: str | None, as_json: bool) -> None:
-    """Choose whose AWS account the local cloud plays, or show it: one of your own, a new one, or a company's.
+    """Choose whose AWS account the local cloud plays, or show it.
 
     In `landing-zone`, an organisation's rules forbid what companies forbid, so you see what your cluster needs in
-    such an account. The choice is kept, and takes effect when the local cloud starts the next time.
+    such an account. `china`, `gov` and `eusc` are in other partitions, which have other regions. The choice is kept,
+    and takes effect when the local cloud starts the next time.
 
     \b
     Examples:
@@ -138,6 +139,8 @@ def account(profile: str | None, as_json: bool) -> None:
         say("Clusters here need these lines in phalanx.yaml:")
         say(f"  network: {{access: private, head_subnet: {head}, worker_subnet: {workers}}}")
         say(f"  permissions_boundary: {found['permissions_boundary']}")
+    if "regions" in found:
+        say(f"Clusters here need this line in phalanx.yaml: region: {found['regions'][0]}")
 
 
 @command.command("stop")

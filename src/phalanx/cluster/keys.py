@@ -13,8 +13,11 @@ from phalanx.state_files import cluster_directory, make_directory, state_directo
 
 
 def make(name: str) -> str:
-    """Return the public half of this machine's key for a cluster; create it if needed (ed25519, no passphrase)."""
-    private = cluster_directory(name) / "id_ed25519"
+    """Return the public half of this machine's key for a cluster; create it if needed (no passphrase).
+
+    It is ECDSA's, on P-256: machines in FIPS mode refuse ed25519 (docs/aws-behaviour.md 6.9).
+    """
+    private = path(name)
     _require_readable_by_ssh(state_directory())
     make_directory(private.parent)
     private.parent.chmod(0o700)
@@ -42,7 +45,7 @@ def take(name: str, private: Path, public: str) -> bool:
     if not found or found.split()[:2] != public.split()[:2]:
         return False
     _require_readable_by_ssh(state_directory())
-    mine = cluster_directory(name) / "id_ed25519"
+    mine = path(name)
     write_private(mine, private.read_text())
     write_private(mine.with_suffix(".pub"), found)
     return True
@@ -57,8 +60,14 @@ def _public_half(private: Path) -> str:
 
 def public(name: str) -> str:
     """Return the public half of this machine's key for a cluster; empty if it has none."""
-    path = cluster_directory(name) / "id_ed25519.pub"
-    return path.read_text().strip() if path.exists() else ""
+    found = path(name).with_suffix(".pub")
+    return found.read_text().strip() if found.exists() else ""
+
+
+def path(name: str) -> Path:
+    """Return where this machine's private key for a cluster is; earlier versions made another kind."""
+    made = cluster_directory(name) / "id_ed25519"
+    return made if made.exists() else made.with_name("id_ecdsa")
 
 
 def _require_readable_by_ssh(path: Path) -> None:
@@ -77,8 +86,8 @@ def _generate(private: Path, comment: str) -> None:
 
     After a power failure it is there as a whole, or not at all.
     """
-    beside = private.with_name(f".id_ed25519.{os.getpid()}")
-    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(beside)]
+    beside = private.with_name(f".{private.name}.{os.getpid()}")
+    argv = ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-C", comment, "-f", str(beside)]
     try:
         subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
     except FileNotFoundError as error:

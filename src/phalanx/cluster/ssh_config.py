@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from phalanx.cluster import keys
 from phalanx.cluster.cluster_record import HEAD, JOB_USER, Cluster
 from phalanx.errors import ClusterError
 from phalanx.node import files
@@ -40,7 +41,7 @@ def _text(cluster: Cluster, route: Sequence[str]) -> str:
         "Host *",
         *(f"    {option}" for option in route),
         f"    User {JOB_USER}",
-        f"    IdentityFile {_quoted(cluster.directory / 'id_ed25519')}",
+        f"    IdentityFile {_quoted(keys.path(cluster.name))}",
         "    IdentitiesOnly yes",
         f"    UserKnownHostsFile {_quoted(cluster.directory / 'known_hosts')}",
         "    GlobalKnownHostsFile /dev/null",

@@ -282,6 +282,21 @@ def account(profile: str | None = None) -> dict[str, Any]:
     return _answer("account", "--state", _place(), *([] if profile is None else [profile]))
 
 
+def require_region(region: str) -> None:
+    """Raise LocalCloudError unless a region is in the partition of the account that the local cloud plays."""
+    found = account()
+    others = (("china", "cn-"), ("gov", "us-gov-"), ("eusc", "eusc-"))
+    profile = next((name for name, prefix in others if region.startswith(prefix)), "")
+    if region in found.get("regions", () if profile else (region,)):
+        return
+    here = f"; this one has {' and '.join(found['regions'])}" if "regions" in found else ""
+    raise LocalCloudError(
+        f"{region} is in another partition than the account {found['profile']}, which the local cloud plays{here}",
+        f"Choose another `region:`, or `phalanx local account {profile or 'own'}` while the local cloud is stopped.",
+        code="other-partition",
+    )
+
+
 def kept_file_systems() -> list[dict[str, Any]]:
     """Return the file systems that outlive the local cloud, newest first: id, path, record, region and tags."""
     return _answer("file-systems", "--state", _place()) if state().exists() else []

@@ -7,7 +7,6 @@ from dataclasses import replace
 from phalanx.aws import file_systems, lookups
 from phalanx.aws.aws import Aws
 from phalanx.data import table
-from phalanx.errors import LocalCloudError
 from phalanx.local import endpoint, images
 from phalanx.node.settings import ON_AWS, Patience
 from phalanx.plan import each_type
@@ -33,11 +32,7 @@ def look_up(api: Aws, spec: ClusterSpec, ssh_public_key: str) -> Facts:
 
 def _of_type(api: Aws, spec: ClusterSpec, ssh_public_key: str) -> Facts:
     if spec.region.startswith(_OTHER_PARTITIONS):
-        raise LocalCloudError(
-            f"the local cloud stands in for AWS's commercial regions, and {spec.region} is in another partition",
-            "Choose another `region:`. With `cloud: aws`, `phalanx plan` and `template` serve it.",
-            code="other-partition",
-        )
+        endpoint.require_region(spec.region)
     name = images.local_name(spec.image)
     if name:
         images.require(spec.image or "", name)

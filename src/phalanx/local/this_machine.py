@@ -136,6 +136,11 @@ class LocalAws(Aws):
     def endpoint_url(self) -> str | None:
         return self.endpoint.url
 
+    def _explained(self, error: CloudError) -> CloudError:
+        if error.code == "unknown-credentials":
+            endpoint.require_region(self.region)
+        return super()._explained(error)
+
     def call(self, service: str, operation: str, **arguments: Any) -> dict[str, Any]:
         """Make a call as to AWS. Raises NotRunning when another command has stopped the local cloud."""
         try:

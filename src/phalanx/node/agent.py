@@ -10,13 +10,10 @@ from phalanx.node import account, contract, core_group, files, loader, mount, se
 from phalanx.node.aws_client import Aws
 from phalanx.node.bootlog import BootLog
 from phalanx.node.command import CommandError, insist
-from phalanx.node.disk import SSH
 from phalanx.node.metadata import Metadata
 from phalanx.node.roster import Node
 from phalanx.node.settings import Settings
 
-HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
-USER_KEY = f"{SSH}/id_ed25519"
 # What nvidia-smi prints at once while the driver is being loaded, after a reboot.
 _DRIVER_COMES = "communicate with the NVIDIA driver"
 
@@ -48,6 +45,7 @@ class Agent:
         expected = self.settings.gpus.partition("=")
         gpus = _gpus(int(expected[2]) if expected[0] == identity.type else 0, self.settings.patience.driver_s)
         name = os.uname().nodename.split(".")[0]
+        kind = trust.kind_of_keys(self.root)
         return Node(
             name="",
             instance_id=identity.instance_id,
@@ -59,8 +57,8 @@ class Agent:
             gpus=gpus,
             slots=max(0, self.settings.slots or gpus or os.cpu_count() or 1),
             head=self.settings.head,
-            host_key=validate.key_line(trust.make_key(self.root + HOST_KEY, identity.instance_id)),
-            user_key=validate.key_line(trust.make_key(self.root + USER_KEY, identity.instance_id)),
+            host_key=validate.key_line(trust.make_key(self.root + trust.host_key(kind), identity.instance_id, kind)),
+            user_key=validate.key_line(trust.make_key(self.root + trust.user_key(kind), identity.instance_id, kind)),
         )
 
     def machine(self) -> contract.Machine:

@@ -23,7 +23,7 @@ from phalanx.node import (
     trust,
     wire,
 )
-from phalanx.node.agent import HOST_KEY, USER_KEY, Agent
+from phalanx.node.agent import Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError, run
 from phalanx.node.disk import BOOTED, HOME
@@ -88,9 +88,7 @@ def steps(agent: Agent, by_unit: bool = False) -> list[tuple[str, Callable[[], A
             mount.mount(source, settings.shared, agent.job_uid(), patience_s, agent.log.say, settings.linked)
 
     def make_keys() -> None:
-        trust.make_key(root + HOST_KEY, agent.identity.instance_id)
-        trust.make_key(root + USER_KEY, agent.identity.instance_id)
-        account.share_key(root + USER_KEY, settings.job_user, root)
+        account.share_key(trust.make_keys(root, agent.identity.instance_id), settings.job_user, root)
 
     def start() -> None:
         files.write(root + BOOTED, "ready to serve\n")

@@ -23,7 +23,8 @@ class Machine(NamedTuple):
 
     `cores` is the number that processes may use; `endpoint` is "" on AWS; `path` is the image's PATH;
     `scratch` is the directory of the local disks, "" without any. `administrator` and `address_file` are what the
-    service that makes the machines adds to the contract (node.services.Fleet). `openssh` is the version of sshd.
+    service that makes the machines adds to the contract (node.services.Fleet). `openssh` is the version of sshd, and
+    `keys` the kind of the node's keys.
     """
 
     region: str
@@ -37,6 +38,7 @@ class Machine(NamedTuple):
     administrator: str = ""
     address_file: str = ""
     openssh: Tuple[int, int] = (0, 0)
+    keys: str = "ed25519"
 
 
 class Papers(NamedTuple):
@@ -63,6 +65,7 @@ def this_machine(
         administrator,
         address_file,
         trust.version_of_sshd(root),
+        trust.kind_of_keys(root),
     )
 
 
@@ -119,9 +122,9 @@ def texts(roster: Roster, node: Node, machine: Machine, papers: Papers) -> dict[
         "/etc/profile.d/phalanx.sh": _lines([f"export {k}={_quoted(v)}" for k, v in variables.items()]),
         f"{SSH}/authority.pub": files.line(papers.authority),
         f"{SSH}/host-cert.pub": files.line(papers.host_certificate),
-        f"{SSH}/id_ed25519-cert.pub": files.line(papers.user_certificate),
+        f"{trust.user_key(machine.keys)}-cert.pub": files.line(papers.user_certificate),
         f"{SSH}/revoked": _lines(list(roster.revoked)),
-        "/etc/ssh/ssh_config.d/60-phalanx.conf": _client(_reachable(roster), machine.job_user, machine.administrator),
+        "/etc/ssh/ssh_config.d/60-phalanx.conf": _client(_reachable(roster), machine),
         "/etc/ssh/sshd_config.d/60-phalanx.conf": _server(variables, machine, len(roster.members)),
         # Last: when a new roster is there, the other files are too.
         ROSTER: roster.to_json() + "\n",
@@ -132,23 +135,24 @@ def _reachable(roster: Roster) -> list[str]:
     return ["deeplearning-*", *(part for n in roster.members for part in (n.address, n.hostname))]
 
 
-def _client(reachable: list[str], job_user: str, administrator: str) -> str:
+def _client(reachable: list[str], machine: Machine) -> str:
     # OpenSSH 9.2 prefers sntrup761, which costs each side 0.1 s of CPU: a login took 0.74 s, and 0.29 s without.
+    administrator, key = machine.administrator, trust.user_key(machine.keys)
     every, hosts = f"Host {' '.join(reachable)}", ",".join(reachable)
     # An administrator reaches the same account of other nodes, with a forwarded agent or a key of its own.
     admin = f"Match localuser {administrator} host {hosts}\n    User {administrator}\n" if administrator else ""
     others = f"Match localuser !{administrator},* host {hosts}" if administrator else every
     return f"""{admin}{others}
-    User {job_user}
-    IdentityFile {SSH}/id_ed25519
-    CertificateFile {SSH}/id_ed25519-cert.pub
+    User {machine.job_user}
+    IdentityFile {key}
+    CertificateFile {key}-cert.pub
 {every if administrator else ""}
     RevokedHostKeys {SSH}/revoked
     UserKnownHostsFile /dev/null
     StrictHostKeyChecking yes
     SendEnv PHALANX_*
     ConnectTimeout 20
-    KexAlgorithms ^curve25519-sha256
+    KexAlgorithms -sntrup*
 """
 
 
@@ -164,7 +168,7 @@ def _server(variables: dict[str, str], machine: Machine, nodes: int) -> str:
     )
     settings = " ".join(f'"{name}={value}"' for name, value in variables.items())
     return f"""TrustedUserCAKeys {SSH}/authority.pub
-HostKey /etc/ssh/ssh_host_ed25519_key
+HostKey {trust.host_key(machine.keys)}
 HostCertificate {SSH}/host-cert.pub
 RevokedKeys {SSH}/revoked
 AuthorizedKeysFile .ssh/authorized_keys {account.AUTHORIZED}/%u

@@ -10,7 +10,8 @@ import threading
 from typing import Any, Callable, Iterable, Sequence, Tuple
 
 from phalanx.node import files
-from phalanx.node.command import run
+from phalanx.node.command import CommandError, run
+from phalanx.node.disk import SSH
 from phalanx.node.proc_files import read_each
 from phalanx.node.roster import MASTER, Node
 
@@ -20,6 +21,7 @@ _SIGNED_AT_ONCE = 64
 VALID_S = 24 * 3600
 # 5 minutes of clock skew are allowed.
 _VALIDITY = f"-5m:+{VALID_S}s"
+_OF_FIPS = "ecdsa"
 
 
 def make_key(path: str, comment: str, kind: str = "ed25519") -> str:
@@ -36,6 +38,38 @@ def make_key(path: str, comment: str, kind: str = "ed25519") -> str:
             os.rename(beside + half, path + half)
             files.sync(os.path.dirname(path))
     return files.read(path + ".pub").strip()
+
+
+def make_keys(root: str, comment: str) -> str:
+    """Make the keys of this machine and of its user, where they are missing; return the path of the user's.
+
+    They are of a kind that the image's OpenSSH accepts: in FIPS mode it refuses ed25519 (docs/aws-behaviour.md 6.9).
+    """
+    kind = kind_of_keys(root)
+    try:
+        make_key(root + user_key(kind), comment, kind)
+    except CommandError as error:
+        if "FIPS" not in error.output:
+            raise
+        kind = _OF_FIPS
+        make_key(root + user_key(kind), comment, kind)
+    make_key(root + host_key(kind), comment, kind)
+    return root + user_key(kind)
+
+
+def kind_of_keys(root: str = "") -> str:
+    """Return the kind of the keys that this node has, or tries first."""
+    return _OF_FIPS if os.path.exists(root + user_key(_OF_FIPS)) else "ed25519"
+
+
+def host_key(kind: str) -> str:
+    """Return the path of this machine's key."""
+    return f"/etc/ssh/ssh_host_{kind}_key"
+
+
+def user_key(kind: str) -> str:
+    """Return the path of the key with which jobs log in to other nodes."""
+    return f"{SSH}/id_{kind}"
 
 
 class Authority:

@@ -22,6 +22,7 @@ from moto.organizations.responses import OrganizationsResponse
 
 from localcloud import accounts
 from localcloud.accounts import BOUNDARY, OWNER, REGION, SUBNETS
+from localcloud.api import partitions
 from localcloud.api.refusals.before import Given, before
 from localcloud.context import ADMIN, Context
 from localcloud.ec2 import account_quotas, account_regions, fleet, placement
@@ -92,9 +93,9 @@ def install(context: Context) -> None:
     """Play the context's account, with what its owner and its organisation have made in it."""
     _played.profile, _played.account, _played.hidden = accounts.OWN, context.account, frozenset()
     placement.METADATA_DEFAULTS.clear()
-    users = iam_backends[context.account]["aws"]
+    users = iam_backends[context.account][partitions.played()]
     if ADMIN not in users.users:
-        users.create_user(REGION, ADMIN)
+        users.create_user(partitions.home(), ADMIN)
     for name in (one.rpartition(".")[2] for one in PATCHED if ".EC2Backend." in one):
         if not hasattr(getattr(EC2Backend, name), "is_filtered"):
             setattr(EC2Backend, name, _filtered(getattr(EC2Backend, name)))
@@ -108,7 +109,7 @@ def install(context: Context) -> None:
     setattr(OrganizationsResponse, "describe_effective_policy", describe_effective_policy)  # noqa: B010 - moto has none
     if context.profile == accounts.COMPANY:
         _played.hidden = frozenset(_share_network(ec2_backends[context.account][REGION]))
-        _make_boundary(iam_backends[context.account]["aws"])
+        _make_boundary(iam_backends[context.account][partitions.played()])
         placement.METADATA_DEFAULTS.update(_METADATA)
     if context.profile == accounts.FRESH:
         fleet.current().pool.limit_vcpus(_NEW)
@@ -227,7 +228,7 @@ def _allocation(one: Any) -> str:
 
 
 def _denied(action: str, resource: str) -> str:
-    who = f"arn:aws:iam::{_played.account}:user/{ADMIN}"
+    who = f"{partitions.arn()}:iam::{_played.account}:user/{ADMIN}"
     return (
         f"User: {who} is not authorized to perform: {action} on resource: {resource} with an explicit deny in a "
         "service control policy"
@@ -238,7 +239,7 @@ def denial(action: str, region: str) -> str:
     """Return EC2's message if the organisation denies the action to everybody in the account; "" otherwise."""
     if not _played.is_company or action not in _DENIED.values():
         return ""
-    where = f"arn:aws:ec2:{region}:{_played.account}:*/*"
+    where = f"{partitions.arn()}:ec2:{region}:{_played.account}:*/*"
     return f"You are not authorized to perform this operation. {_denied(action, where)}"
 
 
@@ -279,9 +280,8 @@ def _a_tag_has_a_value_of_the_policy(_backend: Any, given: Given) -> None:
 def _a_role_has_no_boundary(_backend: Any, given: Given) -> None:
     is_linked = str(given.path).startswith("/aws-service-role/")
     if _played.is_company and given.permissions_boundary != BOUNDARY and not is_linked:
-        raise _AccessDeniedError(
-            _denied("iam:CreateRole", f"arn:aws:iam::{_played.account}:role{given.path or '/'}{given.role_name}")
-        )
+        role = f"role{given.path or '/'}{given.role_name}"
+        raise _AccessDeniedError(_denied("iam:CreateRole", f"{partitions.arn()}:iam::{_played.account}:{role}"))
 
 
 for _method, _action in _DENIED.items():

@@ -13,7 +13,17 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.wrappers import Response
 
 from localcloud import autoscaling, emr
-from localcloud.api import account_played, moto_setup, parameters, products, quotas, refusals, tag_index, throttling
+from localcloud.api import (
+    account_played,
+    moto_setup,
+    parameters,
+    partitions,
+    products,
+    quotas,
+    refusals,
+    tag_index,
+    throttling,
+)
 from localcloud.api.served import gate
 from localcloud.cloudformation import waitconditions
 from localcloud.cloudformation.api import CloudFormationApi
@@ -67,6 +77,7 @@ PARTS = (
 def build(context: Context) -> tuple[WsgiApp, Engine]:
     """Install every part into moto; return the app and the stacks' engine. Call `moto_setup.install` first."""
     parameters.install()
+    partitions.play(context.profile)
     moto_setup.check_names([name for part in PARTS for name in part.PATCHED])
     for part in PARTS:
         part.install(context)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from localcloud import accounts
 from localcloud.images import store
 from localcloud.images.distributions import DISTRIBUTIONS
 from localcloud.images.store import Image
@@ -57,6 +58,9 @@ FULL_IMAGES = {name: distribution.ami for name, distribution in DISTRIBUTIONS.it
 OWN_IMAGES: dict[str, Image] = {}
 ROOT_GIB, TRAINING_ROOT_GIB = 8, 60
 """The sizes of the images' root disks, and of those for training."""
+# Regions of which moto has no offers, and the small region whose they have here.
+_OTHERS = {region for regions in accounts.REGIONS.values() for region in regions}
+_LIKE = "eu-south-1"
 _OFFERINGS = "ec2/resources/instance_type_offerings"
 
 
@@ -305,9 +309,9 @@ class _Offerings(dict[str, list[dict[str, str]]]):
         self._location, self._load, self._regions = location, load, frozenset(regions)
 
     def __missing__(self, region: str) -> list[dict[str, str]]:
-        if region not in self._regions:
+        if region not in self._regions and region not in _OTHERS:
             raise KeyError(region)
-        self[region] = self._load(f"{_OFFERINGS}/{self._location}/{region}.json")
+        self[region] = self._offered(region)
         if self._location == "availability-zone":
             self[region] += _local_offerings(region, [offering["InstanceType"] for offering in self[region]])
         for offering in self[region]:
@@ -315,7 +319,21 @@ class _Offerings(dict[str, list[dict[str, str]]]):
         return self[region]
 
     def get(self, region: str, default: Any = None) -> Any:
-        return self[region] if region in self._regions else default
+        return self[region] if region in self._regions or region in _OTHERS else default
+
+    def _offered(self, region: str) -> list[dict[str, str]]:
+        """Return what a region offers; moto knows nothing of other partitions (docs/aws-behaviour.md 2.75)."""
+        if region in self._regions:
+            return self._load(f"{_OFFERINGS}/{self._location}/{region}.json")
+        like = self._load(f"{_OFFERINGS}/{self._location}/{_LIKE}.json")
+        here = [{**one, "Location": one["Location"].replace(_LIKE, region)} for one in like]
+        return [one for one in here if one["Location"] in (region, *_zone_names(region))]
+
+
+def _zone_names(region: str) -> list[str]:
+    from localcloud.ec2 import zones  # here, because it imports moto's EC2
+
+    return zones.names(region)
 
 
 def _local_offerings(region: str, types: list[str]) -> Iterator[dict[str, str]]:

@@ -22,6 +22,7 @@ from moto.ec2.models import ec2_backends
 from moto.events.models import events_backends
 from moto.s3.models import s3_backends
 
+from localcloud.api import partitions
 from localcloud.cloudformation.model import Stack
 from localcloud.context import Context
 from localcloud.ec2 import placement_groups
@@ -146,13 +147,13 @@ class Index:
 
 def _buckets(account: str, region: str) -> Iterator[TaggedResource]:
     """Yield the buckets of a region: moto keeps those of all together."""
-    backend: Any = s3_backends[account]["aws"]
+    backend: Any = s3_backends[account][partitions.played()]
     here = {one.arn for one in list(backend.buckets.values()) if one.region_name == region}
     yield from (one for one in backend.iter_tagged_resources() if one.arn in here)
 
 
 def _arn_of_cluster(cluster: Cluster) -> str:
-    return f"arn:aws:elasticmapreduce:{cluster.region}:{cluster.account}:cluster/{cluster.id}"
+    return f"{partitions.arn()}:elasticmapreduce:{cluster.region}:{cluster.account}:cluster/{cluster.id}"
 
 
 def _more_of_ec2(account: str, region: str) -> Iterator[TaggedResource]:
@@ -167,7 +168,7 @@ def _more_of_ec2(account: str, region: str) -> Iterator[TaggedResource]:
     }
     for kind, ids in more.items():
         for one in ids:
-            arn = f"arn:aws:ec2:{region}:{account}:{kind}/{one}"
+            arn = f"{partitions.arn()}:ec2:{region}:{account}:{kind}/{one}"
             yield TaggedResource(arn, dict(backend.tags.get(one, {})), f"ec2:{kind}")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
 from moto.ec2.models.instances import Instance
 
+from localcloud.api import partitions
 from localcloud.autoscaling.activity import Activity
 from localcloud.clock import Timer
 
@@ -103,7 +104,7 @@ class Group:
     @property
     def arn(self) -> str:
         return (
-            f"arn:aws:autoscaling:{self.region}:{self.account}:autoScalingGroup:{self.uuid}"
+            f"{partitions.arn()}:autoscaling:{self.region}:{self.account}:autoScalingGroup:{self.uuid}"
             f":autoScalingGroupName/{self.name}"
         )
 
@@ -193,8 +194,8 @@ class Group:
             "Tags": self.described_tags(),
             "TerminationPolicies": self.settings.get("TerminationPolicies") or ["Default"],
             "NewInstancesProtectedFromScaleIn": self.protect_new,
-            "ServiceLinkedRoleARN": f"arn:aws:iam::{self.account}:role/aws-service-role/autoscaling.amazonaws.com/"
-            "AWSServiceRoleForAutoScaling",
+            "ServiceLinkedRoleARN": f"{partitions.arn()}:iam::{self.account}:role/aws-service-role/"
+            "autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling",
         }
 
     def described_tags(self) -> list[dict[str, Any]]:

@@ -418,10 +418,10 @@ def _template_at(context: Context, region: str, url: str) -> str:
         raise Refused("TemplateURL must be a supported URL.")
     bucket = found[1]
     may = credentials.may()
-    if may is not None and may("s3:GetObject", f"arn:aws:s3:::{bucket}/{found['key']}", {}):
+    if may is not None and may("s3:GetObject", f"{partitions.arn()}:s3:::{bucket}/{found['key']}", {}):
         raise Refused("S3 error: Access Denied")
     try:
-        stored = s3_backends[context.account]["aws"].get_object(bucket, found["key"])
+        stored = s3_backends[context.account][partitions.played()].get_object(bucket, found["key"])
     except MissingBucket:
         raise Refused("S3 error: The specified bucket does not exist") from None
     if stored is None:

@@ -236,7 +236,8 @@ class Engine:
         self, request: StackRequest, template: Template, inputs: dict[str, Input], reviewed: Stack | None
     ) -> Updater:
         """Return the worker of a new stack, or of one in review, which keeps its id and its events."""
-        made = f"arn:aws:cloudformation:{request.region}:{self._context.account}:stack/{request.name}/{uuid.uuid4()}"
+        place = f"{partitions.arn()}:cloudformation:{request.region}:{self._context.account}"
+        made = f"{place}:stack/{request.name}/{uuid.uuid4()}"
         arn = reviewed.stack_id if reviewed else made
         scope = self._scope(request, arn, template, inputs)
         wanted = selected(template, scope)
@@ -265,7 +266,7 @@ class Engine:
             "AWS::AccountId": self._context.account,
             "AWS::NotificationARNs": [],
             "AWS::NoValue": NO_VALUE,
-            "AWS::Partition": "aws",
+            "AWS::Partition": partitions.played(),
             "AWS::Region": request.region,
             "AWS::StackId": arn,
             "AWS::StackName": request.name,

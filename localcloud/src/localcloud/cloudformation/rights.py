@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localcloud.accounts import OWNER, SUBNETS
+from localcloud.api import partitions
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.iam import keys
 from localcloud.iam.policy import Ask
@@ -275,12 +276,12 @@ def _arn(action: str, resource: str, region: str, account: str) -> str:
     service = action.partition(":")[0]
     owner = "" if f"{service}:{resource}".startswith(_WITHOUT_ACCOUNT) else account
     place = _PLACES.get(service, "{region}:{account}").format(region=region, account=owner)
-    return f"arn:aws:{service}:{place}:{resource}"
+    return f"{partitions.arn()}:{service}:{place}:{resource}"
 
 
 def _subnet_arn(subnet_id: str, region: str, account: str) -> str:
     """Return the ARN of a subnet, which names the account that owns it (docs/aws-behaviour.md 2.65)."""
-    return f"arn:aws:ec2:{region}:{OWNER if subnet_id in SUBNETS else account}:subnet/{subnet_id}"
+    return f"{partitions.arn()}:ec2:{region}:{OWNER if subnet_id in SUBNETS else account}:subnet/{subnet_id}"
 
 
 def names_of(kind: str, physical_id: str, properties: Mapping[str, Any]) -> list[str]:

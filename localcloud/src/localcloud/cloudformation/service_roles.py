@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from localcloud.api import partitions
 from localcloud.cloudformation.errors import Refused
 from localcloud.cloudformation.model import Stack
 from localcloud.context import Context
@@ -40,7 +41,7 @@ def rights(context: Context, stack: Stack) -> May | None:
 def parameter(context: Context, role: str, region: str, name: str) -> None:
     """Raise Refused unless an operation with this role, or its sender, may read a parameter of Systems Manager's."""
     may, owner = _rights_of(context, role), "" if name.startswith("/aws/") else context.account
-    arn = f"arn:aws:ssm:{region}:{owner}:parameter/{name.lstrip('/')}"
+    arn = f"{partitions.arn()}:ssm:{region}:{owner}:parameter/{name.lstrip('/')}"
     if may is not None and may("ssm:GetParameters", arn, {}):
         # In CloudFormation's own words (docs/aws-behaviour.md 1.47).
         raise Refused("AccessDenied. User doesn't have permission to call ssm:GetParameters")
@@ -55,7 +56,7 @@ def _refusal(context: Context, role_arn: str, action: str, arn: str, keys: Mappi
     if not _is_assumable(context, role_arn):
         return _unusable(role_arn)
     name = role_arn.rpartition("/")[2]
-    session = f"arn:aws:sts::{context.account}:assumed-role/{name}/{_SESSION}"
+    session = f"{partitions.arn()}:sts::{context.account}:assumed-role/{name}/{_SESSION}"
     return middleware.denial(context, name, session, policy.Ask(action, arn, keys))
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from localcloud.api import partitions
 from localcloud.cloudformation.engine import Engine
 from localcloud.cloudformation.resources.waiting import WAIT_PATH
 from localcloud.cloudformation.signals import read_signal
@@ -44,7 +45,7 @@ def _refusal_of_endpoint(document: str | None, handle: str) -> tuple[str, bytes,
     if not document:
         return None
     region = handle.split(WAIT_PATH)[1].partition("/")[0]
-    bucket = f"arn:aws:s3:::cloudformation-waitcondition-{region}/signal"
+    bucket = f"{partitions.arn()}:s3:::cloudformation-waitcondition-{region}/signal"
     ask = policy.Ask("s3:PutObject", bucket, {"aws:principalaccount": [_OWNER]}, principals=(_OWNER,))
     if policy.decide(policy.statements_of(json.loads(document)), ask) is policy.Decision.ALLOWED:
         return None

@@ -10,6 +10,7 @@ from moto.ec2.responses.availability_zones_and_regions import AvailabilityZonesA
 from moto.utilities.utils import get_partition
 
 from localcloud import accounts
+from localcloud.api import partitions
 from localcloud.context import Context
 
 PATCHED = ("moto.ec2.responses.availability_zones_and_regions.AvailabilityZonesAndRegions.describe_regions",)
@@ -34,7 +35,7 @@ def install(context: Context) -> None:
 
 def is_off(context: Context, region: str) -> bool:
     """Whether the account's keys are unknown in a region."""
-    return context.profile == accounts.FRESH and _is_optional(region)
+    return partitions.is_elsewhere(region) or (context.profile == accounts.FRESH and _is_optional(region))
 
 
 def _is_optional(region: str) -> bool:
@@ -43,6 +44,7 @@ def _is_optional(region: str) -> bool:
 
 def _describe_regions(self: Any) -> ActionResult:
     self.error_on_dryrun()
-    found = self.ec2_backend.describe_regions(self._get_param("RegionNames", []))
+    every = self.ec2_backend.describe_regions(self._get_param("RegionNames", []))
+    found = [one for one in every if not partitions.is_elsewhere(one.name)]
     is_all = str(self._get_param("AllRegions")).lower() == "true"
     return ActionResult({"Regions": [one for one in found if is_all or one.opt_in_status != _OFF]})

@@ -19,7 +19,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 
-from localcloud.api import admission
+from localcloud.api import admission, partitions
 from localcloud.api.admission import Incoming, Share
 from localcloud.ec2 import identity
 from localcloud.nodes.machine import mac_of
@@ -101,7 +101,7 @@ def _metadata(facts: InstanceFacts) -> dict[str, Value]:
         "placement/availability-zone": facts.zone,
         "placement/region": facts.region,
         "services/domain": facts.domain,
-        "services/partition": "aws",
+        "services/partition": partitions.played(),
         **_interface(facts),
         **_public(facts),
         **_role(facts),
@@ -152,7 +152,7 @@ def _role(facts: InstanceFacts) -> dict[str, Value]:
     """Return nothing, hence 404, without an instance profile."""
     if not facts.role_name:
         return {}
-    profile = f"arn:aws:iam::{facts.account}:instance-profile/{facts.role_name}"
+    profile = f"{partitions.arn()}:iam::{facts.account}:instance-profile/{facts.role_name}"
     info = {"Code": "Success", "InstanceProfileArn": profile, "InstanceProfileId": f"AIPA{facts.role_name}"}
     return {
         "iam/info": json.dumps(info, indent=2),

@@ -14,6 +14,7 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.responses import EC2Response
 
+from localcloud.api import partitions
 from localcloud.context import Context
 from localcloud.ec2 import capacity_blocks, fleet, placement, reserved
 from localcloud.ec2.capacity import CapacityError
@@ -43,7 +44,7 @@ def describe(one: Reservation, now: datetime, account: str) -> dict[str, Any]:
     return {
         "CapacityReservationId": one.id,
         "OwnerId": account,
-        "CapacityReservationArn": f"arn:aws:ec2:{one.region}:{account}:capacity-reservation/{one.id}",
+        "CapacityReservationArn": f"{partitions.arn()}:ec2:{one.region}:{account}:capacity-reservation/{one.id}",
         "InstanceType": one.instance_type,
         "InstancePlatform": "Linux/UNIX",
         "AvailabilityZone": one.zone,

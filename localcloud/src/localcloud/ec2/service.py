@@ -86,7 +86,7 @@ def _disks(self: InstanceResponse) -> list[dict[str, Any]]:
 
 def _disk_key(context: Context) -> Callable[[Any], ActionResult]:
     """Answer GetEbsDefaultKmsKeyId: AWS's key, or the company's where Auto Scaling may not use it (11.12)."""
-    own = f"arn:aws:kms:us-east-1:{context.account}:key/11111111-2222-3333-4444-555555555555"
+    own = f"{partitions.arn()}:kms:us-east-1:{context.account}:key/11111111-2222-3333-4444-555555555555"
 
     def answer(_response: Any) -> ActionResult:
         return ActionResult({"KmsKeyId": own if organisation.forbids_disk(context) else "alias/aws/ebs"})

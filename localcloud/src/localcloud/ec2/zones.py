@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend, Zone
+from moto.ec2.models.availability_zones_and_regions import Region, RegionsAndZonesBackend, Zone
 
 ORDINARY = "availability-zone"
 LOCAL_ZONES = {
@@ -26,7 +26,10 @@ def install() -> None:
     It is harmless when it is done already.
     """
     sovereign = [Zone(f"{_SOVEREIGN}{letter}", _SOVEREIGN, f"euscdee1-az{n}") for n, letter in enumerate("abc", 1)]
-    RegionsAndZonesBackend.zones.setdefault(_SOVEREIGN, sovereign)
+    if _SOVEREIGN not in RegionsAndZonesBackend.zones:
+        RegionsAndZonesBackend.zones[_SOVEREIGN] = sovereign
+        there = Region(_SOVEREIGN, f"ec2.{_SOVEREIGN}.amazonaws.eu", "opt-in-not-required")
+        RegionsAndZonesBackend.regions.append(there)
     for region, zones in RegionsAndZonesBackend.zones.items():
         name, zone_id = LOCAL_ZONES.get(region, ("", ""))
         if name and zones[0].name != name:
@@ -36,6 +39,11 @@ def install() -> None:
             group = f"{zone.region_name}-zg-1" if zone.zone_type == ORDINARY else zone.name[:-1]
             lacking = {"opt_in_status": status, "group_name": group, "network_border_group": zone.region_name}
             vars(zone).update(lacking)
+
+
+def names(region: str) -> list[str]:
+    """Return the names of a region's zones."""
+    return [zone.name for zone in RegionsAndZonesBackend.zones.get(region, ())]
 
 
 def ordinary(zones: Iterable[Zone]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from moto.ec2.models import EC2Backend
 
+from localcloud.api import partitions
 from localcloud.emr.validation import Invalid
 
 _EVERYBODY = ("0.0.0.0/0", "::/0")
@@ -23,7 +24,7 @@ DEFAULT: Mapping[str, Any] = {
 
 def described(configuration: Mapping[str, Any], since: datetime, account: str) -> dict[str, Any]:
     """Return the answer of GetBlockPublicAccessConfiguration."""
-    metadata = {"CreationDateTime": since, "CreatedByArn": f"arn:aws:iam::{account}:root"}
+    metadata = {"CreationDateTime": since, "CreatedByArn": f"{partitions.arn()}:iam::{account}:root"}
     return {
         "BlockPublicAccessConfiguration": dict(configuration),
         "BlockPublicAccessConfigurationMetadata": metadata,

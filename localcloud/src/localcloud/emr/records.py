@@ -11,6 +11,7 @@ from typing import Any
 
 from moto.ec2.models.instances import Instance
 
+from localcloud.api import partitions
 from localcloud.emr.steps import Step
 
 ENDED = ("TERMINATED", "TERMINATED_WITH_ERRORS")
@@ -166,7 +167,7 @@ class Cluster:
 
     @property
     def arn(self) -> str:
-        return f"arn:aws:elasticmapreduce:{self.region}:{self.account}:cluster/{self.id}"
+        return f"{partitions.arn()}:elasticmapreduce:{self.region}:{self.account}:cluster/{self.id}"
 
     @property
     def log_uri(self) -> str:

@@ -14,6 +14,7 @@ from moto.emr.exceptions import ValidationException
 from moto.emr.models import emr_backends
 from moto.iam.models import InstanceProfile, Role, iam_backends
 
+from localcloud.api import partitions
 from localcloud.emr.records import Cluster
 from localcloud.iam import credentials, errors
 
@@ -98,7 +99,7 @@ def _check_roles(account: str, wanted: Mapping[str, Any]) -> None:
 def profile_named(account: str, name_or_arn: str) -> InstanceProfile | None:
     """Return the instance profile with a name or ARN; None if there is none."""
     name = name_or_arn.rpartition("/")[2]
-    profiles = iam_backends[account]["aws"].instance_profiles.values()
+    profiles = iam_backends[account][partitions.played()].instance_profiles.values()
     return next((profile for profile in list(profiles) if profile.name == name), None)
 
 

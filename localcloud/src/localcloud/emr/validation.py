@@ -11,7 +11,7 @@ from typing import Any
 from moto.ec2.models import EC2Backend, ec2_backends
 from moto.iam.models import Role
 
-from localcloud.api import moto_setup
+from localcloud.api import moto_setup, partitions
 from localcloud.context import Context
 from localcloud.emr import requests
 from localcloud.emr.records import Cluster, Reason
@@ -89,7 +89,7 @@ def _check_key(backend: EC2Backend, instances: Mapping[str, Any]) -> None:
 def _check_service_role(context: Context, backend: EC2Backend, cluster: Cluster) -> None:
     given = str(cluster.wanted["ServiceRole"])
     role = credentials.role_of(cluster.account, given)
-    if role is None or not credentials.trusts(role, "elasticmapreduce.amazonaws.com"):
+    if role is None or not credentials.trusts(role, partitions.emr()):
         raise Invalid(f"EMR service role {role.arn if role else given} is invalid")
     if not (_may_launch(context, backend, cluster, role) and _may_pass(context, cluster, role)):
         raise Invalid(f"Service role {role.arn} has insufficient EC2 permissions")
@@ -100,14 +100,14 @@ def _may_launch(context: Context, backend: EC2Backend, cluster: Cluster, role: R
     subnet_id = subnet_of(cluster.instances) or "*"
     tags = backend.describe_tags({"resource-id": [subnet_id]}) if subnet_id != "*" else []
     keys = {f"{prefix}:resourcetag/{tag['key'].lower()}": [tag["value"]] for tag in tags for prefix in ("aws", "ec2")}
-    arn = f"arn:aws:ec2:{cluster.region}:{cluster.account}:subnet/{subnet_id}"
+    arn = f"{partitions.arn()}:ec2:{cluster.region}:{cluster.account}:subnet/{subnet_id}"
     return not middleware.denial(context, role.name, role.arn, policy.Ask("ec2:RunInstances", arn, keys))
 
 
 def _may_pass(context: Context, cluster: Cluster, role: Role) -> bool:
     """Whether EMR may give its instances their role."""
     profile = requests.profile_named(cluster.account, str(cluster.wanted["JobFlowRole"]))
-    keys = {"iam:passedtoservice": ["ec2.amazonaws.com"]}
+    keys = {"iam:passedtoservice": [partitions.ec2()]}
     asks = [policy.Ask("iam:PassRole", given.arn, keys) for given in (profile.roles if profile else ())]
     return not any(middleware.denial(context, role.name, role.arn, ask) for ask in asks)
 

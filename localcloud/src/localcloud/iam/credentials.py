@@ -15,7 +15,7 @@ from typing import Any
 from moto.ec2.models.instances import Instance
 from moto.iam.models import Role, iam_backends
 
-from localcloud.api import admission
+from localcloud.api import admission, partitions
 from localcloud.api.admission import Peer
 from localcloud.context import Context, Issued
 
@@ -43,7 +43,7 @@ class Session:
 
     def arn(self, account: str) -> str:
         """Return the session's ARN, as in AWS's error messages and in aws:PrincipalArn."""
-        return f"arn:aws:sts::{account}:assumed-role/{self.role}/{self.name}"
+        return f"{partitions.arn()}:sts::{account}:assumed-role/{self.role}/{self.name}"
 
 
 class AssumeRoleError(Exception):
@@ -112,14 +112,14 @@ def for_instance(context: Context, instance: Instance) -> dict[str, str]:
     role = instance_role(instance)
     if role is None:
         raise AssumeRoleError(f"{instance.id} has no instance profile")
-    session = _session(context, role, instance.id, "ec2.amazonaws.com", _instance_keys(context, instance))
+    session = _session(context, role, instance.id, partitions.ec2(), _instance_keys(context, instance))
     return {"Code": "Success", "LastUpdated": _iso(context.clock.now()), "Type": "AWS-HMAC", **document(session)}
 
 
 def _instance_keys(context: Context, instance: Instance) -> dict[str, list[str]]:
     region = instance.ec2_backend.region_name
     return {
-        "ec2:sourceinstancearn": [f"arn:aws:ec2:{region}:{context.account}:instance/{instance.id}"],
+        "ec2:sourceinstancearn": [f"{partitions.arn()}:ec2:{region}:{context.account}:instance/{instance.id}"],
         "aws:ec2instancesourcevpc": [instance.vpc_id or ""],
         "aws:ec2instancesourceprivateipv4": [instance.private_ip or ""],
     }
@@ -153,7 +153,8 @@ def issue(context: Context, role: Role, name: str, lasts: timedelta, by: str = "
 def role_of(account: str, role_arn: str) -> Role | None:
     """Return the role with the name in this ARN, or None."""
     name = role_arn.rsplit("/", 1)[-1]
-    return next((role for role in list(iam_backends[account]["aws"].roles.values()) if role.name == name), None)
+    roles = list(iam_backends[account][partitions.played()].roles.values())
+    return next((role for role in roles if role.name == name), None)
 
 
 def for_function(context: Context, role_arn: str, function_name: str) -> Session:

@@ -16,6 +16,7 @@ from moto.kms.models import Key, kms_backends
 from moto.sns.models import sns_backends
 from moto.sqs.models import sqs_backends
 
+from localcloud.api import partitions
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.context import Context
 from localcloud.iam import policy
@@ -26,7 +27,7 @@ SENDS, READS = ("kms:GenerateDataKey", "kms:Decrypt"), ("kms:Decrypt",)
 """What whoever stores something needs, and whoever reads it."""
 _STORES = ("kms:Encrypt", "kms:Decrypt", "kms:ReEncryptFrom", "kms:GenerateDataKey", "kms:DescribeKey")
 _OF_DISKS = ("kms:GenerateDataKeyWithoutPlaintext", "kms:Decrypt", "kms:CreateGrant")
-_SCALING = "arn:aws:iam::{}:role/aws-service-role/autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
+
 # Type → where its properties name a key.
 _PROPERTIES: Mapping[str, tuple[str, ...]] = {
     "AWS::DynamoDB::Table": ("SSESpecification.KMSMasterKeyId",),
@@ -56,6 +57,12 @@ class Caller:
     allows: Callable[[Ask], str] | None = None
 
 
+def _scaling(context: Context) -> Caller:
+    """Describe Auto Scaling's own role."""
+    name = "aws-service-role/autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling"
+    return Caller(f"{partitions.arn()}:iam::{context.account}:role/{name}")
+
+
 def named(kind: str, properties: Mapping[str, Any]) -> Iterator[str]:
     """Yield the keys that a resource's properties name, but for AWS's own."""
     for place in _PROPERTIES.get(kind, ()):
@@ -71,9 +78,9 @@ def require(context: Context, kind: str, region: str, properties: Mapping[str, A
     for one in named(kind, properties):
         key = _find(context, region, one)
         if kind == "AWS::Logs::LogGroup":
-            service = Caller(f"logs.{region}.amazonaws.com")
+            service = Caller(f"logs.{region}.{partitions.of_principals()}")
             if key is None or _refused(context, key, service, _STORES[:1] + _STORES[3:4]):
-                arn = f"arn:aws:logs:{region}:{context.account}:log-group:{name}"
+                arn = f"{partitions.arn()}:logs:{region}:{context.account}:log-group:{name}"
                 said = f"The specified KMS key does not exist or is not allowed to be used with Arn '{arn}'"
                 raise ResourceFailed(f"{said} (Service: CloudWatchLogs, Status Code: 400)")
         if key is None:
@@ -94,13 +101,13 @@ def refusal_of_disk(context: Context, region: str, key_id: str | None) -> bool:
     # EBS's own key, which everybody in the account may use.
     if key is not None and key.id == _key_id(context.account, region, "alias/aws/ebs"):
         return False
-    return key is None or bool(_refused(context, key, Caller(_SCALING.format(context.account)), _OF_DISKS))
+    return key is None or bool(_refused(context, key, _scaling(context), _OF_DISKS))
 
 
 def may_notify(context: Context, region: str, topic: str) -> bool:
     """Whether Auto Scaling's own role may use the key of a topic; if not, what it sends is lost."""
     found = sns_backends[context.account][region].topics.get(topic)
-    caller = Caller(_SCALING.format(context.account))
+    caller = _scaling(context)
     return not _of_key(context, region, found.kms_master_key_id if found else "", caller, SENDS)
 
 
@@ -143,7 +150,7 @@ def refusal(context: Context, call: Call, caller: Caller) -> str:
 
 def via(service: str, region: str) -> dict[str, list[str]]:
     """Return the condition key of a use of a key through a service."""
-    return {"kms:viaservice": [f"{service}.{region}.amazonaws.com"]}
+    return {"kms:viaservice": [f"{service}.{region}.{partitions.of_principals()}"]}
 
 
 def arn_of(account: str, region: str, key: str) -> str:
@@ -197,12 +204,12 @@ def _judged(
     for action in actions:
         if _is_granted(key, caller, action):
             continue
-        named_as = () if caller.name.endswith(".amazonaws.com") else (caller.name,)
+        named_as = () if not caller.name.startswith("arn:") else (caller.name,)
         service = "" if named_as else caller.name
         direct = policy.decide(statements, Ask(action, key.arn, given, service, named_as))
         if direct is Decision.ALLOWED:
             continue
-        root = (f"arn:aws:iam::{account}:root", account)
+        root = (f"{partitions.arn()}:iam::{account}:root", account)
         left = policy.decide(statements, Ask(action, key.arn, given, "", root)) if named_as else direct
         said = "because no resource-based policy allows the action"
         if direct is not Decision.DENIED and left is Decision.ALLOWED and caller.allows is not None:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, quote, unquote
 from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 
-from localcloud.api import admission
+from localcloud.api import admission, partitions
 from localcloud.context import ADMIN, Context
 from localcloud.ec2 import account_regions
 from localcloud.iam import (
@@ -139,7 +139,7 @@ def judge(context: Context, session: Session, call: Call) -> str:
     for arn, service in resources.passed(call, context.account):
         asked.append(policy.Ask("iam:PassRole", arn, {**keys, "iam:passedtoservice": [service]}))
     refused = next(filter(None, (_denial(context, session, rights, ask) for ask in asked)), "")
-    arn = f"arn:aws:iam::{context.account}:role/{session.role}"
+    arn = f"{partitions.arn()}:iam::{context.account}:role/{session.role}"
     own = Caller(arn, lambda ask: _denial(context, session, rights, replace(ask, keys={**ask.keys, **keys})))
     return refused or kms.refusal(context, call, own)
 
@@ -171,7 +171,7 @@ def _judge_endpoint(context: Context, session: Session, call: Call, document: st
     if not document:
         return ""
     statements, keys = _statements([document]), _keys(context, session, call)
-    names = (context.account, f"arn:aws:iam::{context.account}:root", *keys["aws:principalarn"])
+    names = (context.account, f"{partitions.arn()}:iam::{context.account}:root", *keys["aws:principalarn"])
     for target in resources.targets(call, context.account) or resources.EVERYTHING:
         ask = policy.Ask(call.action, target.arn, {**keys, **target.keys}, principals=names)
         if policy.decide(statements, ask) is not policy.Decision.ALLOWED:
@@ -208,7 +208,7 @@ def _boundary(context: Context, arn: str | None) -> list[policy.Statement] | Non
     """Return the statements of a permissions boundary; none of them if its policy was deleted."""
     if not arn:
         return None
-    found = iam_backends[context.account]["aws"].managed_policies.get(arn)
+    found = iam_backends[context.account][partitions.played()].managed_policies.get(arn)
     return _statements(_documents(found) if found else [])
 
 
@@ -230,7 +230,7 @@ def _parsed(document: Any) -> dict[str, Any]:
 def _keys(context: Context, session: Session, call: Call) -> dict[str, Sequence[str]]:
     return {
         **session.instance_keys,
-        "aws:principalarn": [f"arn:aws:iam::{context.account}:role/{session.role}"],
+        "aws:principalarn": [f"{partitions.arn()}:iam::{context.account}:role/{session.role}"],
         "aws:principalaccount": [context.account],
         "aws:userid": [session.user_id],
         "aws:requestedregion": [call.region],

@@ -16,6 +16,7 @@ from moto.dynamodb.models import dynamodb_backends
 from moto.ec2.models import ec2_backends
 from moto.efs.models import efs_backends
 
+from localcloud.api import partitions
 from localcloud.autoscaling import group_named, group_of
 from localcloud.autoscaling.group import Group
 from localcloud.cloudformation.model import STACKS
@@ -27,7 +28,6 @@ from localcloud.iam.keys import arn_of
 from localcloud.iam.policy import Keys
 
 _PASSING = {
-    "iam:AddRoleToInstanceProfile": "ec2.amazonaws.com",
     "lambda:CreateFunction": "lambda.amazonaws.com",
     "lambda:UpdateFunctionConfiguration": "lambda.amazonaws.com",
 }
@@ -67,7 +67,7 @@ def metrics(call: Call, _account: str) -> Iterator[Target]:
 def queue(call: Call, account: str) -> Iterator[Target]:
     """SQS: by URL or by name."""
     name = str(call.params.get("QueueUrl") or call.params.get("QueueName") or "").rstrip("/").rpartition("/")[2]
-    yield Target(f"arn:aws:sqs:{call.region}:{account}:{name}")
+    yield Target(f"{partitions.arn()}:sqs:{call.region}:{account}:{name}")
 
 
 def topic(call: Call, _account: str) -> Iterator[Target]:
@@ -91,7 +91,8 @@ def _group(call: Call, account: str, name: str, find: Callable[[], Group]) -> Ta
         found = find()
     except ValidationError:
         # The call is authorized for an unknown group by its name; its id can be anything.
-        return Target(f"arn:aws:autoscaling:{call.region}:{account}:autoScalingGroup:*:autoScalingGroupName/{name}")
+        place = f"{partitions.arn()}:autoscaling:{call.region}:{account}"
+        return Target(f"{place}:autoScalingGroup:*:autoScalingGroupName/{name}")
     tags = {tag["Key"]: tag.get("Value", "") for tag in found.tags}
     return Target(found.arn, _tag_keys("autoscaling", tags))
 
@@ -110,23 +111,24 @@ def parameter(call: Call, account: str) -> Iterator[Target]:
     """Systems Manager parameters; public ones have no account in their ARN."""
     for name in [*call.values("Names"), *call.values("Name"), *call.values("Path")]:
         owner = "" if name.startswith("/aws/") else account
-        yield Target(f"arn:aws:ssm:{call.region}:{owner}:parameter/{name.lstrip('/')}")
+        yield Target(f"{partitions.arn()}:ssm:{call.region}:{owner}:parameter/{name.lstrip('/')}")
 
 
 def bucket(call: Call, _account: str) -> Iterator[Target]:
     """S3, operations on a bucket; a policy may restrict a listing to a prefix."""
-    yield Target(f"arn:aws:s3:::{call.params.get('Bucket', '')}", {"s3:prefix": [str(call.params.get("prefix", ""))]})
+    prefix = [str(call.params.get("prefix", ""))]
+    yield Target(f"{partitions.arn()}:s3:::{call.params.get('Bucket', '')}", {"s3:prefix": prefix})
 
 
 def an_object(call: Call, _account: str) -> Iterator[Target]:
     """S3, operations on an object."""
-    yield Target(f"arn:aws:s3:::{call.params.get('Bucket', '')}/{call.params.get('Key', '')}")
+    yield Target(f"{partitions.arn()}:s3:::{call.params.get('Bucket', '')}/{call.params.get('Key', '')}")
 
 
 def stack(call: Call, account: str) -> Iterator[Target]:
     """CloudFormation, by stack id or name."""
     name = str(call.params.get("StackName") or STACKS.get(str(call.params.get("ChangeSetName")), ANY))
-    yield Target(name if name.startswith("arn:") else f"arn:aws:cloudformation:{call.region}:{account}:stack/{name}/*")
+    yield Target(_named(call, account, "cloudformation", "stack/", name, "/*"))
 
 
 def iam_role(call: Call, account: str) -> Iterator[Target]:
@@ -137,13 +139,13 @@ def iam_role(call: Call, account: str) -> Iterator[Target]:
     keys = {"iam:permissionsboundary": [str(wanted)]} if wanted and call.action in BOUNDED else {}
     if "PolicyArn" in call.params:
         keys["iam:policyarn"] = [str(call.params["PolicyArn"])]
-    yield Target(role.arn if role else f"arn:aws:iam::{account}:role{path}{name}", keys)
+    yield Target(role.arn if role else f"{partitions.arn()}:iam::{account}:role{path}{name}", keys)
 
 
 def launch(call: Call, account: str) -> Iterator[Target]:
     """EC2, RunInstances: what it uses and what it makes (docs/aws-behaviour.md 6.2)."""
-    place = f"arn:aws:ec2:{call.region}:{account}"
-    yield Target(f"arn:aws:ec2:{call.region}::image/{call.params.get('ImageId', ANY)}")
+    place = f"{partitions.arn()}:ec2:{call.region}:{account}"
+    yield Target(f"{partitions.arn()}:ec2:{call.region}::image/{call.params.get('ImageId', ANY)}")
     yield Target(f"{place}:subnet/{call.params.get('SubnetId', ANY)}")
     for kind in ("instance", "network-interface", "security-group", "volume"):
         yield Target(f"{place}:{kind}/{ANY}")
@@ -158,28 +160,36 @@ def principal(call: Call, _account: str) -> Iterator[Target]:
 
 def passed(call: Call, account: str) -> Iterator[tuple[str, str]]:
     """Yield the ARNs of the roles that a call passes on, each with the service that gets it (6.5)."""
-    service = _PASSING.get(call.action, "")
+    adds = call.action == "iam:AddRoleToInstanceProfile"
+    service = partitions.ec2() if adds else _PASSING.get(call.action, "")
     named = str(call.params.get("RoleName" if call.service == "iam" else "Role", "")) if service else ""
     if named:
         role = role_of(account, named.rpartition("/")[2])
-        yield (role.arn if role else f"arn:aws:iam::{account}:role/{named}"), service
+        yield (role.arn if role else f"{partitions.arn()}:iam::{account}:role/{named}"), service
+
+
+def _named(call: Call, account: str, service: str, kind: str, name: str, rest: str = "") -> str:
+    """Return the ARN of what a call names by its ARN or by its name."""
+    place = f"{partitions.arn()}:{service}:{call.region}:{account}"
+    return name if name.startswith("arn:") else f"{place}:{kind}{name}{rest}"
 
 
 def instance_profile(call: Call, account: str) -> Iterator[Target]:
     """IAM, operations on an instance profile."""
-    yield Target(f"arn:aws:iam::{account}:instance-profile/{call.params.get('InstanceProfileName', ANY)}")
+    name = call.params.get("InstanceProfileName", ANY)
+    yield Target(f"{partitions.arn()}:iam::{account}:instance-profile/{name}")
 
 
 def function(call: Call, account: str) -> Iterator[Target]:
     """Lambda, by the function's name or ARN."""
     name = str(call.params.get("FunctionName") or call.params.get("Resource") or ANY)
-    yield Target(name if name.startswith("arn:") else f"arn:aws:lambda:{call.region}:{account}:function:{name}")
+    yield Target(_named(call, account, "lambda", "function:", name))
 
 
 def rule(call: Call, account: str) -> Iterator[Target]:
     """EventBridge, by the rule's name or ARN."""
     name = str(call.params.get("Name") or call.params.get("ResourceARN") or ANY)
-    yield Target(name if name.startswith("arn:") else f"arn:aws:events:{call.region}:{account}:rule/{name}")
+    yield Target(_named(call, account, "events", "rule/", name))
 
 
 def file_system(call: Call, account: str) -> Iterator[Target]:
@@ -189,7 +199,7 @@ def file_system(call: Call, account: str) -> Iterator[Target]:
     given = mounted.file_system_id if mounted else str(call.params.get("FileSystemId") or ANY)
     found = backend.file_systems_by_id.get(given)
     tags = {tag["Key"]: tag["Value"] for tag in (found.info_json()["Tags"] if found else ())}
-    arn = f"arn:aws:elasticfilesystem:{call.region}:{account}:file-system/{given}"
+    arn = f"{partitions.arn()}:elasticfilesystem:{call.region}:{account}:file-system/{given}"
     yield Target(arn, _tag_keys("elasticfilesystem", tags))
 
 
@@ -211,7 +221,7 @@ def vpc(call: Call, account: str) -> Iterator[Target]:
 def quota(call: Call, account: str) -> Iterator[Target]:
     """Service Quotas, one quota of a service."""
     given = f"{call.params.get('ServiceCode')}/{call.params.get('QuotaCode')}"
-    yield Target(f"arn:aws:servicequotas:{call.region}:{account}:{given}")
+    yield Target(f"{partitions.arn()}:servicequotas:{call.region}:{account}:{given}")
 
 
 def security_group(call: Call, account: str) -> Iterator[Target]:
@@ -230,7 +240,7 @@ def job_flow(call: Call, account: str) -> Iterator[Target]:
     given = call.params.get("ClusterId") or call.params.get("JobFlowId") or call.params.get("ResourceId")
     for cluster_id in [given] if given else call.params.get("JobFlowIds") or []:
         tags = TAGS.get(cluster_id, {})
-        arn = f"arn:aws:elasticmapreduce:{call.region}:{account}:cluster/{cluster_id}"
+        arn = f"{partitions.arn()}:elasticmapreduce:{call.region}:{account}:cluster/{cluster_id}"
         yield Target(arn, _tag_keys("elasticmapreduce", tags))
 
 
@@ -258,7 +268,7 @@ def association(call: Call, account: str) -> Iterator[Target]:
         if address.association_id == wanted:
             yield _ec2(call, account, "elastic-ip", str(address.allocation_id))
             return
-    yield Target(f"arn:aws:ec2:{call.region}:{account}:elastic-ip/*")
+    yield Target(f"{partitions.arn()}:ec2:{call.region}:{account}:elastic-ip/*")
 
 
 def instances(call: Call, account: str) -> Iterator[Target]:
@@ -289,7 +299,7 @@ def _ec2(call: Call, account: str, kind: str, resource_id: str) -> Target:
         t["key"]: t["value"] for t in ec2_backends[account][call.region].describe_tags({"resource-id": [resource_id]})
     }
     owner = "" if kind in ("image", "snapshot") else account
-    return Target(f"arn:aws:ec2:{call.region}:{owner}:{kind}/{resource_id}", _tag_keys("ec2", found))
+    return Target(f"{partitions.arn()}:ec2:{call.region}:{owner}:{kind}/{resource_id}", _tag_keys("ec2", found))
 
 
 def _tag_keys(service: str, tags: dict[str, str]) -> dict[str, list[str]]:
@@ -298,7 +308,7 @@ def _tag_keys(service: str, tags: dict[str, str]) -> dict[str, list[str]]:
 
 
 def _log_group_arn(call: Call, account: str) -> str:
-    return f"arn:aws:logs:{call.region}:{account}:log-group:{call.params.get('logGroupName', '')}"
+    return f"{partitions.arn()}:logs:{call.region}:{account}:log-group:{call.params.get('logGroupName', '')}"
 
 
 def table(call: Call, account: str) -> Iterator[Target]:
@@ -318,7 +328,7 @@ def batch_tables(call: Call, account: str) -> Iterator[Target]:
 
 
 def _table_arn(call: Call, account: str, name: str, index: Any = None) -> str:
-    arn = name if name.startswith("arn:") else f"arn:aws:dynamodb:{call.region}:{account}:table/{name}"
+    arn = name if name.startswith("arn:") else f"{partitions.arn()}:dynamodb:{call.region}:{account}:table/{name}"
     return f"{arn}/index/{index}" if index else arn
 
 

@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape
 
 from moto.iam.models import Role, iam_backends
 
+from localcloud.api import partitions
 from localcloud.context import ADMIN, Context
 from localcloud.iam import credentials, errors, policy
 from localcloud.iam.calls import Call
@@ -37,7 +38,7 @@ def identity(context: Context, session: Session, start_response: Any) -> Iterabl
 
 def administrator(context: Context, start_response: Any) -> Iterable[bytes]:
     """Answer GetCallerIdentity of the account's own user."""
-    user = iam_backends[context.account]["aws"].get_user(ADMIN)
+    user = iam_backends[context.account][partitions.played()].get_user(ADMIN)
     fields = {"Arn": user.arn, "UserId": user.id, "Account": context.account}
     return _answer("GetCallerIdentity", fields, start_response)
 
@@ -55,12 +56,13 @@ class Caller:
     def of(cls, context: Context, session: Session, rights: Rights) -> Caller:
         """Describe a session of a role, which has the role's rights."""
         arn = session.arn(context.account)
-        return cls(arn, (f"arn:aws:iam::{context.account}:role/{session.role}", arn), rights, is_session=True)
+        role = f"{partitions.arn()}:iam::{context.account}:role/{session.role}"
+        return cls(arn, (role, arn), rights, is_session=True)
 
     @classmethod
     def administrator(cls, context: Context) -> Caller:
         """Describe the account's own user, who may do everything; a trust policy means it by naming the account."""
-        arn = f"arn:aws:iam::{context.account}:root"
+        arn = f"{partitions.arn()}:iam::{context.account}:root"
         return cls(arn, (), Rights([{"Effect": "Allow", "Action": "*", "Resource": "*"}]), is_session=False)
 
 
@@ -82,7 +84,8 @@ def assume(context: Context, caller: Caller, call: Call, keys: Keys, start_respo
 
 
 def _role(context: Context, arn: str) -> Role | None:
-    return next((role for role in list(iam_backends[context.account]["aws"].roles.values()) if role.arn == arn), None)
+    roles = list(iam_backends[context.account][partitions.played()].roles.values())
+    return next((role for role in roles if role.arn == arn), None)
 
 
 def _may(context: Context, caller: Caller, role: Role, keys: Keys) -> bool:
@@ -91,7 +94,7 @@ def _may(context: Context, caller: Caller, role: Role, keys: Keys) -> bool:
     If it names the account, the caller's own policies decide.
     """
     trust = policy.statements_of(credentials.trust_policy(role))
-    account = (context.account, f"arn:aws:iam::{context.account}:root")
+    account = (context.account, f"{partitions.arn()}:iam::{context.account}:root")
     by_name = policy.decide(trust, policy.Ask(ASSUME, role.arn, keys, principals=caller.names))
     by_account = policy.decide(trust, policy.Ask(ASSUME, role.arn, keys, principals=account))
     asked = policy.Ask(ASSUME, role.arn, keys)

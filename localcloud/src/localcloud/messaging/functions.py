@@ -15,6 +15,7 @@ from typing import Any
 from moto.awslambda.models import LambdaBackend, LambdaFunction
 from moto.awslambda.utils import get_backend
 
+from localcloud.api import partitions
 from localcloud.context import Context
 from localcloud.iam import credentials, middleware
 from localcloud.messaging.environment import DIRECTORY, Environment, Outcome
@@ -144,7 +145,7 @@ class Functions:
         session = credentials.for_function(self.context, function.role, function.function_name)
         place = f"{function.region}:{function.account_id}:log-group:{function.logs_group_name}:log-stream:{stream}"
         actions = ("logs:CreateLogStream", "logs:PutLogEvents")
-        return all(middleware.may(self.context, session, one, f"arn:aws:logs:{place}") for one in actions)
+        return all(middleware.may(self.context, session, one, f"{partitions.arn()}:logs:{place}") for one in actions)
 
     def _take(self, function: LambdaFunction) -> Environment:
         with self._lock:

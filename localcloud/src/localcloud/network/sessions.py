@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from moto.ec2.models.instances import Instance
 
+from localcloud.api import partitions
 from localcloud.context import Context
 from localcloud.ec2 import fleet
 from localcloud.iam import credentials, middleware, usage
@@ -47,7 +48,8 @@ class Sessions:
         for service in _SERVICES:
             if self._way(instance.vpc_id or "", instance.private_ip or "", service) is None:
                 yield f"it has no way to {service}"
-        arn = f"arn:aws:ec2:{instance.ec2_backend.region_name}:{self._context.account}:instance/{instance.id}"
+        region = instance.ec2_backend.region_name
+        arn = f"{partitions.arn()}:ec2:{region}:{self._context.account}:instance/{instance.id}"
         for action in _ACTIONS:
             if not self._may(instance, Ask(action, arn if action.startswith("ssm:") else "*")):
                 yield f"its role may not {action}"

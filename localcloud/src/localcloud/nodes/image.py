@@ -29,7 +29,7 @@ _SUDO_GID = 27
 _SSHD_CONFIG = """\
 # Drop-ins first: of most keywords, and of SetEnv lines, only the first counts.
 Include /etc/ssh/sshd_config.d/*.conf
-HostKey /etc/ssh/ssh_host_ed25519_key
+HostKey {host_key}
 PidFile /run/sshd.pid
 PubkeyAuthentication yes
 PasswordAuthentication no
@@ -65,6 +65,10 @@ def build(site: Site) -> None:
     _build_programs(site.image)
     cfn_programs.build(site.image)
     cfn_programs.build_mountpoint(site.image / "usr/local/sbin/mount-s3")
+    if site.is_fips:
+        keygen = site.image / "usr/local/sbin/ssh-keygen"
+        keygen.write_text(programs.SSH_KEYGEN_IN_FIPS)
+        keygen.chmod(0o755)
     if site.mode != "single":
         _install_sudo_helper(site)
     image_layer.build(site)
@@ -122,9 +126,16 @@ def _own_files(site: Site) -> dict[str, str]:
         "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\ngshadow: files\nhosts: files dns\n",
         "resolv.conf": f"nameserver {DNS_ADDRESS}\noptions timeout:20 attempts:1\n",
         "fstab": "",
-        "ssh/sshd_config": _SSHD_CONFIG.format(path=site.path, api=API_URL, per_source=_per_source()),
+        "ssh/sshd_config": _SSHD_CONFIG.format(
+            path=site.path, api=API_URL, per_source=_per_source(), host_key=host_key(site)
+        ),
         "ssh/ssh_config": "Include /etc/ssh/ssh_config.d/*.conf\nHost *\n    HashKnownHosts no\n",
     }
+
+
+def host_key(site: Site) -> str:
+    """Return the path of the key that a node's first boot makes for its sshd."""
+    return f"/etc/ssh/ssh_host_{'ecdsa' if site.is_fips else 'ed25519'}_key"
 
 
 def _per_source() -> str:

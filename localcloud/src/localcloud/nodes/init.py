@@ -17,7 +17,6 @@ from localcloud.nodes.machine import API_URL, Machine, Site
 from localcloud.nodes.programs import READY, READY_FD
 from localcloud.nodes.vpc import Vpc, configure
 
-_HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 _MAX_FDS = 1 << 20
 _EARLY = "/etc/systemd/system/sysinit.target.wants"
 _CLOUD = "/var/lib/cloud/instance"
@@ -141,7 +140,7 @@ def _start(site: Site, machine: Machine, status_fd: int) -> None:
         os.write(status_fd, READY)
         operating_system.start()
     environment = {"PATH": site.path, "LANG": "C.UTF-8", "AWS_ENDPOINT_URL": API_URL}
-    _start_sshd(environment)
+    _start_sshd(site, environment)
     _write_user_data(machine)
     os.dup2(status_fd, READY_FD)
     # also if it had that number already
@@ -152,20 +151,32 @@ def _start(site: Site, machine: Machine, status_fd: int) -> None:
 
 # As its unit does (Restart=on-failure, RestartPreventExitStatus=255): a killed sshd is started again. With -r it does
 # not start itself anew for each login, which takes 10 ms of CPU; later versions (9.8) ignore it.
-_SSHD = "until /usr/sbin/sshd -D -r -E /var/log/auth.log || [ $? = 255 ]; do sleep 0.1; done"
+_SSHD = "until /usr/sbin/sshd -D -r{} -E /var/log/auth.log || [ $? = 255 ]; do sleep 0.1; done"
+# Options count before any file. The lists are those of the policy FIPS of Red Hat and Amazon Linux (6.9).
+_OF_FIPS = ["ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "rsa-sha2-256", "rsa-sha2-512"]
+_KEYS_OF_FIPS = ",".join((*_OF_FIPS, *(f"{one}-cert-v01@openssh.com" for one in _OF_FIPS)))
+_FIPS_OPTIONS = {
+    "HostKeyAlgorithms": _KEYS_OF_FIPS,
+    "PubkeyAcceptedKeyTypes": _KEYS_OF_FIPS,
+    "CASignatureAlgorithms": ",".join(_OF_FIPS),
+    "KexAlgorithms": "ecdh-sha2-nistp256,ecdh-sha2-nistp384,ecdh-sha2-nistp521,diffie-hellman-group14-sha256",
+}
 
 
-def _start_sshd(environment: Mapping[str, str]) -> None:
+def _start_sshd(site: Site, environment: Mapping[str, str]) -> None:
     """In a child, start early services, generate the host key as cloud-init does at the first boot, and keep sshd."""
     if os.fork():
         return
+    options = "".join(f" -o {name}={value}" for name, value in _FIPS_OPTIONS.items()) if site.is_fips else ""
     try:
         for unit in sorted(Path(_EARLY).glob("*.service")):
             os.waitpid(os.posix_spawn("/sbin/service", ["service", str(unit)], environment), 0)
-        if not Path(_HOST_KEY).exists():
-            keygen = ["/usr/bin/ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", _HOST_KEY]
+        path = image.host_key(site)
+        if not Path(path).exists():
+            kind = "ecdsa" if site.is_fips else "ed25519"
+            keygen = ["/usr/bin/ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "", "-f", path]
             os.waitpid(os.posix_spawn(keygen[0], keygen, environment), 0)
-        os.execve("/bin/sh", ["sh", "-c", _SSHD], dict(environment))
+        os.execve("/bin/sh", ["sh", "-c", _SSHD.format(options)], dict(environment))
     except OSError as problem:
         _log(f"sshd can't be started: {problem}")
     finally:

@@ -124,7 +124,8 @@ class Site:
     of all nodes' control groups; None if they are not limited. `etc` contains further files of the image, by their
     names below /etc. `images` is the directory of images with a full operating system, whose nodes see only `pip_paths`
     of this machine: those that its settings for pip name. `most_processes` is the limit of all nodes together, and
-    `memory_bytes` is what this machine or the container around it has.
+    `memory_bytes` is what this machine or the container around it has. `is_fips`:
+    OpenSSH in nodes without an image of their own allows what it allows in FIPS mode.
     """
 
     state: Path
@@ -138,6 +139,7 @@ class Site:
     pip_paths: tuple[Path, ...] = ()
     most_processes: int = 0
     memory_bytes: int = 0
+    is_fips: bool = False
 
     @property
     def image(self) -> Path:

@@ -297,6 +297,20 @@ fi
 exec "$@"
 """.replace("@SETPRIV@", SETPRIV)
 
+# The message is that of the OpenSSH of Red Hat and Amazon Linux (docs/aws-behaviour.md 6.9).
+SSH_KEYGEN_IN_FIPS = """\
+#!/bin/sh
+# ssh-keygen: makes no key whose kind is not allowed in FIPS mode
+before=
+for word; do
+  case $before$word in
+    -ted25519*|-tdsa) echo "$(echo "${word#-t}" | tr a-z A-Z) keys are not allowed in FIPS mode" >&2; exit 255 ;;
+  esac
+  before=; [ "$word" != -t ] || before=-t
+done
+exec /usr/bin/ssh-keygen "$@"
+"""
+
 # What the machine's GPUs are, and how long their driver still has to be loaded.
 GPUS = "/run/gpus"
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from localcloud import accounts
 from localcloud.network.nat import gateway
 from localcloud.network.netlink import Rtnetlink
 from localcloud.nodes import image, isolation, kernel, limits, userns, wire
@@ -65,6 +66,7 @@ def start_supervisor(
         tuple(pip_paths),
         limits.most_processes(),
         limits.most_memory_bytes(),
+        accounts.read(state) == accounts.GOV,
     )
     limits.allow_many_files()
     # Here, because only this process's network leads outside.

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from moto.s3.models import FakeBucket, FakeKey, PublicAccessBlock, S3Backend, s3_backends
 from moto.utilities.tagging_service import TaggingService
 
+from localcloud.api import partitions
 from localcloud.context import Context
 from localcloud.iam import calls
 from localcloud.iam.calls import Call
@@ -62,7 +63,7 @@ class Keeper:
 
     @property
     def _backend(self) -> Any:
-        return s3_backends[self._context.account]["aws"]
+        return s3_backends[self._context.account][partitions.played()]
 
     def mark(self, bucket: str, key: str = "") -> None:
         """Remember a change of an object or, without a key, of the bucket."""

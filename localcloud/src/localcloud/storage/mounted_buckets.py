@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from localcloud.api import partitions
 from localcloud.api.admission import VPC
 from localcloud.context import Context
 from localcloud.iam import calls, credentials
@@ -111,7 +112,7 @@ class Buckets:
 def _may(action: str, bucket: str, prefix: str) -> bool:
     """Whether the caller may do this with any object below a prefix, which it has just listed."""
     may = credentials.may()
-    return may is None or not may(action, f"arn:aws:s3:::{bucket}/{prefix}*", {})
+    return may is None or not may(action, f"{partitions.arn()}:s3:::{bucket}/{prefix}*", {})
 
 
 def _can_be_name(part: str) -> bool:

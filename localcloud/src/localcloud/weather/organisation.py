@@ -5,6 +5,7 @@ from __future__ import annotations
 from moto.autoscaling.exceptions import ValidationError
 from moto.ec2.exceptions import EC2ClientError
 
+from localcloud.api import partitions
 from localcloud.context import Context
 from localcloud.ec2.capacity import CapacityError
 
@@ -14,9 +15,9 @@ KEY_REFUSED = "Client.InternalError: Client error on launch"
 
 def check_group(context: Context, region: str) -> None:
     """Raise ValidationError for what forbids an Auto Scaling group."""
-    user = f"arn:aws:iam::{context.account}:user/admin"
+    user = f"{partitions.arn()}:iam::{context.account}:user/admin"
     if context.weather.forbids("service-linked-role"):
-        role = f"arn:aws:iam::{context.account}:{_ROLE}"
+        role = f"{partitions.arn()}:iam::{context.account}:{_ROLE}"
         raise ValidationError(
             f"The default Service-Linked Role for Auto Scaling could not be created. User: {user} is not authorized to"
             f" perform: iam:CreateServiceLinkedRole on resource: {role}"
@@ -33,7 +34,8 @@ def check_run(context: Context, region: str) -> None:
 
 
 def _unauthorized(context: Context, region: str) -> str:
-    user, instances = f"arn:aws:iam::{context.account}:user/admin", f"arn:aws:ec2:{region}:{context.account}:instance/*"
+    user = f"{partitions.arn()}:iam::{context.account}:user/admin"
+    instances = f"{partitions.arn()}:ec2:{region}:{context.account}:instance/*"
     return (
         f"You are not authorized to perform this operation. User: {user} is not authorized to perform:"
         f" ec2:RunInstances on resource: {instances} with an explicit deny in a service control policy"

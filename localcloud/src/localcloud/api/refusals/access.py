@@ -11,9 +11,8 @@ from moto.iam.exceptions import LimitExceededException, MalformedPolicyDocument
 from moto.iam.models import AWSManagedPolicy, IAMBackend
 from moto.iam.policy_validation import IAMPolicyDocumentValidator
 
+from localcloud.api import partitions
 from localcloud.api.refusals.before import Given, before
-
-PREFIX = "arn:aws:iam::aws:policy/"
 
 
 @before(IAMBackend, "attach_role_policy", "attach_user_policy", "attach_group_policy", "get_policy")
@@ -44,6 +43,27 @@ def _a_trust_policy_is_malformed(_backend: Any, given: Given) -> None:
             raise MalformedPolicyDocument("Missing required field Effect")
         if not statement.get("Action") and not statement.get("NotAction"):
             raise MalformedPolicyDocument("Missing required field Action")
+        _refuse_principals(statement)
+
+
+def _refuse_principals(statement: dict[str, Any]) -> None:
+    """Refuse services that the partition does not know (docs/aws-behaviour.md 6.1)."""
+    principal = statement.get("Principal", {})
+    services = principal.get("Service", []) if isinstance(principal, dict) else []
+    for service in [services] if isinstance(services, str) else services:
+        if service.partition(".")[2] not in ("amazonaws.com", partitions.of_principals()):
+            raise MalformedPolicyDocument(f'Invalid principal in policy: "SERVICE":"{service}"')
+
+
+@before(IAMBackend, "put_role_policy", "create_policy")
+def _a_resource_is_of_another_partition(_backend: Any, given: Given) -> None:
+    """Refuse ARNs of a partition that is not the account's (docs/aws-behaviour.md 6.8)."""
+    for statement in _statements(given.policy_json or given.policy_document):
+        named = statement.get("Resource", [])
+        for arn in [named] if isinstance(named, str) else named:
+            partition = str(arn).split(":")[1:2]
+            if str(arn).startswith("arn:") and partition[0] not in ("*", partitions.played()):
+                raise MalformedPolicyDocument(f'Partition "{partition[0]}" is not valid for resource "{arn}".')
 
 
 _INLINE_CHARACTERS = 10_240
@@ -75,7 +95,7 @@ def _statements(document: Any) -> list[dict[str, Any]]:
 
 def load(backend: Any, arn: str) -> None:
     """Add the policy with this ARN to moto's, if it is one of AWS's."""
-    if not arn.startswith(PREFIX) or arn in backend.managed_policies:
+    if not arn.startswith(f"{partitions.arn()}:iam::aws:policy/") or arn in backend.managed_policies:
         return
     name = arn.rpartition("/")[2]
     if name in _documents():

@@ -14,7 +14,7 @@ from localcloud.cloudformation.resources.registry import Made, Request, all_or_n
 
 def iam(request: Request) -> Any:
     """Return moto's IAM backend, one for all regions."""
-    return iam_backends[request.context.account]["aws"]
+    return iam_backends[request.context.account][partitions.played()]
 
 
 def document(value: Any) -> str:
@@ -40,19 +40,7 @@ def _delete_role(request: Request, physical_id: str) -> None:
 
 def check_role(request: Request) -> None:
     """Refuse a role that IAM refuses and moto accepts."""
-    _refuse_principals(request.properties["AssumeRolePolicyDocument"], request.region)
     _refuse_boundary(iam(request), request.properties.get("PermissionsBoundary"))
-
-
-def _refuse_principals(policy: Any, region: str) -> None:
-    """Refuse services that the partition does not know (docs/aws-behaviour.md 6.1)."""
-    endings = {"amazonaws.com", partitions.domain(region)} if region.startswith("cn-") else {"amazonaws.com"}
-    for statement in json.loads(document(policy)).get("Statement", []):
-        principal = statement.get("Principal", {})
-        services = principal.get("Service", []) if isinstance(principal, dict) else []
-        for service in [services] if isinstance(services, str) else services:
-            if service.partition(".")[2] not in endings:
-                raise ResourceFailed(f'Invalid principal in policy: "SERVICE":"{service}" (Service: Iam)')
 
 
 def _refuse_boundary(backend: Any, arn: str | None) -> None:

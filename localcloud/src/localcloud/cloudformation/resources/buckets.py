@@ -24,7 +24,7 @@ _SERVED = frozenset(
 
 def s3(request: Request) -> Any:
     """Return moto's S3 backend, one for all regions."""
-    return s3_backends[request.context.account]["aws"]
+    return s3_backends[request.context.account][partitions.played()]
 
 
 def _delete_bucket(request: Request, physical_id: str) -> None:
@@ -54,7 +54,7 @@ def _bucket(request: Request) -> Made:
             backend.put_public_access_block(name, dict(properties["PublicAccessBlockConfiguration"]))
     domain = partitions.domain(request.region)
     attributes = {
-        "Arn": f"arn:aws:s3:::{name}",
+        "Arn": f"{partitions.arn()}:s3:::{name}",
         "DomainName": f"{name}.s3.{domain}",
         "DualStackDomainName": f"{name}.s3.dualstack.{request.region}.{domain}",
         "RegionalDomainName": f"{name}.s3.{request.region}.{domain}",

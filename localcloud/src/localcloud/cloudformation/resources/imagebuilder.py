@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from localcloud.api import parameters
+from localcloud.api import parameters, partitions
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources.access import iam
 from localcloud.cloudformation.resources.registry import Made, Request, resource
@@ -29,7 +29,7 @@ def _arn(request: Request, kind: str, version: str = "") -> str:
     # Names that differ only in case, spaces or underscores are one (docs/aws-behaviour.md 9.8).
     name = re.sub(r"[ _]", "-", request.properties["Name"].lower())
     suffix = f"/{version}" if version else ""
-    return f"arn:aws:imagebuilder:{request.region}:{request.context.account}:{kind}/{name}{suffix}"
+    return f"{partitions.arn()}:imagebuilder:{request.region}:{request.context.account}:{kind}/{name}{suffix}"
 
 
 def _record(request: Request, arn: str, **more: Any) -> Made:

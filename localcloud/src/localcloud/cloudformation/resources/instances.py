@@ -8,6 +8,7 @@ from typing import Any
 from moto.ec2.utils import parse_user_data
 from moto.iam.models import iam_backends
 
+from localcloud.api import partitions
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources.network import ec2, truth
 from localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, resource
@@ -66,7 +67,7 @@ def _instance(request: Request) -> Made:
 
 def _require_profile(request: Request, name: str) -> None:
     """Refuse an unknown instance profile before anything is launched, in EC2's words."""
-    profiles = iam_backends[request.context.account]["aws"].instance_profiles.values()
+    profiles = iam_backends[request.context.account][partitions.played()].instance_profiles.values()
     if name and all(one.name != name for one in list(profiles)):
         value = f"Value ({name}) for parameter iamInstanceProfile.name is invalid."
         raise ResourceFailed(f"{value} Invalid IAM Instance Profile name")

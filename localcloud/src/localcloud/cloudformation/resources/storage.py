@@ -10,6 +10,7 @@ from moto.efs.models import efs_backends
 from moto.logs.models import logs_backends
 from moto.ssm.models import ssm_backends
 
+from localcloud.api import partitions
 from localcloud.cloudformation.errors import ResourceFailed
 from localcloud.cloudformation.resources.network import truth
 from localcloud.cloudformation.resources.registry import Made, Request, all_or_nothing, resource
@@ -113,7 +114,7 @@ def _parameter(request: Request) -> Made:
     properties, backend = request.properties, _parameters(request)
     name, value, kind = request.name("Name", 2048), str(properties["Value"]), properties["Type"]
     tags = [{"Key": key, "Value": text} for key, text in {**request.tags, **properties.get("Tags", {})}.items()]
-    arn = f"arn:aws:ssm:{request.region}:{request.context.account}:parameter/{name.lstrip('/')}"
+    arn = f"{partitions.arn()}:ssm:{request.region}:{request.context.account}:parameter/{name.lstrip('/')}"
     backend.put_parameter(
         name,
         properties.get("Description", ""),

@@ -14,6 +14,7 @@ from typing import Any
 
 from moto.s3.models import s3_backends
 
+from localcloud.api import partitions
 from localcloud.storage import trees
 from localcloud.storage.fsx.records import Link
 
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 def sync(root: str, link: Link, account: str, owner: int, first: bool = False) -> None:
     """Import what is new in S3 and export what is new here, as far as the link's policies say; all of S3 at first."""
-    backend = s3_backends[account]["aws"]
+    backend = s3_backends[account][partitions.played()]
     with _below(root, link.path.split("/"), owner, link.modes[1]) as directory:
         _import(backend, link, directory, owner, frozenset({"NEW"}) if first else link.imports)
         if link.exports:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from localcloud.api import partitions
+
 LUSTRE_PORT = 988
 
 
@@ -64,7 +66,7 @@ class Lustre:
 
     @property
     def arn(self) -> str:
-        return f"arn:aws:fsx:{self.region}:{self.account}:file-system/{self.file_system_id}"
+        return f"{partitions.arn()}:fsx:{self.region}:{self.account}:file-system/{self.file_system_id}"
 
     @property
     def dns_name(self) -> str:
@@ -96,7 +98,7 @@ class Lustre:
         policies = {"AutoImportPolicy": link.imports, "AutoExportPolicy": link.exports}
         return {
             "AssociationId": link.association_id,
-            "ResourceARN": f"arn:aws:fsx:{self.region}:{self.account}:association/{self.file_system_id}/"
+            "ResourceARN": f"{partitions.arn()}:fsx:{self.region}:{self.account}:association/{self.file_system_id}/"
             f"{link.association_id}",
             "FileSystemId": self.file_system_id,
             "Lifecycle": "AVAILABLE",

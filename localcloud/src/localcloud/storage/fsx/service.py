@@ -127,7 +127,7 @@ class Service:
         path = str(given["FileSystemPath"])
         checks.check_link(found, path, url)
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
-        if bucket not in s3_backends[self.context.account]["aws"].buckets:
+        if bucket not in s3_backends[self.context.account][partitions.played()].buckets:
             raise FsxError("BadRequest", f"The bucket {bucket} does not exist or can't be accessed.")
         policies = [(given.get("S3") or {}).get(name) or {} for name in ("AutoImportPolicy", "AutoExportPolicy")]
         imports, exports = (frozenset(one.get("Events") or ()) for one in policies)
