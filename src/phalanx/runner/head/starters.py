@@ -104,6 +104,7 @@ class Starters:
         self._loop = context.loop
         self._output = context.output
         self._loads = context.loads
+        self._loads.steps.begin()
         self._job = job
         self._processes = processes
         self._dial = dial or (lambda node: log_in(job, self.nodes[node]))
@@ -285,6 +286,9 @@ class Starters:
             self._listener.on_leaving(channel, body["reason"])
         elif kind == frames.TROUBLE:
             self._listener.on_trouble(channel.node, body["reason"], body["is_loss"])
+        elif kind == frames.PROGRESS:
+            names = ((self.table[self._number(channel, one[0])].ranks_name, one[1:]) for one in body["ranks"])
+            self._loads.steps.take(channel.node, names, body["problem"])
         elif kind == frames.STACKS:
             self._pass_on_stacks(channel, body)
         elif kind == frames.UNSURE:
