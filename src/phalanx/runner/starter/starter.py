@@ -302,7 +302,7 @@ class Starter:
         # Unbuffered: a Python rank's output appears at once, as on a terminal.
         own = {RUNNER_SOCKET: self._socket_name, **extra, MARK: self._job_id, STARTER_SOCKET: self._socket_name}
         own_places = {"PWD": self._work, "TMPDIR": self._scratch.path, "HOME": self._scratch.home}
-        node = {**network.variables(), **os.environ, **own_places}
+        node = {**network.variables(), **network.flight_recorder(self._directory), **os.environ, **own_places}
         node.update(self._guest.variables())
         env = {"PYTHONUNBUFFERED": "1", **node, **own}
         # Last, so that nothing of the user's is hidden.
