@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 # What was typed or written, and names something that does not exist or can't be, is a mistake wherever it is found.
 _MISTAKES = """
-    ambiguous-job bad-checkpoint bad-link bad-name bad-tag bad-url bad-words bucket-elsewhere cannot-read
+    ambiguous-job bad-checkpoint bad-link bad-name bad-step bad-tag bad-url bad-words bucket-elsewhere cannot-read
     conflicting-options ignore-rules job-removed requirements-file
     no-bucket no-cluster no-command no-data-entry no-data-set no-directory no-emr-cluster no-file
     no-file-system no-image no-job no-launcher no-link-target no-node no-process no-public-address no-recipe

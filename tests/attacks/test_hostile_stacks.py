@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from error_codes import raises_code
 from fake_jobs import wait_for_line
 from fake_nodes import FakeCluster
 from py_spy import bring_py_spy
@@ -59,6 +60,35 @@ def test_a_process_that_is_none_of_the_job_is_not_read(tmp_path, code):
     claimed = found.ranks[1]
     assert (claimed.threads, claimed.wchan, claimed.reads, claimed.name) == ((), "", "", ""), claimed
     assert "none of this job" in claimed.why
+
+
+def test_a_process_that_is_none_of_a_stalled_job_is_not_read_either(tmp_path, code):
+    cluster = FakeCluster(tmp_path)
+    bring_py_spy(Path(cluster.shared))
+    (code / "claim.py").write_text(CLAIM)
+    secret = ["python", "-c", "import time; time.sleep(1000)"]
+    with subprocess.Popen(secret, env={**os.environ, **cluster.env}) as other:
+        command = ("python", "claim.py", str(other.pid))
+        spec = JobSpec(command, "exec", processes=1, directory=code, stall_s=6, on_stall="stop", grace_s=1)
+        job = submit(cluster, spec)
+        status = job.wait(90)
+        is_alive = other.poll() is None
+        other.kill()
+    assert status.message.startswith("stalled: ") and is_alive
+    claimed = next(one for one in stacks.take(cluster, job.id).ranks if one.rank == "claimed")
+    assert (claimed.threads, claimed.wchan, claimed.reads, claimed.name) == ((), "", "", ""), claimed
+
+
+@pytest.mark.parametrize("line", ["[]", "{}", '{"asked": "x"}', "{" * 100_000, "\\ud800", ""])
+def test_saved_stacks_that_a_job_has_changed_are_refused(tmp_path, code, line):
+    cluster = FakeCluster(tmp_path)
+    spec = JobSpec(("true",), "exec", processes=1, directory=code)
+    job = submit(cluster, spec)
+    job.wait(60)
+    Path(job.directory, "stacks").mkdir()
+    Path(job.directory, "stacks", "0.jsonl").write_text(line + "\n")
+    with raises_code("invalid-answer"):
+        stacks.take(cluster, job.id)
 
 
 def test_a_program_in_the_place_of_py_spy_does_not_run_and_is_replaced(tmp_path, code):

@@ -9,6 +9,7 @@ import pytest
 
 from phalanx.runner import frames
 from phalanx.runner.loop import PAUSE_BYTES, Loop
+from phalanx.runner.starter.counting import Counting
 from phalanx.runner.starter.forward import Forwarder
 
 
@@ -36,7 +37,7 @@ def loop() -> Loop:
 
 @pytest.fixture
 def forwarder(loop: Loop, out: Taken) -> Forwarder:
-    return Forwarder(loop, out)  # type: ignore[arg-type]
+    return Forwarder(loop, out, Counting())  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -38,6 +38,7 @@ def test_a_load_that_no_node_has_is_refused_and_dropped(tmp_path, value):
 @pytest.mark.parametrize("value", ["1", None, True, [1.0], 1e19])
 def test_a_load_in_an_answer_is_checked_too(value):
     good = {"job": "261127-0000", "nodes": [{"node": "w1", "age_s": 1.0, "peak_memory": 5.0, "load": list(USUAL)}]}
+    good["ranks"] = []
     assert loads._job(good)["nodes"][0]["load"] == USUAL
     bad = {**good, "nodes": [{**good["nodes"][0], "load": [value, *USUAL[1:]]}]}  # type: ignore[dict-item, index]
     with raises_code("invalid-answer"):
@@ -71,7 +72,7 @@ def test_a_ring_of_another_version_is_refused_and_damaged_slots_are_left_out(tmp
     assert [at_s for at_s, _ in ring.read(str(path))[0]] == [1_800_000_000]
     path.write_bytes(data[:70])
     assert ring.read(str(path)) == ([], [])
-    path.write_bytes(data.replace(b"phalanx-load-1", b"phalanx-load-9"))
+    path.write_bytes(data.replace(b"phalanx-load-2", b"phalanx-load-9"))
     with pytest.raises(Invalid, match="layout"):
         ring.read(str(path))
 

@@ -54,3 +54,7 @@ def test_a_node_without_a_default_route_leaves_the_interface_to_nccl(tmp_path):
 
 def test_a_machine_without_such_devices_has_none(tmp_path):
     assert network.variables(str(tmp_path)) == {}
+
+
+def test_torch_s_flight_recorder_writes_into_the_job_s_directory():
+    assert network.flight_recorder("/efs/jobs/1")["TORCH_FR_DUMP_TEMP_FILE"] == "/efs/jobs/1/flight-rank-"

@@ -14,6 +14,7 @@ from phalanx import guest_file
 from phalanx.cli import complete
 from phalanx.cli.options import ExistingPath
 from phalanx.jobs.job_model import JobSpec
+from phalanx.runner.files.job_record import ON_STALL
 from phalanx.spec.spec_checks import WrongError, duration_s
 
 
@@ -79,13 +80,14 @@ _KINDS: dict[str, dict[str, Any]] = {
     "int": {"type": click.IntRange(0)},
     "bool": {"is_flag": True},
     "Optional[str]": {"metavar": "TEXT"},
+    "str": {"type": click.Choice(ON_STALL)},
     "Path": {"type": ExistingPath(file_okay=False)},
     "Mapping[str, str]": {"multiple": True, "metavar": "NAME=value", "callback": pairs},
 }
 
 
 # What a value names, where its type does not say it; relative to the shared directory, or a job.
-_METAVARS = {"links": "NAME=SHARED_PATH", "checkpoint": "SHARED_PATH", "resume": "JOB"}
+_METAVARS = {"links": "NAME=SHARED_PATH", "checkpoint": "SHARED_PATH", "resume": "JOB", "step": "REGEX"}
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx.cli import complete
-from phalanx.cli.console import note, print_json, say
+from phalanx.cli.console import moment, note, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.cli.terminal import one_line
-from phalanx.jobs.rank_stacks import named, take
+from phalanx.jobs.rank_stacks import named, summary, take
 
 if TYPE_CHECKING:
     from phalanx.jobs.rank_stacks import JobStacks, RankStack
@@ -33,6 +33,9 @@ def command(name: str | None, file: Path | None, as_json: bool, job: str | None,
     other programs, and without a stack, it is what the kernel says: whether the process runs, waits or is stopped,
     where in the kernel it sleeps, and which file it waits to read.
 
+    For a job that has ended, it is what was saved when it stalled (`run --stall`), or before ranks were killed that did
+    not end within --grace.
+
     Nothing in the job is stopped. The first use on a cluster installs py-spy on its nodes, from the index that pip
     uses there.
 
@@ -47,6 +50,8 @@ def command(name: str | None, file: Path | None, as_json: bool, job: str | None,
         print_json(to_json(found))
         return 0
     groups = found.groups()
+    if found.saved_at:
+        note(f"saved at {moment(found.saved_at)}: {one_line(found.occasion)}")
     for line in summary(found, groups):
         say(one_line(line))
     for group in groups:
@@ -61,32 +66,13 @@ def command(name: str | None, file: Path | None, as_json: bool, job: str | None,
 def to_json(found: JobStacks) -> dict[str, object]:
     """Return what --json prints: the ranks, each with the number of its group, in the order of the groups."""
     ranks = [{**_as_json(one), "group": number} for number, group in enumerate(found.groups()) for one in group]
-    return {"job": found.id, "ranks": ranks, "ended": found.ended, "silent": found.silent}
+    known = {"ended": found.ended, "silent": found.silent, "saved_at": found.saved_at, "occasion": found.occasion}
+    return {"job": found.id, "ranks": ranks, **known}
 
 
 def _as_json(one: RankStack) -> dict[str, object]:
     threads = [{"name": each.name, "frames": [frame._asdict() for frame in each.frames]} for each in one.threads]
     return {**asdict(one), "threads": threads}
-
-
-def summary(found: JobStacks, groups: list[list[RankStack]]) -> Iterator[str]:
-    """Yield a line for each group: who is where."""
-    if found.ended:
-        yield f"{named(found.ended)} {'has' if len(found.ended) == 1 else 'have'} ended"
-    for group in groups:
-        first, place = group[0], group[0].place
-        verb = first.does if len(group) == 1 else _PLURAL.get(first.does, first.does)
-        yield f"{named(group)} {verb}{f' in {place}' if place else ''}"
-
-
-_PLURAL = {
-    "runs": "run",
-    "waits": "wait",
-    "hangs in the kernel": "hang in the kernel",
-    "is stopped by a signal": "are stopped by a signal",
-    "is stopped by a debugger": "are stopped by a debugger",
-    "has ended": "have ended",
-}
 
 
 def details(group: list[RankStack]) -> Iterator[str]:

@@ -20,13 +20,13 @@ from phalanx.counts import counted
 from phalanx.errors import PhalanxError
 from phalanx.jobs import toolbox
 from phalanx.jobs.job import JobState, list_jobs
-from phalanx.jobs.loads import in_words, loads_of, total
+from phalanx.jobs.loads import Seen, in_words, seen, total
 from phalanx.plan.plan import known_sizes
+from phalanx.runner import rank_progress
 
 if TYPE_CHECKING:
     from phalanx.aws.model import StackState
     from phalanx.cluster.cluster_record import Cluster
-    from phalanx.jobs.loads import NodeLoad
     from phalanx.node.roster import Missing, Node, Roster
 
 _SILENT = "no sign of life for 15 s; it is a member again as soon as it is heard, and is replaced after 120 s"
@@ -146,19 +146,24 @@ def _ask_head(cluster: Cluster) -> dict[str, int | str | None]:
     return {
         "jobs_running": sum(not state.final for state in states),
         "jobs_damaged": states.count(JobState.DAMAGED),
-        "load": in_words(total(loads)) if (loads := _loads(cluster, states)) else "",
+        "load": _in_words(_seen(cluster, states)),
         "shared_closed": closed,
     }
 
 
-def _loads(cluster: Cluster, states: list[JobState]) -> list[NodeLoad]:
-    """Return the load of the nodes with jobs; nothing where it is not known."""
+def _seen(cluster: Cluster, states: list[JobState]) -> Seen:
+    """Return the load of the nodes with jobs, and how far these are; nothing where it is not known."""
     if all(state is not JobState.RUNNING for state in states):
-        return []
+        return Seen([], {})
     try:
-        return loads_of(cluster)
+        return seen(cluster)
     except PhalanxError:
-        return []  # what else is known is still shown
+        return Seen([], {})  # what else is known is still shown
+
+
+def _in_words(found: Seen) -> str:
+    steps = [words for ranks in found.ranks.values() if (words := rank_progress.in_words(ranks))]
+    return "; ".join([*([in_words(total(found.loads))] if found.loads else []), *steps])
 
 
 def _print(facts: dict[str, Any]) -> None:

@@ -14,7 +14,8 @@ from phalanx.cli.console import note, print_json, print_table, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.cli.terminal import obeys
 from phalanx.jobs.job import open_job
-from phalanx.jobs.loads import GIB, NodeLoad, gpus_in_words, in_words, loads_of, total
+from phalanx.jobs.loads import GIB, NodeLoad, Seen, gpus_in_words, in_words, seen, total
+from phalanx.runner import rank_progress
 
 _EVERY_S = 2.0
 # A sample is this old at most, while its node answers.
@@ -22,7 +23,7 @@ _OLD_S = 10.0
 _HOME_AND_CLEAR = "\x1b[H\x1b[2J"
 # The summary, the table's columns, what is left out, and the cursor.
 _OTHER_LINES = 5
-_BY_IMPORTANCE = ("NODE", "CORES", "MEMORY", "GPUS", "PEAK", "JOB", "NETWORK", "DISK", "PROCESSES", "AGE")
+_BY_IMPORTANCE = ("NODE", "CORES", "MEMORY", "GPUS", "STEP", "PEAK", "JOB", "NETWORK", "DISK", "PROCESSES", "AGE")
 _NONE = "No job runs, or none has been measured yet."
 
 
@@ -39,7 +40,8 @@ def command(name: str | None, file: Path | None, once: bool, as_json: bool, job:
     than lines, those in the middle are left out. A pipe gets one table.
 
     CORES and MEMORY are what the job's processes use, and what the node has. PEAK is the most memory that the job
-    has used there. NETWORK is received and sent, DISK is read and written, per second.
+    has used there. NETWORK is received and sent, DISK is read and written, per second. STEP is that of the slowest
+    rank there, with its steps per second, where `run --step` or lines `phalanx: step=12` in the output show it.
 
     \b
     Examples:
@@ -50,14 +52,14 @@ def command(name: str | None, file: Path | None, once: bool, as_json: bool, job:
     cluster = load_cluster(name, file)
     job_id = open_job(cluster, job).id if job else ""
     if as_json:
-        print_json([as_record(one) for one in loads_of(cluster, job_id)])
+        print_json(as_records(seen(cluster, job_id)))
     elif once or not obeys(sys.stdout):
-        _show(loads_of(cluster, job_id), sys.maxsize)
+        _show(seen(cluster, job_id), sys.maxsize)
     else:
         while True:
-            loads = loads_of(cluster, job_id)
+            found = seen(cluster, job_id)
             click.echo(_HOME_AND_CLEAR, nl=False)
-            _show(loads, shutil.get_terminal_size().lines - _OTHER_LINES)
+            _show(found, shutil.get_terminal_size().lines - _OTHER_LINES)
             time.sleep(_EVERY_S)
     return 0
 
@@ -68,12 +70,28 @@ def as_record(one: NodeLoad) -> dict[str, object]:
     return {**known, **one.load._asdict()}
 
 
-def _show(loads: list[NodeLoad], most: int) -> None:
+def as_records(found: Seen) -> list[dict[str, object]]:
+    """Return the load of each node for --json, with how far the ranks on it are."""
+    return [
+        {**as_record(one), "ranks": [_as_record(rank) for rank in found.ranks[one.job] if rank.node == one.node]}
+        for one in found.loads
+    ]
+
+
+def _as_record(one: rank_progress.RankProgress) -> dict[str, object]:
+    return {"rank": one.rank, "age_s": one.age_s, **one.progress._asdict()}
+
+
+def _show(found: Seen, most: int) -> None:
+    loads = found.loads
     if not loads:
         note(_NONE)
         return
     nodes = len({one.node for one in loads})
     say(f"{nodes} node{'s' * (nodes != 1)}: {in_words(total(loads))}")
+    for job, ranks in found.ranks.items():
+        if words := "; ".join(filter(None, (rank_progress.in_words(ranks), rank_progress.values_in_words(ranks)))):
+            say(f"job {job}: {words}")
     ordered = sorted(loads, key=lambda one: (one.load.gpu_busy, one.load.cores))
     shown = ordered if len(ordered) <= most else ordered[: most - most // 2] + ordered[len(ordered) - most // 2 :]
     if len(shown) < len(ordered):
@@ -95,6 +113,7 @@ def row(one: NodeLoad) -> dict[str, str]:
         "DISK": f"{_rate(load.read)} {_rate(load.written)}",
         "PROCESSES": f"{load.processes:.0f}",
         "GPUS": gpus_in_words(load) or "-",
+        "STEP": f"{load.step:.0f} {load.step_rate:.3g}/s" if load.step else "-",
         "AGE": f"{one.age_s:.0f} s" if one.age_s > _OLD_S else "-",
     }
 

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from phalanx.errors import JobError
 from phalanx.node.validate import Invalid, parse
-from phalanx.runner.files.job_record import JobRecord
+from phalanx.runner.files.job_record import ON_STALL, JobRecord
 from phalanx.runner.files.job_status import JobStatus
 from phalanx.runner.files.schema import LONGEST_GRACE_S
 from phalanx.spec.spec_data import PREFIX_URL
@@ -20,6 +20,9 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAG = re.compile(r"[\w./@:+-][\w ./@:+=-]{0,127}")
 # A path without ".." and without a scheme such as s3://.
 _PATH = re.compile(r"(?!.*(^|/)\.\.(/|$))/?[^/:\0\n]+(/[^/\0\n]+)*/?")
+SHORTEST_STALL_S = 6
+_LONGEST_STEP = 200
+_STEP_HINT = r"Give one with a group for the number, such as --step 'step (\d+)'."
 # The options that go with --resume; all others come from the earlier job.
 _WITH_RESUME = ("resume", "directory")
 
@@ -51,6 +54,7 @@ class JobSpec(JobRecord):
             raise JobError(f"--grace is {self.grace_s} s", f"Give 0 to {LONGEST_GRACE_S} s.", code="out-of-range")
         self._check_nodes()
         self._check_via()
+        self._check_stall()
         self._check_resume()
         if self.checkpoint is not None and not (_PATH.fullmatch(self.checkpoint) or _is_prefix(self.checkpoint)):
             raise JobError(
@@ -87,6 +91,21 @@ class JobSpec(JobRecord):
                 "Use letters, digits, '_', '-' and '.': at most 63 of them.",
                 code="bad-name",
             )
+
+    def _check_stall(self) -> None:
+        if self.step is not None:
+            _check_step(self.step)
+        if self.on_stall not in ON_STALL:
+            raise JobError(f"--on-stall is '{self.on_stall}'", f"Choose {', '.join(ON_STALL)}.", code="out-of-range")
+        if 0 < self.stall_s < SHORTEST_STALL_S:
+            why = f"Give {SHORTEST_STALL_S} s or more, such as 10m."
+            raise JobError(f"--stall is {self.stall_s} s", why, code="out-of-range")
+        if self.on_stall != "report" and not self.stall_s:
+            why = f"--on-stall {self.on_stall} needs --stall"
+            raise JobError(why, "Say how long: --stall 10m.", code="conflicting-options")
+        if self.on_stall == "restart" and not self.restarts:
+            why = "--on-stall restart needs --restarts"
+            raise JobError(why, "Say how often: --restarts 3.", code="conflicting-options")
 
     def _check_via(self) -> None:
         if self.via_options and not self.via:
@@ -129,6 +148,16 @@ class JobSpec(JobRecord):
             )
 
 
+def _check_step(step: str) -> None:
+    try:
+        groups = re.compile(step.encode()).groups
+    except (re.error, OverflowError, RecursionError, UnicodeEncodeError) as error:
+        raise JobError(f"--step is no regular expression: {error}", _STEP_HINT, code="bad-step") from None
+    if not groups or len(step) > _LONGEST_STEP:
+        why = f"is longer than {_LONGEST_STEP} characters" if groups else "has no group"
+        raise JobError(f"--step {why}", _STEP_HINT, code="bad-step")
+
+
 def _is_prefix(url: str) -> bool:
     return bool(re.fullmatch(PREFIX_URL, url))
 
@@ -150,6 +179,9 @@ class JobOptions(TypedDict, total=False):
     resume: str | None
     restarts: int
     grace_s: int
+    step: str | None
+    stall_s: int
+    on_stall: str
     wait: bool
     wait_limit_s: int
     options: Mapping[str, str]

@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 from phalanx.jobs import toolbox
 from phalanx.jobs.job import ClusterAccess
 from phalanx.node.validate import Invalid
+from phalanx.runner import rank_progress
 from phalanx.runner.files.schema import job_id
 from phalanx.runner.load import Load, checked, mean
+from phalanx.runner.rank_progress import RankProgress
 from phalanx.ssh import head_answers
 
 GIB = 1 << 30
 _TIMEOUT_S = 30.0
-_MOST_NODES = 10_000
+_MOST_NODES, _MOST_RANKS = 10_000, 65_536
 
 
 class NodeLoad(NamedTuple):
@@ -27,12 +29,26 @@ class NodeLoad(NamedTuple):
     load: Load
 
 
+class Seen(NamedTuple):
+    """What running jobs do: the load of their nodes, and by job how far its ranks are."""
+
+    loads: list[NodeLoad]
+    ranks: dict[str, list[RankProgress]]
+
+
 def loads_of(cluster: ClusterAccess, job: str = "") -> list[NodeLoad]:
     """Return the load of all running jobs, or of this one, on each of their nodes. Raises JobError, ClusterError."""
+    return seen(cluster, job).loads
+
+
+def seen(cluster: ClusterAccess, job: str = "") -> Seen:
+    """Return what all running jobs do, or this one. Raises JobError, ClusterError."""
     command = toolbox.command(cluster.shared, "load", job)
     done = toolbox.run(cluster.remote(), cluster.shared, command, timeout_s=_TIMEOUT_S)
-    answers = [head_answers.parsed(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
-    return [NodeLoad(answer["job"], **node) for each in answers for answer in [_job(each)] for node in answer["nodes"]]
+    lines = (line for line in done.stdout.splitlines() if line.startswith(b"{"))
+    answers = [_job(head_answers.parsed(line)) for line in lines]
+    loads = [NodeLoad(answer["job"], **node) for answer in answers for node in answer["nodes"]]
+    return Seen(loads, {answer["job"]: answer["ranks"] for answer in answers})
 
 
 def total(loads: Sequence[NodeLoad]) -> Load:
@@ -48,7 +64,9 @@ def total(loads: Sequence[NodeLoad]) -> Load:
         "gpu_busy": sum(load.gpu_busy * load.gpus for load in gpus) / count if count else 0.0,
         "gpu_hottest": max((load.gpu_hottest for load in gpus), default=0.0),
     }
-    return Load(**{**of_jobs, **of_nodes, **of_gpus})
+    steps = [load for load in jobs if load.step]
+    of_steps = {name: min((getattr(load, name) for load in steps), default=0.0) for name in ("step", "step_rate")}
+    return Load(**{**of_jobs, **of_nodes, **of_gpus, **of_steps})
 
 
 def in_words(load: Load) -> str:
@@ -92,9 +110,24 @@ def _amount(value: Any) -> float:
     return value
 
 
+def _rank(value: Any) -> RankProgress:
+    return RankProgress(**head_answers.required(head_answers.record(value), _RANK))
+
+
+_NODE_NAME = head_answers.matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
+_RANK: dict[str, head_answers.Check] = {
+    "rank": head_answers.matching(r"[\w@.+ -]{1,100}"),
+    "node": _NODE_NAME,
+    "age_s": _amount,
+    "progress": rank_progress.checked,
+}
 _NODE: dict[str, head_answers.Check] = {
-    "node": head_answers.matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}"),
+    "node": _NODE_NAME,
     **dict.fromkeys(("age_s", "peak_memory"), _amount),
     "load": _load,
 }
-_JOB: dict[str, head_answers.Check] = {"job": job_id, "nodes": head_answers.list_of(_node, _MOST_NODES)}
+_JOB: dict[str, head_answers.Check] = {
+    "job": job_id,
+    "nodes": head_answers.list_of(_node, _MOST_NODES),
+    "ranks": head_answers.list_of(_rank, _MOST_RANKS),
+}

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     Frame = Tuple[int, int, int, bytes]
 
 # Runner → starter.
-# JSON {"commands": [[…], …], "env", "ports": […], "sync_dir", "imports"}: are the commands here, and the ports free?
+# JSON {"commands": [[…], …], "env", "ports": […], "sync_dir", "imports", "step"}: are the commands here, and the ports
+# free?
 CHECK = 1
 SPAWN = 2  # JSON {"argv", "env", "ranks", "harmless", "is_rank", "reads_stdin"}: start it as this process number
 TERMINATE = 3  # send SIGTERM to the spawned processes, in the order of their start
@@ -42,6 +43,8 @@ UNSURE = 19  # JSON {"reason"}: files may not be in S3, which nobody can know
 # JSON {"tool": why there are no stacks, or "", "processes": [{"number", "pid", …}, …]}: what each rank here does
 STACKS = 21
 LOAD = 22  # a packed load.Load: what the job and its node did in the last seconds
+# JSON {"ranks": [[number, step, rate, {name: value}], …], "problem"}: how far ranks are (starter.counting)
+PROGRESS = 24
 DOING = 23  # JSON {"text"}: what a process has done since its start (starter.doing)
 # Both ways: a sign of life. Any other frame is one, too.
 BEAT = 20
@@ -91,6 +94,10 @@ def _are_processes(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(one, dict) and type(one.get("number")) is int for one in values)
 
 
+def _are_ranks(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(one, list) and one and type(one[0]) is int for one in values)
+
+
 def _are_texts(values: Any) -> bool:
     return isinstance(values, list) and all(map(_is_text, values))
 
@@ -106,6 +113,7 @@ _BODIES = {
     UNSURE: {"reason": _is_text},
     DOING: {"text": _is_text},
     STACKS: {"tool": _is_text, "processes": _are_processes},
+    PROGRESS: {"ranks": _are_ranks, "problem": _is_text},
 }
 _LONGEST_PREAMBLE = 64 << 10
 

@@ -23,6 +23,7 @@ class Load(NamedTuple):
     gpus                         that nvidia-smi reports; 0: none, -1: it does not answer
     gpu_busy … gpu_slowed        of all of them: mean utilisation in %, memory, the highest temperature in °C, power in
                                  W, uncorrected memory errors, and how many GPUs the hardware slows down
+    step, step_rate              the lowest of the job's ranks there; 0 if they show no steps
     """
 
     cores: float = 0.0
@@ -44,6 +45,8 @@ class Load(NamedTuple):
     gpu_watts: float = 0.0
     gpu_errors: float = 0.0
     gpu_slowed: float = 0.0
+    step: float = 0.0
+    step_rate: float = 0.0
 
 
 PACKED = struct.Struct(f"<{len(Load._fields)}f")

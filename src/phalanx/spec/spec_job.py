@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import Field, fields
 from typing import Any
 
-from phalanx.runner.files.job_record import JobRecord
+from phalanx.runner.files.job_record import ON_STALL, JobRecord
 from phalanx.runner.files.schema import LONGEST_GRACE_S
 from phalanx.spec.spec_groups import group, texts
 from phalanx.spec.spec_rules import Rule, matching, number, time_s, word
@@ -17,7 +17,7 @@ from phalanx.spec.spec_rules import Rule, matching, number, time_s, word
 _MOST = 1_000_000
 # These name one job.
 _OF_ONE_JOB = ("name", "resume")
-_LONGEST_S = {"grace_s": LONGEST_GRACE_S, "wait_limit_s": 30 * 86400}
+_LONGEST_S = {"grace_s": LONGEST_GRACE_S, "wait_limit_s": 30 * 86400, "stall_s": 30 * 86400}
 _NAMED = {"env": r"[A-Za-z_][A-Za-z0-9_]*", "tags": r"[\w./@:+-]{1,63}", "links": r"[^\0\n]{1,1000}"}
 EXAMPLE = {"launcher": "torchrun", "per_node": 8, "recipe": "torch", "env": {"OMP_NUM_THREADS": "4"}, "restarts": 3}
 
@@ -34,6 +34,8 @@ def _rule(field: Field[Any]) -> Rule:
     if field.name in _LONGEST_S:
         longest_s = _LONGEST_S[field.name]
         return time_s(longest_s, f"{longest_s} s is the longest")
+    if field.name == "on_stall":
+        return word(ON_STALL)
     if field.type == "bool":
         return word(("yes", "no"))
     if field.type in ("int", "Optional[int]"):

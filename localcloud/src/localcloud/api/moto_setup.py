@@ -322,7 +322,7 @@ class _Offerings(dict[str, list[dict[str, str]]]):
         return self[region] if region in self._regions or region in _OTHERS else default
 
     def _offered(self, region: str) -> list[dict[str, str]]:
-        """Return what a region offers; moto knows nothing of other partitions (docs/aws-behaviour.md 2.75)."""
+        """Return what a region offers; moto knows nothing of other partitions (docs/aws-behaviour.md 2.79)."""
         if region in self._regions:
             return self._load(f"{_OFFERINGS}/{self._location}/{region}.json")
         like = self._load(f"{_OFFERINGS}/{self._location}/{_LIKE}.json")

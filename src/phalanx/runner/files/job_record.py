@@ -20,6 +20,7 @@ from phalanx.runner.files.schema import (
     grace,
     job_id,
     number,
+    one_of,
     optional,
     positive,
     text,
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 
 COMMIT = "PHALANX_COMMIT"
 """In the environment of each process: the commit of the job's code, with "-dirty" if it has changes."""
+
+
+ON_STALL = ("report", "stop", "restart")
+"""What `--on-stall` may say."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,21 @@ class JobRecord:
         "--grace",
         "How long its processes have to save and end after SIGTERM, such as 30s.",
         default=5,
+    )
+    step: Optional[str] = option(
+        optional(None, text),
+        "--step",
+        r"A regular expression whose group is the step in a line of output, such as 'step (\d+)'.",
+        default=None,
+    )
+    stall_s: int = option(
+        count,
+        "--stall",
+        "It is stalled when its step does not advance for so long, or nothing is written and all stacks stay the same.",
+        default=0,
+    )
+    on_stall: str = option(
+        one_of(ON_STALL), "--on-stall", "What becomes of a stalled job: report, stop or restart.", default=ON_STALL[0]
     )
     wait: bool = option(truth, "--wait", "Wait for free slots instead of sharing them with other jobs.", default=False)
     wait_limit_s: int = option(

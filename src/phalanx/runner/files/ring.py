@@ -17,11 +17,11 @@ from phalanx.runner.load import PACKED, Load, mean, pack, unpack
 if TYPE_CHECKING:
     from typing import Dict, List, Tuple
 
-_HEADER = b"phalanx-load-1\n"
+_HEADER = b"phalanx-load-2\n"
 _HEADER_BYTES = 64
 _TIME = struct.Struct("<I")
 _SLOT_BYTES = _TIME.size + PACKED.size
-# (seconds that a slot stands for, number of slots): 1.7 MB together.
+# (seconds that a slot stands for, number of slots): 1.9 MB together.
 _FINE, _COARSE = (2, 1800), (60, 14 * 24 * 60)
 _LARGEST_BYTES = _HEADER_BYTES + _SLOT_BYTES * (_FINE[1] + _COARSE[1])
 

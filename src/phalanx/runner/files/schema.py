@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from phalanx.node.validate import Invalid, count, fields
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Tuple
+    from typing import Any, Callable, Dict, Sequence, Tuple
 
     Check = Callable[[Any], Any]
 
@@ -89,6 +89,17 @@ def whole(value: Any) -> int:
 
 def large(value: Any) -> int:
     return count(value, _LARGEST)
+
+
+def one_of(words: Sequence[str]) -> Check:
+    """Return a check for a text that is one of these."""
+
+    def checked(value: Any) -> str:
+        if value not in words:
+            raise Invalid(f"{value!r:.60} is none of {', '.join(words)}")
+        return value
+
+    return checked
 
 
 def optional(other: Any, check: Check) -> Check:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from phalanx.runner.files.job_status import JobState
 from phalanx.runner.head.ending import ASK_RANKS, GIVE_UP, TERMINATE, NodeReports, Shutdown
 from phalanx.runner.head.engine_daemons import Request
 from phalanx.runner.head.membership import ANSWER_WITHIN_S, Patience, answer_within_s
+from phalanx.runner.head.runner_socket import send_text
 from phalanx.runner.head.starters import Starters
-from phalanx.runner.head.verdict import ENDED_BY_ENGINE, ENGINE, NODE, Life, Outcome
+from phalanx.runner.head.verdict import ENDED_BY_ENGINE, ENGINE, KILLED, NODE, Life, Outcome
 from phalanx.runner.liveness import LOOK_EVERY_S
 from phalanx.runner.reaper import GRACE_S, KILL_WAIT_S
 from phalanx.runner.starter.check import Findings
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from phalanx.runner.head.channel import Channel
     from phalanx.runner.head.process_table import End, Member
     from phalanx.runner.head.run_context import RunContext
+    from phalanx.runner.head.stall import Sample, StallWatch
     from phalanx.runner.login import Line
     from phalanx.runner.process import PreparedJob, Process
 
@@ -42,6 +45,8 @@ _REPORT_COPIES_AFTER_S = 2.0
 # What the first rank does is asked after this much silence, and then after twice as long each time.
 _SILENT_AFTER_S = 4.0
 _LONGEST_ACTIVITY = 300
+# The exit code of a job that was ended because it stood still, as that of timeout(1).
+_TIMED_OUT = 124
 
 
 class AttemptRunner:
@@ -60,6 +65,7 @@ class AttemptRunner:
         self.findings = Findings()
         self.began_at: Optional[float] = None
         self.gave_up = False
+        self.ends_job = False  # whether no other attempt may follow
         self.lost: Set[str] = set()  # nodes
         self._boot_ids: Dict[str, str] = {}  # node → the boot in which it was checked
         self._notice = ""
@@ -76,11 +82,15 @@ class AttemptRunner:
         self._deadline = 0.0
         self._end = Shutdown(job.grace_s)
         self._look_after_s = _SILENT_AFTER_S
+        self._stall: Optional[StallWatch] = None
+        self._stalled = ""
+        self._last_look: Optional[Sample] = None  # at ranks that were asked to end, and have not
+        self._look_at = 0.0
 
     def run(self) -> List[NodeVerdict]:
         """Run the attempt to its end; return the nodes' verdicts."""
         self._context.socket.request = self.on_request
-        self._context.socket.look = self._starters.look
+        self._context.socket.look = lambda client: self._starters.look(partial(send_text, client))
         self._deadline = time.monotonic() + answer_within_s(self._job)
         self._starters.open_all()
         self._start_all(early=True)
@@ -134,6 +144,11 @@ class AttemptRunner:
         self._deadline = 0.0
         self._phase = self._run
         self._start_all(early=False)
+        if self._job.stall_s:
+            from phalanx.runner.head.stall import StallWatch, bring_tracer  # here, because few jobs need its 10 ms
+
+            self._stall = StallWatch(self._job.stall_s, self._starters, self._context.loads.steps)
+            bring_tracer(self._job.directory)
 
     def _report_begin(self) -> None:
         self._on_begin({node: self._starters.ranks[node] for node in self._starters.channels})
@@ -150,6 +165,19 @@ class AttemptRunner:
             self._sweep(GRACE_S)
         elif self._starters.table.only_services:
             self._shut_down(0.0)
+        elif self._stall and (found := self._stall.check()) is not None:
+            self._stalled = found
+            self._context.on_notice(found)
+            if found:
+                self._on_stall(self._stall.last)
+
+    def _on_stall(self, sample: Sample) -> None:
+        """Keep the stacks of a job that stands still, and do with it what the user said."""
+        sample.save(self._job.directory, self._context.output.attempt, self._stalled)
+        if self._job.on_stall != "report":
+            self.ends_job = self._job.on_stall == "stop"
+            self._fail(self._stalled, _TIMED_OUT, self._starters.table.named(sample.odd_rank()), KILLED)
+            self._shut_down(0.0)
 
     def _look_if_silent(self) -> None:
         is_silent = self._phase == self._run and not self._starters.has_output
@@ -160,6 +188,8 @@ class AttemptRunner:
 
     def _stop(self) -> None:
         self.outcome.stop()
+        if self._stalled and not self.ends_job:
+            self.outcome.record["message"] += f"; it was {self._stalled}"
         self._shut_down(0.0)
 
     def _shut_down(self, after_s: float) -> None:
@@ -179,10 +209,26 @@ class AttemptRunner:
         self._deadline = self._end.deadline
         if next_step == ASK_RANKS:
             self._starters.ask_ranks()
+            self._look_at = time.monotonic() + self._job.grace_s / 2
         elif next_step == TERMINATE:
+            self._save_last_look()
             self._starters.terminate()
+        elif self._look_at and time.monotonic() >= self._look_at and table.has_ranks:
+            self._look_once_more()
         elif next_step == GIVE_UP:
             self._sweep(_AFTER_TERMINATE_S)
+
+    def _look_once_more(self) -> None:
+        from phalanx.runner.head.stall import Sample  # here, because most ranks end in time
+
+        self._look_at, self._last_look = 0.0, Sample()
+        self._starters.look(self._last_look.take)
+
+    def _save_last_look(self) -> None:
+        """Keep what ranks do that did not end in time, before they are killed; not in place of why the job stalled."""
+        if self._last_look and self._starters.table.has_ranks and not self._stalled:
+            occasion = f"its ranks did not end within {self._job.grace_s} s of SIGTERM"
+            self._last_look.save(self._job.directory, self._context.output.attempt, occasion)
 
     def _sweep(self, grace_s: float) -> None:
         if self._phase in (self._sweeping, self._over):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from phalanx.node.validate import Invalid
 from phalanx.runner.files.ring import RingWriter
 from phalanx.runner.head.runner_socket import send_text
+from phalanx.runner.head.steps import Steps
 from phalanx.runner.load import Load, unpack
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Loads:
         self._nodes: Dict[str, _Node] = {}
         self._flush_at = time.monotonic() + _FLUSH_EVERY_S
         self._writer = threading.Thread()
+        self.steps = Steps()
 
     def take(self, node: str, payload: bytes) -> None:
         """Take a sample of a node; one that no node can have is dropped."""
@@ -80,13 +82,13 @@ class Loads:
         _write([(node.ring, node.ring.added(is_last=True)) for node in self._nodes.values()])
 
     def answer(self, client: socket.socket) -> None:
-        """Send a client the newest sample of each node, with its age and the peak of the job's memory there."""
+        """Send a client how far ranks are, and each node's newest sample, with its age and the peak of memory."""
         now = time.monotonic()
         nodes = [
             {"node": name, "age_s": now - one.at, "peak_memory": one.memory, "load": list(one.load)}
             for name, one in self._nodes.items()
         ]
-        send_text(client, json.dumps({"nodes": nodes}).encode() + b"\n")
+        send_text(client, json.dumps({"nodes": nodes, "ranks": self.steps.answer()}).encode() + b"\n")
         client.close()
 
     def memory_of(self, node: str) -> str:
@@ -97,8 +99,8 @@ class Loads:
         return f"{known.node_memory / _GIB:.1f} of {known.load.node_memory_total / _GIB:.1f} GiB were in use there"
 
     def summary(self) -> List[str]:
-        """Return what the load of a whole job says: its peak of memory, and GPUs that waited."""
-        lines = []
+        """Return what the load of a whole job says: its steps, its peak of memory, and GPUs that waited."""
+        lines = self.steps.summary()
         if self._nodes:
             name, most = max(self._nodes.items(), key=lambda item: item[1].node_memory)
             own = most.memory / _GIB

@@ -135,6 +135,11 @@ class ProcessTable:
         ranks = [number for number in self.live_on(node) if self._members[number].is_rank]
         return min(ranks, default=None)
 
+    def named(self, name: str) -> Optional[int]:
+        """Return the number of the rank of this name that lives; None if none does."""
+        ranks = (number for number in self._live if self._members[number].is_rank)
+        return next((number for number in ranks if self._members[number].name == name), None)
+
     def first_rank(self) -> Optional[Tuple[str, int, Member]]:
         """Return the node of the first rank that lives, its number there, and its entry."""
         ranks = [number for number in self._live if self._members[number].is_rank]

@@ -13,7 +13,7 @@ from phalanx.runner.head.channel import Channel, answer_over
 from phalanx.runner.head.engine_daemons import EngineDaemons, Request, daemon_failure
 from phalanx.runner.head.membership import Standing
 from phalanx.runner.head.process_table import End, Member, ProcessTable
-from phalanx.runner.head.runner_socket import send_text, socket_name
+from phalanx.runner.head.runner_socket import socket_name
 from phalanx.runner.liveness import BEAT_EVERY_S
 from phalanx.runner.login import Line, log_in
 from phalanx.runner.starter.answers import REFUSED
@@ -21,7 +21,6 @@ from phalanx.runner.starter.check import needs
 from phalanx.runner.system import RUNNER_SOCKET
 
 if TYPE_CHECKING:
-    import socket
     from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Set
 
     from phalanx.node.roster import Node
@@ -101,16 +100,18 @@ class Starters:
         self.daemons = EngineDaemons()
         self.is_terminated = False  # TERMINATE was sent, to the ranks at least
         self.has_output = False  # of a rank
+        self.wrote_at = 0.0  # when a rank last wrote anything
         self._loop = context.loop
         self._output = context.output
         self._loads = context.loads
+        self._loads.steps.begin()
         self._job = job
         self._processes = processes
         self._dial = dial or (lambda node: log_in(job, self.nodes[node]))
         self._listener = listener
         self._standing = Standing()
         self._noticed: Set[str] = set()  # instance ids
-        self._askers: List[socket.socket] = []  # clients that want to know what the ranks do
+        self._askers: List[Callable[[bytes], bool]] = []  # take what the ranks do, and return whether more is wanted
         self._is_dismissed = False
 
     # Nodes.
@@ -210,10 +211,10 @@ class Starters:
             self.channels[found[0]].send(frames.pack(frames.GLANCE, found[1]))
         return found is not None
 
-    def look(self, asker: socket.socket) -> None:
-        """Ask all nodes what their ranks do, and send each answer to this client."""
+    def look(self, asker: Callable[[bytes], bool]) -> None:
+        """Ask all nodes what their ranks do, and pass each answer on, until no more is wanted."""
         asked = [channel.node for channel in self.connected()]
-        if send_text(asker, json.dumps({"asked": asked, "ended": self.table.ended_ranks()}).encode() + b"\n"):
+        if asker(json.dumps({"asked": asked, "ended": self.table.ended_ranks()}).encode() + b"\n"):
             self._askers.append(asker)
             self._send_to_all(frames.pack(frames.LOOK))
 
@@ -285,6 +286,9 @@ class Starters:
             self._listener.on_leaving(channel, body["reason"])
         elif kind == frames.TROUBLE:
             self._listener.on_trouble(channel.node, body["reason"], body["is_loss"])
+        elif kind == frames.PROGRESS:
+            names = ((self.table[self._number(channel, one[0])].ranks_name, one[1:]) for one in body["ranks"])
+            self._loads.steps.take(channel.node, names, body["problem"])
         elif kind == frames.STACKS:
             self._pass_on_stacks(channel, body)
         elif kind == frames.UNSURE:
@@ -298,7 +302,7 @@ class Starters:
             member = self.table[self._number(channel, found["number"])]
             processes.append({**found, "rank": member.name})
         text = json.dumps({"node": channel.node, "tool": body["tool"], "processes": processes}).encode() + b"\n"
-        self._askers = [asker for asker in self._askers if send_text(asker, text)]
+        self._askers = [asker for asker in self._askers if asker(text)]
 
     def _number(self, channel: Channel, number: int) -> int:
         try:
@@ -309,7 +313,8 @@ class Starters:
     def _keep(self, number: int, stream: int, data: bytes) -> None:
         # An engine's output about its own end (torchrun: a page per node) is kept, but not shown: it hides the reason.
         is_rank = self.table[number].is_rank
-        self.has_output = self.has_output or is_rank
+        if is_rank:
+            self.has_output, self.wrote_at = True, time.monotonic()
         listed = not self.is_terminated or is_rank
         self._output.write(number, stream, data, listed)
 

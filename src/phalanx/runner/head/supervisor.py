@@ -137,7 +137,7 @@ class Supervisor:
         self._nodes = self._verdicts(nodes)
         outcome = {**attempt.outcome.record, "nodes": self._nodes}
         outcome["message"] = with_recipes(self._launcher, outcome.get("message", ""))
-        if outcome["state"] != JobState.FAILED or self._context.stop_requested or is_taken:
+        if outcome["state"] != JobState.FAILED or self._context.stop_requested or is_taken or attempt.ends_job:
             self._end(outcome)
         else:
             self._end_or_restart(outcome)

@@ -40,7 +40,7 @@ def needs(node: str, job: PreparedJob, processes: Sequence[Process]) -> Dict[str
     imports = node == first and "PYTHONPATH" not in {*job.secrets, *processes[0].env}
     body = {"commands": commands, "env": dict(job.env), "ports": ports, "sync_dir": job.sync_dir, "imports": imports}
     holds_ends = any(process.holds_ends for process in processes)
-    return {**body, "token": job.token, "grace_s": job.grace_s, "holds_ends": holds_ends}
+    return {**body, "step": job.step or "", "token": job.token, "grace_s": job.grace_s, "holds_ends": holds_ends}
 
 
 class Findings:

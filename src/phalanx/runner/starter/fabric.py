@@ -1,4 +1,4 @@
-"""Variables that NCCL and libfabric need on a node with an Elastic Fabric Adapter; none elsewhere."""
+"""Variables for NCCL and libfabric on a node with an Elastic Fabric Adapter, and for torch's flight recorder."""
 
 from __future__ import annotations
 
@@ -24,6 +24,15 @@ def variables(root: str = "") -> Dict[str, str]:
     interface = _default_interface(_read(f"{root}/proc/net/route"))
     # NCCL first connects over TCP; with many cards some interfaces lead nowhere (docs/aws-behaviour.md 2.6).
     return {**found, "NCCL_SOCKET_IFNAME": f"={interface}"} if interface else found
+
+
+def flight_recorder(job_directory: str) -> Dict[str, str]:
+    """Return defaults by which torch writes, when a collective of NCCL times out, what each rank had begun.
+
+    The names are those of torch 2.9 and later (ProcessGroupNCCL.hpp, FlightRecorder.hpp); the rank follows the prefix.
+    """
+    place = os.path.join(job_directory, "flight-rank-")
+    return {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_BUFFER_SIZE": "2000", "TORCH_FR_DUMP_TEMP_FILE": place}
 
 
 def _default_interface(routes: str) -> str:

@@ -12,19 +12,24 @@ if TYPE_CHECKING:
     from re import Pattern
     from typing import Dict, Tuple
 
+    from phalanx.runner.starter.counting import Counting
+
 
 class Forwarder:
     """Reads processes' pipes, and sends their output with the processes' numbers."""
 
-    def __init__(self, loop: Loop, out: Sender) -> None:
+    def __init__(self, loop: Loop, out: Sender, counting: Counting) -> None:
         self._loop = loop
         self._out = out
+        self._counting = counting
         self._pipes: Dict[int, Tuple[int, int]] = {}  # fd → process number, stream
         self._harmless: Dict[int, Pattern[bytes]] = {}  # process number → output to remove
         self._paused = False
 
-    def add(self, number: int, out_fd: int, err_fd: int, harmless: str = "") -> None:
-        """Add the pipes of a process, and a regular expression for output to remove."""
+    def add(self, number: int, out_fd: int, err_fd: int, harmless: str = "", is_rank: bool = True) -> None:
+        """Add the pipes of a process, and a regular expression for output to remove. A rank's steps are counted."""
+        if is_rank:
+            self._counting.add(number)
         if harmless:
             import re  # here, because most starters do not need its 8 ms
 
@@ -42,6 +47,11 @@ class Forwarder:
             for _ in range(PAUSE_BYTES // READ_BYTES):
                 if not self._read(fd):
                     break
+
+    def end(self, number: int) -> None:
+        """Send the remaining output of a process that has ended, and count no more of its steps."""
+        self.drain(number)
+        self._counting.end(number)
 
     def drain_all(self) -> None:
         """Send the remaining output of all processes."""
@@ -75,5 +85,6 @@ class Forwarder:
         if number in self._harmless:
             data = self._harmless[number].sub(b"", data)
         if data:
+            self._counting.read(number, stream, data)
             self._out.send(frames.pack(frames.OUTPUT, number, data, stream))
         return True

@@ -86,7 +86,6 @@ class Starter:
         self._holds_ends = False
         self._grace_s = GRACE_S
         self._notice: Optional[Notice] = None
-        self._output = Forwarder(self._loop, self._out)
         self._agents: Dict[int, int] = {}  # ASK number → where its answer goes
         self._next_rank = frames.FIRST_RANK_NUMBER
         self._sweep: Optional[Sweep] = None
@@ -100,6 +99,7 @@ class Starter:
         self._waiting: Optional[List[Tuple[int, Dict[str, Any]]]] = None  # processes to start, while files are placed
         self._scratch = Scratch(job_id)
         self._watch = Watch(self._loop, self._directory, self._out.send)
+        self._output = Forwarder(self._loop, self._out, self._watch.counting)
         self._guest = Guest(self._loop, job_id, self._report_trouble)
         self._report: Optional[Dict[str, Any]] = None  # what the sweep has found, while uploads to S3 end
         self._oom_kills_before = oom_kills()
@@ -176,7 +176,7 @@ class Starter:
     def _handle(self, kind: int, number: int, body: Dict[str, Any]) -> None:
         if kind == frames.CHECK:
             self._is_used = True
-            self._watch.begin()
+            self._watch.begin(body["step"])
             self._scratch.make()
             self._guest.token = body["token"]
             self._holds_ends, self._grace_s = body["holds_ends"], body["grace_s"]
@@ -290,7 +290,7 @@ class Starter:
         self._spawned.append(pid)
         if body["is_rank"]:
             self._own_ranks.add(number)
-        self._output.add(number, out_read, err_read, body["harmless"])
+        self._output.add(number, out_read, err_read, body["harmless"], body["is_rank"])
 
     def _stdin(self) -> int:
         try:
@@ -302,7 +302,7 @@ class Starter:
         # Unbuffered: a Python rank's output appears at once, as on a terminal.
         own = {RUNNER_SOCKET: self._socket_name, **extra, MARK: self._job_id, STARTER_SOCKET: self._socket_name}
         own_places = {"PWD": self._work, "TMPDIR": self._scratch.path, "HOME": self._scratch.home}
-        node = {**network.variables(), **os.environ, **own_places}
+        node = {**network.variables(), **network.flight_recorder(self._directory), **os.environ, **own_places}
         node.update(self._guest.variables())
         env = {"PYTHONUNBUFFERED": "1", **node, **own}
         # Last, so that nothing of the user's is hidden.
@@ -359,7 +359,7 @@ class Starter:
         body = {"code": code, "at": time.time(), "ending": self._is_terminated, "oom_kills": None}
         if code == -signal.SIGKILL and self._oom_kills_before is not None:
             body["oom_kills"] = max(0, (oom_kills() or 0) - self._oom_kills_before)
-        self._output.drain(number)
+        self._output.end(number)
         self._out.send(frames.pack_json(frames.EXIT, body, number))
 
     # Ranks: an engine starts keepers, and each connects and passes its rank's output.

@@ -1,4 +1,4 @@
-"""What a starter tells beside the job's output: the load with each beat, and, on request, stacks or a silent rank."""
+"""What a starter says beside the job's output: load and steps with each beat; on request, stacks or a silent rank."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from phalanx.runner import frames
 from phalanx.runner.liveness import BEAT_EVERY_S
 from phalanx.runner.load import pack
+from phalanx.runner.starter.counting import Counting
 from phalanx.runner.starter.doing import Doing
 from phalanx.runner.starter.meter import Meter
 
@@ -35,10 +36,12 @@ class Watch:
         self._newest: Optional[Load] = None
         self._glances = False
         self._is_over = False
+        self.counting = Counting()
 
-    def begin(self) -> None:
-        """Begin to measure, in a thread: what it reads may hang, or take long on a busy node, and beats must not."""
+    def begin(self, step: str) -> None:
+        """Begin to count steps, and to measure in a thread: what it reads may hang or take long, and beats must not."""
         if self._meter is None:
+            self.counting.look_for(step)
             self._meter = Meter(self._loop, os.getpid())
             threading.Thread(target=self._measure, args=(self._meter,), daemon=True).start()
 
@@ -48,9 +51,13 @@ class Watch:
             self._newest = meter.measure()
 
     def beat(self) -> bytes:
-        """Return a sign of life: a frame with the load that was measured since the last one, or without."""
+        """Return a sign of life: frames with the load that was measured since the last one, and the ranks' progress."""
         load, self._newest = self._newest, None
-        return frames.pack(frames.LOAD, payload=pack(load)) if load and not self._is_over else _BEAT
+        if not load or self._is_over:
+            return _BEAT
+        progress = self.counting.report()
+        step, rate = self.counting.lowest()
+        return frames.pack(frames.LOAD, payload=pack(load._replace(step=step, step_rate=rate))) + progress
 
     def look(self, ranks: Mapping[int, int], work: str) -> None:
         """Take the stacks of these ranks (process number → pid), and send them."""
@@ -85,6 +92,8 @@ class Watch:
 
     def end(self) -> None:
         """End what was started for this: it must not be taken for a process that the job has left."""
+        if not self._is_over and (last := self.counting.report(is_last=True)):
+            self._send(last)
         self._is_over = True
         if self._meter:
             self._meter.end()

@@ -6,12 +6,14 @@ It needs no file of the job: only the runner's socket, so it answers while the s
 from __future__ import annotations
 
 import json
+import os
 import sys
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from phalanx.runner import tracer
 from phalanx.runner.head.runner_socket import LOAD, LOOK, answers
+from phalanx.runner.head.stall import saved
 from phalanx.runner.names import NO_RUNNER
 from phalanx.runner.verbs.stop import running
 
@@ -24,6 +26,8 @@ _LOAD_WITHIN_S = 3.0
 def stacks(reference: str, tools: str, timeout_s: float) -> int:
     """Print a line of JSON for each node, and before them one about the job: {"asked", "ended", "problem"}.
 
+    Of a job that does not run, print what was saved of it: the first line then has "at" and "occasion", too.
+
     `reference` is the job's id, the beginning or end of it, or "" for the newest that runs. A node that does not answer
     within timeout_s has no line. Return NO_RUNNER if not exactly one such job runs.
     """
@@ -31,6 +35,9 @@ def stacks(reference: str, tools: str, timeout_s: float) -> int:
     near = [one for one in ids if one.startswith(reference) or one.endswith(reference)]
     chosen = near if reference else ids[:1]
     answers = _ask(chosen[0], timeout_s) if len(chosen) == 1 else []
+    if not answers and (lines := saved(os.path.join(os.path.dirname(tools), "jobs", reference)) if reference else []):
+        print("\n".join(lines))
+        return 0
     if not answers:
         print(f"of the running jobs ({', '.join(ids) or 'none'}), {len(chosen)} match", file=sys.stderr)
         return NO_RUNNER
