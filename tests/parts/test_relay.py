@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from ports import free_port
 
-from phalanx.jobs.relay import Relay, host_of
+from phalanx.jobs.relay import Relay, host_of, loopback
 
 HOST = host_of("Demo")
 BROWSER = "Sec-Fetch-Mode: navigate\r\nCookie: token=of-another-service\r\n"
@@ -103,3 +103,28 @@ def test_all_else_is_relayed_as_it_is(node, port, sent):
 def test_a_port_that_the_node_refuses_is_closed(port, tmp_path):
     (tmp_path / "node").unlink()
     assert answer(port) == b""
+
+
+def test_nobody_else_gets_what_a_browser_sends_to_the_other_loopback_address(node, port):
+    """Browsers resolve NAME.localhost to ::1 first."""
+    with socket.create_connection(("::1", port), timeout=30) as client:
+        client.sendall(request("127.0.0.1"))
+        assert client.recv(4096) == node.answer
+    with pytest.raises(OSError):
+        socket.create_server(("::1", port), family=socket.AF_INET6).close()
+
+
+def test_a_port_that_somebody_has_at_the_other_loopback_address_is_taken():
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as others:
+        port = others.getsockname()[1]
+        with pytest.raises(OSError):
+            loopback(port)
+        # It is free again.
+        socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_a_free_port_is_free_at_both_loopback_addresses():
+    ours = loopback(0)
+    assert len({listener.getsockname()[1] for listener in ours}) == 1
+    for listener in ours:
+        listener.close()

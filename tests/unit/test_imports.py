@@ -49,7 +49,7 @@ ORDER = (
     ("connection",),
     ("plugins",),
     ("api",),
-    ("cli",),
+    ("cli", "ui"),
     ("__main__",),
 )
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
@@ -247,7 +247,7 @@ def modules() -> list[Module]:
 
 
 def core() -> list[Module]:
-    above = ("__main__", "api", "cli", "plugins", "localcloud")
+    above = ("__main__", "api", "cli", "ui", "plugins", "localcloud")
     return [module for module in modules() if module.part not in above]
 
 

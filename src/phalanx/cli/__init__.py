@@ -52,6 +52,7 @@ COMMANDS = {
         "put": ("phalanx.cli.put", "Upload data to the shared directory."),
         "data": ("phalanx.cli.data", "Bring data to the shared directory, from S3 or public data sets."),
         "forward": ("phalanx.cli.forward", "Forward a port of this machine to a node."),
+        "ui": ("phalanx.cli.ui", "Show clusters and jobs in this machine's browser."),
         "notebook": ("phalanx.cli.notebook", "Run JupyterLab on the head, for this machine's browser."),
         "image": ("phalanx.cli.image", "Make machine images (AMIs) from recipes."),
         "emr-scripts": ("phalanx.cli.emr_scripts", "Write the scripts for an EMR cluster of your own."),

@@ -21,7 +21,7 @@ from phalanx.state_files import known
 COLUMNS = ("cluster", "cloud", "region", "state", "age", "lease", "removal", "cost", "nodes", "address", "costs now")
 
 
-_STOPPED = "stopped"
+STOPPED = "stopped"
 _UNKNOWN: dict[str, Any] = {"lease_left_s": None, "removal_left_s": None, "cost_usd": None, "cost": None}
 
 
@@ -38,16 +38,17 @@ def command(as_json: bool) -> None:
     """
     names = known()
     with ThreadPoolExecutor(max_workers=8) as pool:
-        rows = list(pool.map(_row, names))
+        rows = list(pool.map(row, names))
     if as_json:
         print_json(rows)
     elif not rows:
         note("This machine knows no cluster. Run `phalanx init`, then `phalanx up`.")
     else:
-        print_table([column.upper() for column in COLUMNS], [_cells(row) for row in rows])
+        print_table([column.upper() for column in COLUMNS], [_cells(one) for one in rows])
 
 
-def _row(name: str) -> dict[str, Any]:
+def row(name: str) -> dict[str, Any]:
+    """Return what is known of a cluster; its state says why no more is."""
     try:
         cluster = connection.attached(Cluster.load(name))
     except PhalanxError as error:
@@ -60,7 +61,7 @@ def _row(name: str) -> dict[str, Any]:
         "region": cluster.region,
         **found,
         "age_s": round(time.time() - cluster.created_s) if cluster.created_s else None,
-        "nodes": 0 if found["state"] == _STOPPED else cluster.nodes or None,
+        "nodes": 0 if found["state"] == STOPPED else cluster.nodes or None,
         "address": cluster.head_address or None,
     }
 
@@ -75,7 +76,7 @@ def _find(cluster: Cluster) -> dict[str, Any]:
         if found is None:
             return {**_UNKNOWN, "state": "gone" if cluster.stack_id else "never created"}
         left = time_left(cluster, found)
-        state = _STOPPED if left["stopped"] else found.status
+        state = STOPPED if left["stopped"] else found.status
         costs = cost(cluster, found)["cost"]
     except PhalanxError as error:
         return {**_UNKNOWN, "state": f"unknown: {error.message}"}
@@ -87,6 +88,6 @@ def _cells(row: dict[str, Any]) -> list[object]:
     times = {"age": row["age_s"], "lease": row["lease_left_s"], "removal": row["removal_left_s"]}
     shown = {name: None if seconds is None else duration(seconds) for name, seconds in times.items()}
     shown["cost"] = None if row["cost_usd"] is None else f"${row['cost_usd']:.2f}"
-    costs, stopped = row["cost"], row["state"] == _STOPPED
+    costs, stopped = row["cost"], row["state"] == STOPPED
     shown["costs now"] = cost_text.now(row["cloud"], costs, stopped) if costs else None
     return [value if value is not None else "-" for value in ({**row, **shown}[column] for column in COLUMNS)]

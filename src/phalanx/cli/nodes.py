@@ -33,13 +33,13 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     """
     cluster = load_cluster(name, file)
     _, roster = read_state(cluster)
-    rows = _rows(roster, outdated(cluster, roster)) if roster else []
+    found = rows(roster, outdated(cluster, roster)) if roster else []
     if as_json:
-        print_json(rows)
-    elif not rows:
+        print_json(found)
+    elif not found:
         note("No node has answered yet.")
     else:
-        print_table([column.upper() for column in COLUMNS], [_cells(row) for row in rows], _BY_IMPORTANCE)
+        print_table([column.upper() for column in COLUMNS], [_cells(row) for row in found], _BY_IMPORTANCE)
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
@@ -47,7 +47,8 @@ def _cells(row: dict[str, Any]) -> list[object]:
     return [({**row, "state": state})[column] for column in COLUMNS]
 
 
-def _rows(roster: Roster, old: Sequence[str]) -> list[dict[str, Any]]:
+def rows(roster: Roster, old: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a row for each node, silent and missing ones included; `old` names those with earlier settings."""
     leaving = {one.name: f"leaving: {one.reason}" for one in roster.leaving}
     present = [_row(node, leaving.get(node.name, "ready")) for node in roster.nodes]
     silent = [_row(node, "silent") for node in roster.silent]

@@ -46,15 +46,18 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     found = where(name, file)
     if found is None:
         raise ClusterError("this machine knows no cluster", "Run `phalanx init`, then `phalanx up`.", code="no-cluster")
-    wanted, cloud, region = found
-    known = _evidence(wanted, cloud, region)
-    diagnosis = _with_quota(diagnose(known), *found, file)
-    if diagnosis.cause is None:
-        diagnosis = diagnose(replace(known, closed=_closed(wanted)))
+    diagnosis = diagnosed(*found, file)
     if as_json:
-        print_json(_as_dict(wanted, diagnosis))
+        print_json(as_dict(found[0], diagnosis))
     else:
-        _print(wanted, diagnosis)
+        _print(found[0], diagnosis)
+
+
+def diagnosed(name: str, cloud: str, region: str, file: Path | None = None) -> Diagnosis:
+    """Return what is wrong with a cluster, or with its last creation that failed. Raises ClusterError, CloudError."""
+    known = _evidence(name, cloud, region)
+    diagnosis = _with_quota(diagnose(known), name, cloud, region, file)
+    return diagnosis if diagnosis.cause else diagnose(replace(known, closed=_closed(name)))
 
 
 def _evidence(name: str, cloud: str, region: str) -> Any:
@@ -106,7 +109,8 @@ def _spec(name: str, file: Path | None) -> ClusterSpec:
     return ClusterSpec(**Cluster.load(name).spec)
 
 
-def _as_dict(name: str, diagnosis: Diagnosis) -> dict[str, Any]:
+def as_dict(name: str, diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return the diagnosis as it is printed as JSON."""
     cause = diagnosis.cause
     return {
         "cluster": name,

@@ -8,6 +8,7 @@ nothing that a browser sends under another name reaches the node.
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import socket
 import threading
@@ -27,24 +28,46 @@ def host_of(cluster: str) -> str:
     return f"{cluster.lower()}.localhost"
 
 
+def loopback(port: int) -> list[socket.socket]:
+    """Listen on this port of all loopback addresses that this machine has; 0: on a free one. Raises OSError.
+
+    Browsers resolve NAME.localhost to ::1 first: another user who listens there would get what they send.
+    """
+    first = socket.create_server(("127.0.0.1", port))
+    try:
+        return [first, socket.create_server(("::1", first.getsockname()[1]), family=socket.AF_INET6)]
+    except OSError as error:
+        if error.errno in _NO_IPV6:
+            return [first]
+        first.close()
+        if port or error.errno != errno.EADDRINUSE:
+            raise
+        return loopback(port)
+
+
+_NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
 class Relay:
-    """Accepts connections to 127.0.0.1:port, as long as this process lives or until `close`. Raises OSError."""
+    """Accepts connections to a port of loopback, as long as this process lives or until `close`. Raises OSError."""
 
     def __init__(self, port: int, path: str, host: str) -> None:
         self._path, self._host, self._port = path, host, port
-        self._listener = socket.create_server(("127.0.0.1", port))
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._listeners = loopback(port)
+        for listener in self._listeners:
+            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
     def close(self) -> None:
         """Accept no further connection."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):  # it is closed
             while True:
-                threading.Thread(target=self._relay, args=(self._listener.accept()[0],), daemon=True).start()
+                threading.Thread(target=self._relay, args=(listener.accept()[0],), daemon=True).start()
 
     def _relay(self, client: socket.socket) -> None:
         with client, socket.socket(socket.AF_UNIX) as node, contextlib.suppress(OSError):

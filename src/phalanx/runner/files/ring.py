@@ -23,6 +23,8 @@ _TIME = struct.Struct("<I")
 _SLOT_BYTES = _TIME.size + PACKED.size
 # (seconds that a slot stands for, number of slots): 1.9 MB together.
 _FINE, _COARSE = (2, 1800), (60, 14 * 24 * 60)
+HOUR_BYTES = _HEADER_BYTES + _SLOT_BYTES * _FINE[1]
+"""So much of a ring has the samples of the last hour."""
 _LARGEST_BYTES = _HEADER_BYTES + _SLOT_BYTES * (_FINE[1] + _COARSE[1])
 
 
@@ -89,11 +91,14 @@ def read(path: str) -> Tuple[List[Tuple[int, Load]], List[Tuple[int, Load]]]:
     Slots that are damaged are left out. Raises FileNotFoundError, NotADirectoryError, Invalid.
     """
     with os.fdopen(open_to_read(path), "rb") as file:
-        data = file.read(_LARGEST_BYTES)
+        return parsed(file.read(_LARGEST_BYTES), os.path.basename(path))
+
+
+def parsed(data: bytes, name: str) -> Tuple[List[Tuple[int, Load]], List[Tuple[int, Load]]]:
+    """Return what `read` returns, of the content of a ring. Raises Invalid."""
     if not data.startswith(_HEADER):
-        raise Invalid(f"{os.path.basename(path)} has another layout: this phalanx can't read it")
-    fine_end = _HEADER_BYTES + _SLOT_BYTES * _FINE[1]
-    return _slots(data[_HEADER_BYTES:fine_end]), _slots(data[fine_end:])
+        raise Invalid(f"{name} has another layout: this phalanx can't read it")
+    return _slots(data[_HEADER_BYTES:HOUR_BYTES]), _slots(data[HOUR_BYTES:])
 
 
 def _slots(data: bytes) -> List[Tuple[int, Load]]:

@@ -1,0 +1,227 @@
+"""The pages of `phalanx ui` in a real Chromium, with made clusters: what it shows, forbids and bears."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from browser import Browser, a_browser
+from ui_queries import HOSTILE, JOB, MadeQueries
+
+from phalanx.ui.server import Page
+
+PICTURES = Path(__file__).parents[2] / "docs"
+FIRST_PAINT = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+READY = "return [...document.querySelectorAll('.tile')].filter((one) => one.textContent).length"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with a_browser() as found:
+        yield found
+
+
+@contextmanager
+def serving(made: MadeQueries) -> Iterator[Page]:
+    """Serve pages on this machine in a thread."""
+    page = Page(made)
+    is_ready = threading.Event()
+    thread = threading.Thread(target=page.serve, args=(lambda _: is_ready.set(),))
+    thread.start()
+    is_ready.wait(30)
+    try:
+        yield page
+    finally:
+        page.end()
+        thread.join(30)
+
+
+@contextmanager
+def opened(browser: Browser, made: MadeQueries, path: str = "/") -> Iterator[Page]:
+    """Serve pages, open their link, and visit one; nothing may be forbidden that the page itself wants."""
+    with serving(made) as page:
+        browser.visit(page.door.link)
+        browser.wait(lambda: browser.count("#clusters"), "the list of clusters")
+        if path != "/":
+            browser.visit(page.door.origin + path)
+        browser.said()
+        yield page
+        assert not [line for line in browser.said() if "Security Policy" in line or "TypeError" in line]
+        browser.visit("about:blank")
+
+
+def test_the_link_opens_the_page_once_and_leaves_no_key_in_the_address(browser):
+    with serving(MadeQueries()) as page:
+        browser.visit(page.door.link)
+        browser.wait_for("demo", "#clusters")
+        assert browser.run("return location.href") == f"{page.door.origin}/"
+        assert "phalanx" not in browser.run("return document.cookie")
+        with a_browser() as other:
+            other.visit(page.door.link)
+            other.wait_for("another one", "#entry")
+            other.visit(f"{page.door.origin}/clusters/demo")
+            assert "demo" not in other.text("#main")
+
+
+@pytest.mark.parametrize("path", ["/clusters/demo", f"/clusters/demo/jobs/{JOB}"])
+def test_text_of_a_job_is_text_on_every_page(browser, path):
+    made = MadeQueries(text=HOSTILE, output=f"print({HOSTILE!r})")
+    with opened(browser, made, path):
+        browser.wait_for("<img src=x", "#main")
+        if "jobs" in path:
+            browser.wait_for("window.pwned=1", "#log")
+            browser.wait_for("<script>", "#curves")
+            browser.click("#ask-stacks")
+            browser.wait_for("<img src=x", "#stacks")
+        assert browser.count("#main img, #main script") == 0
+        assert browser.run("return window.pwned === undefined")
+        assert "\u202e" not in browser.text() and "\\u202e" in browser.text()
+
+
+def test_four_hundred_nodes_are_there_within_a_second(browser):
+    with opened(browser, MadeQueries(nodes=400), "/clusters/demo"):
+        browser.wait(lambda: browser.run(READY) == 400, "400 tiles")
+        painted_ms = browser.run(FIRST_PAINT)
+        assert painted_ms is not None and painted_ms <= 1000
+        browser.click(".tile:nth-child(7)")
+        browser.wait_for("deeplearning-worker7 ", "#node")
+        browser.type(".tile:nth-child(7)", "ArrowRight")
+        assert browser.run("return document.activeElement.getAttribute('aria-label')").startswith(
+            "worker8: 5.0 of 8 cores"
+        )
+
+
+def test_a_node_that_falls_silent_is_marked(browser):
+    made = MadeQueries()
+    with opened(browser, made, "/clusters/demo"):
+        browser.wait(lambda: browser.count(".tile.ready") == 4, "four nodes")
+        made.silent = {"deeplearning-worker3"}
+        browser.wait_for("silent", ".tile.silent")
+
+
+def test_a_curve_grows(browser):
+    made = MadeQueries(text="loss")
+    with opened(browser, made, f"/clusters/demo/jobs/{JOB}"):
+        browser.wait(lambda: browser.count("#curves figure[data-points='20'] canvas"), "the curve")
+        made.points = [*made.points, [20, 0.5]]
+        browser.wait_for("0.5 at 20", "#curves figcaption")
+
+
+MANY = "import sys\nfor n in range(1_000_000): sys.stdout.write(f'2026-11-27T00:00:00.000Z [0] line {n} of many\\n')\n"
+FAST = "import time\nwhile True:\n print('x' * 40, flush=False)\n"
+
+
+def test_a_log_of_a_million_lines_ends_with_its_last_and_takes_bounded_memory(browser):
+    with opened(browser, MadeQueries(output=MANY), f"/clusters/demo/jobs/{JOB}"):
+        browser.wait_for("line 999999 of many", "#log", within_s=60)
+        browser.wait_for("The output has ended", "#log-state")
+        assert browser.count("#log > div") <= 3000
+        left_out = browser.run(
+            "return [...document.querySelectorAll('.left-out')].map((one) => one.textContent).join()"
+        )
+        assert "left out" in left_out
+        browser.type("#log-find", "line 4999 ")
+        browser.wait(lambda: browser.count("#log > div") == 1, "one line", within_s=60)
+        assert "line 4999 of many" in browser.text("#log")
+
+
+def test_a_job_that_writes_without_pause_does_not_stop_the_page(browser):
+    with opened(browser, MadeQueries(output=FAST), f"/clusters/demo/jobs/{JOB}"):
+        browser.wait(lambda: browser.count("#log > div") > 2000, "many lines")
+        slowest_ms = browser.run(
+            "return (async () => { let most = 0; for (let n = 0; n < 20; n++) { const at = performance.now() + 50;"
+            "await new Promise((done) => setTimeout(done, 50)); most = Math.max(most, performance.now() - at); }"
+            "return most; })()"
+        )
+        assert slowest_ms < 1000
+        browser.click("#log-pause")
+        before = browser.text("#log")
+        browser.wait(lambda: browser.text("#log") == before, "a log that stands")
+
+
+def test_a_job_is_stopped_after_a_question(browser):
+    made = MadeQueries()
+    with opened(browser, made, f"/clusters/demo/jobs/{JOB}"):
+        browser.wait(lambda: browser.run("return !document.getElementById('stop').hidden"), "the button")
+        browser.click("#stop")
+        browser.click("#stop-dialog button[value=no]")
+        browser.click("#stop")
+        assert made.stopped == []
+        browser.click("#stop-dialog button[value=stop]")
+        browser.wait(lambda: made.stopped == [JOB], "the stop")
+        browser.wait_for("stopped", "#facts")
+
+
+EVIL = """<!doctype html><title>evil</title><form id=f method=post action="{stop}"></form><script>
+const tries = [fetch("{stop}", {{method: "POST", mode: "no-cors", credentials: "include"}}),
+  fetch("{stop}", {{method: "POST", credentials: "include", headers: {{"X-Phalanx-Token": "guess"}}}}),
+  fetch("{api}", {{credentials: "include"}}).then((got) => got.text()).then((text) => {{ window.got = text; }}),
+  new Promise((done) => {{ const source = new EventSource("{log}", {{withCredentials: true}});
+    source.onmessage = () => {{ window.got = "events"; }};
+    source.onerror = () => {{ source.close(); done(); }}; }}),
+  new Promise((done) => {{ const frame = document.createElement("iframe"); frame.src = "{page}"; frame.onload = done;
+    document.body.append(frame); }})];
+Promise.allSettled(tries).then(() => {{ document.title = "tried"; }});
+</script>"""
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "evil.localhost"])
+def test_a_page_of_another_origin_stops_no_job_and_reads_nothing(browser, host):
+    made = MadeQueries(output="print('secret output')")
+    with opened(browser, made) as page:
+        api = f"{page.door.origin}/api/clusters/demo/jobs/{JOB}"
+        places = {"api": api, "stop": f"{api}/stop", "log": f"{api}/log", "page": f"{page.door.origin}/clusters/demo"}
+        body = EVIL.format(**places).encode()
+
+        class Evil(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html")
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Evil) as server:
+            threading.Thread(target=server.serve_forever).start()
+            try:
+                browser.visit(f"http://{host}:{server.server_port}/")
+                browser.wait(lambda: browser.run("return document.title") == "tried", "all tries")
+                assert browser.run("return window.got === undefined")
+                browser.run("document.getElementById('f').submit()")
+                browser.wait(lambda: browser.run("return location.href").startswith(api), "the form's answer")
+                assert "demo" not in browser.text()
+            finally:
+                server.shutdown()
+        assert made.stopped == []
+        # The page itself still works.
+        browser.visit(page.door.origin)
+        browser.wait_for("demo", "#clusters")
+        browser.said()
+
+
+def test_a_job_that_is_gone_is_one_sentence_and_the_page_goes_on(browser):
+    with opened(browser, MadeQueries(), "/clusters/demo/jobs/261127-999999-000000"):
+        browser.wait_for("its directory is gone", "#trouble")
+        assert browser.count("#ask-stacks") == 1
+
+
+@pytest.mark.parametrize("width", [480, 1600])
+@pytest.mark.parametrize("dark", [False, True])
+def test_pages_fit_narrow_and_wide_windows_in_both_colours(width, dark, tmp_path):
+    with a_browser(width, dark) as browser, serving(MadeQueries(output="print('[0] a line')")) as page:
+        browser.visit(page.door.link)
+        browser.wait_for("demo", "#clusters")
+        for path in ("/", "/clusters/demo", f"/clusters/demo/jobs/{JOB}"):
+            browser.visit(page.door.origin + path)
+            browser.wait(lambda: browser.count("td"), "a table")
+            assert browser.run("return document.documentElement.scrollWidth <= document.documentElement.clientWidth"), (
+                path
+            )
+            browser.picture(tmp_path / f"{width}.png")
+        browser.visit("about:blank")

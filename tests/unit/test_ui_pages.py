@@ -1,0 +1,204 @@
+"""The pages of `phalanx ui`: who gets an answer, what changes something, and what is said of what goes wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from ui_queries import HOSTILE, JOB, MadeQueries
+
+from phalanx.errors import JobError
+from phalanx.runner.files.job_status import JobState, JobStatus
+from phalanx.ui import queries as real
+from phalanx.ui.door import Door
+from phalanx.ui.pages import application
+
+PAGES = ["/", "/clusters/demo", f"/clusters/demo/jobs/{JOB}", f"/kept/gone/{JOB}"]
+ANSWERS = ["/api/clusters", "/api/clusters/demo", f"/api/clusters/demo/jobs/{JOB}"]
+LOG = f"/api/clusters/demo/jobs/{JOB}/log"
+STOP = f"/api/clusters/demo/jobs/{JOB}/stop"
+
+
+class Visitor:
+    """A browser at the page's address; `entered`: it has opened the link."""
+
+    def __init__(self, made: MadeQueries, entered: bool = True) -> None:
+        self.made, self.door = made, Door(application(made), 8400)
+        self.client = TestClient(self.door, base_url=self.door.origin, raise_server_exceptions=False)
+        if entered:
+            assert self.enter(self.door.link.partition("#")[2]).status_code == 204
+
+    def enter(self, key: str):
+        return self.client.post("/enter", headers={"X-Phalanx-Key": key, "Origin": self.door.origin})
+
+    @property
+    def token(self) -> str:
+        found = re.search(r'name="phalanx-token" content="([^"]*)"', self.client.get("/").text)
+        assert found
+        return found[1]
+
+    def stop(self, **headers: str):
+        own = {"Origin": self.door.origin, "X-Phalanx-Token": self.token}
+        sent = {name: value for name, value in {**own, **headers}.items() if value}
+        return self.client.post(STOP, headers=sent)
+
+
+@pytest.fixture
+def visitor() -> Visitor:
+    return Visitor(MadeQueries())
+
+
+@pytest.mark.parametrize("path", [*PAGES, *ANSWERS, LOG, f"{LOG}.txt", "/api/nothing"])
+def test_nobody_gets_an_answer_without_the_cookie(path):
+    outsider = Visitor(MadeQueries(text="secret text"), entered=False)
+    got = outsider.client.get(path)
+    assert got.status_code == 403 and "secret text" not in got.text
+    assert not any(secret in got.text for secret in (outsider.door._cookie, outsider.door._key, outsider.door._token))
+
+
+def test_the_link_works_once_and_gives_a_cookie_that_scripts_and_other_sites_can_t_use():
+    visitor = Visitor(MadeQueries(), entered=False)
+    key = visitor.door.link.partition("#")[2]
+    assert visitor.enter("guess").status_code == visitor.enter("").status_code == 403
+    cookie = visitor.enter(key).headers["Set-Cookie"]
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} < set(cookie.split("; ")) and "Domain" not in cookie
+    assert key not in cookie
+    assert visitor.client.get("/api/clusters").status_code == 200
+    other = TestClient(visitor.door, base_url=visitor.door.origin)
+    again = other.post("/enter", headers={"X-Phalanx-Key": key, "Origin": visitor.door.origin})
+    assert again.status_code == 403 and "Set-Cookie" not in again.headers
+
+
+def test_the_key_is_behind_a_hash_and_each_page_has_a_random_name():
+    links = [Visitor(MadeQueries(), entered=False).door.link for _ in range(2)]
+    form = r"http://phalanx-[0-9a-f]{16}\.localhost:8400/enter#[\w-]{43}"
+    assert all(re.fullmatch(form, link) for link in links)
+    assert links[0][:35] != links[1][:35]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8400", "localhost:8400", "evil.example", "demo.localhost:8400", ""])
+@pytest.mark.parametrize("path", ["/", "/enter", "/static/page.js", LOG])
+def test_a_request_by_another_name_gets_no_answer(visitor, host, path):
+    assert visitor.client.get(path, headers={"Host": host}).status_code == 421
+
+
+def test_the_port_is_part_of_the_name(visitor):
+    assert visitor.client.get("/", headers={"Host": visitor.door._host.replace("8400", "8401")}).status_code == 421
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        # Another port of the same name, or another name below localhost.
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "http://other.localhost:8400"},
+    ],
+)
+@pytest.mark.parametrize("path", [*PAGES, *ANSWERS, LOG, "/static/page.js"])
+def test_another_page_gets_no_answer_even_with_the_cookie(visitor, headers, path):
+    got = visitor.client.get(path, headers=headers)
+    assert got.status_code == 403 and not [name for name in got.headers if name.startswith("access-control")]
+
+
+def test_a_job_is_stopped_by_the_page_itself_only(visitor):
+    for headers in (
+        {"X-Phalanx-Token": ""},
+        {"X-Phalanx-Token": "guess"},
+        {"Origin": ""},
+        {"Origin": "http://evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Cookie": "phalanx-ui=guess"},
+        {"Host": "127.0.0.1:8400"},
+    ):
+        assert visitor.stop(**headers).status_code in (403, 421), headers
+    assert visitor.client.get(STOP).status_code == 405
+    assert visitor.made.stopped == []
+    assert visitor.stop().status_code == 200
+    assert visitor.made.stopped == [JOB]
+
+
+@pytest.mark.parametrize("path", [*PAGES, *ANSWERS, "/enter", "/static/page.js", "/nothing"])
+def test_every_answer_forbids_what_is_not_its_own(visitor, path):
+    headers = visitor.client.get(path).headers
+    policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert headers["Referrer-Policy"] == "no-referrer" and headers["Cache-Control"] == "no-store"
+    assert headers["X-Content-Type-Options"] == "nosniff" and headers["Cross-Origin-Resource-Policy"] == "same-origin"
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/enter"])
+def test_a_page_has_landmarks_and_nothing_inline_or_from_elsewhere(visitor, path):
+    text = visitor.client.get(path).text
+    assert '<html lang="en">' in text and "<main" in text and "<nav" in text and "<h1" in text
+    assert not re.search(r"<script(?![^>]* src=)|<style|\bstyle=|\bon\w+=|https?://|javascript:", text)
+    for place in re.findall(r'(?:src|href)="(/static/[^"]+)"', text):
+        assert visitor.client.get(place).status_code == 200
+
+
+def test_scripts_write_text_and_never_markup():
+    for path in (Path(real.__file__).parent / "static").glob("*.js"):
+        if path.name != "uplot.js":
+            text = path.read_text()
+            assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|Function\(", text)
+
+
+def test_what_a_job_named_reaches_the_page_as_escaped_text(visitor):
+    visitor.made.text = HOSTILE
+    for path in ANSWERS:
+        got = visitor.client.get(path)
+        assert got.headers["Content-Type"] == "application/json"
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", got.json().__str__()), path
+
+
+@pytest.mark.parametrize("path", ["/clusters/a..b", "/clusters/a%2Fb", "/clusters/-c", "/clusters/demo/jobs/--help"])
+def test_what_can_t_be_a_name_is_no_page(visitor, path):
+    for place in (path, f"/api{path}"):
+        assert visitor.client.get(place).status_code == 404
+
+
+def test_what_the_address_has_is_no_option_of_a_command():
+    assert "--rank" not in real.Queries().log("demo", JOB)
+    assert real.Queries().log("demo", JOB, "3")[-4:] == ["--rank", "3", "--", JOB]
+    asked: list[str] = []
+    visitor = Visitor(MadeQueries())
+    visitor.made.load = lambda name, job, node: asked.append(node) or {}  # type: ignore[method-assign]
+    visitor.client.get(f"/api/clusters/demo/jobs/{JOB}/load?node=--output=/tmp/x")
+    assert asked == [""]
+
+
+def test_a_job_whose_directory_is_gone_is_one_sentence(visitor):
+    visitor.made.wrong = JobError(f"job {JOB} is not on cluster demo: its directory is gone", "Look.", code="no-job")
+    got = visitor.client.get(f"/api/clusters/demo/jobs/{JOB}")
+    assert got.status_code == 404
+    assert got.json() == {"error": {"message": visitor.made.wrong.message, "hint": "Look."}}
+    assert visitor.client.get("/api/clusters/demo").status_code == 200
+
+
+def test_a_part_that_fails_leaves_the_others(monkeypatch):
+    def fail(*_: object):
+        raise JobError("the shared directory /efs does not answer", code="shared-silent")
+
+    found = real.Queries()
+    job = JobStatus(JOB, HOSTILE, "mpi", ("true",), JobState.RUNNING, 1.8e9)
+    monkeypatch.setattr(found, "_cluster", lambda name: None)
+    monkeypatch.setattr(real, "_state", lambda cluster: {"state": "CREATE_COMPLETE"})
+    monkeypatch.setattr(found, "_jobs", lambda name: [job])
+    monkeypatch.setattr(real, "loads_of", fail)
+    shown = found.cluster("demo")
+    assert shown["state"] == {"state": "CREATE_COMPLETE"} and shown["loads"] == []
+    assert [one["id"] for one in shown["jobs"]] == [JOB] and "\\u202e" in shown["jobs"][0]["name"]
+    assert shown["problems"] == ["The shared directory /efs does not answer."]
+
+
+def test_pages_that_ask_at_once_share_an_answer():
+    answers, asked = real._Answers(), []
+    assert [answers.get("jobs", lambda: asked.append(1) or 7) for _ in range(3)] == [7, 7, 7]
+    answers.forget("jobs")
+    answers.get("jobs", lambda: asked.append(2))
+    assert asked == [1, 2]
