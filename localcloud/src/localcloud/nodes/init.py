@@ -152,7 +152,7 @@ def _start(site: Site, machine: Machine, status_fd: int) -> None:
 
 
 # As its unit does (Restart=on-failure, RestartPreventExitStatus=255): a killed sshd is started again. With -r it does
-# not start itself anew for each login, which takes 10 ms of CPU; later versions (9.8) ignore it.
+# not start itself again for each login, which takes 10 ms of CPU; later versions (9.8) ignore it.
 _SSHD = "until /usr/sbin/sshd -D -r -E /var/log/auth.log || [ $? = 255 ]; do sleep 0.1; done"
 
 
