@@ -336,7 +336,7 @@ class _Late:
     def exchange(self, bucket: GradBucket) -> Future[torch.Tensor]:
         """Begin to average a bucket's gradients, and return those of the step before, which had a whole step's time.
 
-        The first step is plain, because DDP arranges its buckets anew after it. The second returns zeros.
+        The first step is plain, because DDP arranges its buckets again after it. The second returns zeros.
         """
         if bucket.index() == 0:
             self._begin()

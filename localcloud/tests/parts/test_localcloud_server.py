@@ -201,7 +201,7 @@ def test_a_lock_that_never_becomes_free_is_explained(tmp_path, monkeypatch):
 @pytest.mark.parametrize("mode", [0o750, 0o705])
 def test_a_state_directory_that_others_can_enter_is_refused(tmp_path, mode):
     tmp_path.chmod(mode)
-    with pytest.raises(lifecycle.CannotStart, match=r"is not yours alone\n.*chmod 700"):
+    with pytest.raises(lifecycle.CannotStart, match=r"only you may enter it\n.*chmod 700"):
         lifecycle.start(lifecycle.Options(tmp_path, (), (), "auto"))
     assert not list(tmp_path.iterdir())
 

@@ -234,11 +234,11 @@ class Machines(Protocol):
         ...
 
     def start_nodes(self, cluster: str, nodes: int) -> None:
-        """Start so many nodes of a stopped cluster."""
+        """Start this many nodes of a stopped cluster."""
         ...
 
     def allow_nodes(self, cluster: str, nodes: int) -> None:
-        """Let the cluster have so many nodes at most, where its service knows such a bound."""
+        """Let the cluster have this many nodes at most, where its service knows such a bound."""
         ...
 
     def outdated(self, cluster: str) -> list[str]:

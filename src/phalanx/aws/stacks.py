@@ -57,7 +57,7 @@ def describe(aws: Aws, name_or_id: str) -> StackState | None:
 
 
 def status(aws: Aws, stack_id: str) -> str:
-    """Return the stack's status alone; "" if it does not exist."""
+    """Return only the stack's status; "" if it does not exist."""
     answer = aws.exists("cloudformation", "describe_stacks", StackName=stack_id)
     return answer["Stacks"][0]["StackStatus"] if answer and answer["Stacks"] else ""
 

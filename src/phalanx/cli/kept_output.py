@@ -52,7 +52,7 @@ def find(cluster: str | None, reference: str | None) -> Path | None:
 
 
 def lines_of(file: Path, rank: str | None, stream: str | None, tail: int | None) -> list[OutputLine]:
-    """Return what was kept of a job: only this rank's lines, only of this stream, only so many last ones."""
+    """Return what was kept of a job: only this rank's lines, only of this stream, only this many of the last ones."""
     found = [_LINE.fullmatch(line) for line in file.read_bytes().split(b"\n")]
     lines = [
         OutputLine(line["process"].decode(), "", line["stream"].decode(), float(line["time_s"]), line["data"])

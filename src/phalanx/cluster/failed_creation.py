@@ -125,7 +125,7 @@ def _wait_until_idle(found: StackState, stack: Stack) -> Iterator[Progress | Not
 
 
 def is_shortage(failure: str) -> bool:
-    """Whether a creation failed for a lack of capacity alone: every missing node is missing for that reason."""
+    """Whether a creation failed only for a lack of capacity: every missing node is missing for that reason."""
     _, found, reasons = failure.rpartition(_REASONS)
     return all(_SHORTAGE.search(reason) for reason in (reasons if found else failure).split("; "))
 

@@ -81,7 +81,7 @@ class Scaling:
             yield f"the budget of {self.cluster.spec['budget']} pays {counted(self.nodes, 'node')} until {when}"
 
     def request(self) -> None:
-        """Allow so many, then write the wish, which the head reads at its next look (10 s at most), and wake it."""
+        """Allow this many, then write the wish, which the head reads at its next look (10 s at most), and wake it."""
         if self.nodes > self.roster.requested:
             self._allow()
         tables.put(self.cloud, self.cluster.table, "wish", nodes={"N": str(self.nodes)})

@@ -45,7 +45,7 @@ def _interface_endpoints(cloud: Aws, state: StackState) -> int | None:
 
 
 def budget_pays_until(cloud: Aws, state: StackState, spec: ClusterSpec, nodes: int) -> float | None:
-    """Return until when the budget pays so many nodes, now if it is spent; None without a budget or a price."""
+    """Return until when the budget pays this many nodes, now if it is spent; None without a budget or a price."""
     spent = cost(cloud, state, spec.head).so_far_usd
     rate = money.usd_per_hour(spec, nodes, cloud.site.prices(money.types_of(spec)), _interface_endpoints(cloud, state))
     if spec.budget_usd is None or spent is None or not rate:

@@ -1,6 +1,6 @@
 """Where the files of a data set come from, in the catalog's order: URLs, directories, and packages of a package index.
 
-A file is accepted by the SHA-256 of its content alone, so it does not matter which source had it.
+A file is accepted only by the SHA-256 of its content, so it does not matter which source had it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BLOCK_BYTES = 1 << 16
 _PACKAGE_TIMEOUT_S = 600
 _PAUSE_S = 2
 _PROGRESS_S = 2
-# A server that sends nothing for so long is given up.
+# A server that sends nothing for this long is given up.
 _SILENCE_S = 20
 
 Say = Callable[[str], None]

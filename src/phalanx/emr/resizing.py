@@ -53,7 +53,7 @@ class CoreGroup:
             start_agents(self.cloud, sessions.domain_of(self.cloud.region), self.cluster, found, new)
 
     def _running(self, count: int) -> Iterator[str]:
-        """Wait until so many instances run; yield their number as it changes."""
+        """Wait until this many instances run; yield their number as it changes."""
         end, shown = time.monotonic() + _DEADLINE_S, -1
         with waiting(f"EMR cluster {self._id} to have {count} core nodes"):
             while (running := (group := self._read())["RunningInstanceCount"]) < count:

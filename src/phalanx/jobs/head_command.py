@@ -120,7 +120,7 @@ class HeadCommand:
         return self._output.has_data(timeout_s)
 
     def is_silent(self, for_s: float) -> bool:
-        """Return whether it neither writes something nor ends for so long."""
+        """Return whether it neither writes something nor ends for this long."""
         return not self._output.ready(for_s)
 
     def end_within(self, timeout_s: float) -> bool:

@@ -425,7 +425,7 @@ class Job:
 
 
 def _last_lines(events: Iterator[OutputLine | JobStatus], lines: int) -> Iterator[OutputLine | JobStatus]:
-    """Yield only so many last lines of the output so far, which the first status ends, and then everything."""
+    """Yield only the last lines, this many of the output so far, which the first status ends, and then everything."""
     last: deque[OutputLine] = deque(maxlen=lines)
     for event in events:
         if isinstance(event, JobStatus):

@@ -15,7 +15,7 @@ _POLL_EVERY_S = 0.2
 
 
 def main() -> None:
-    """Wait for the nodes: Ray would give up on a head that is not up yet, or start work on the first node alone."""
+    """Wait for the nodes: Ray would give up on a head that is not up yet, or start work only on the first node."""
     wanted = int(sys.argv[1])
     deadline = time.monotonic() + _TIMEOUT_S
     while (joined := _nodes(os.environ["RAY_ADDRESS"])) < wanted:

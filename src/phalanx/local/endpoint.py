@@ -266,7 +266,7 @@ def inject(faults: dict[str, Any], there: Endpoint | None = None, hint: str = ""
 
 
 def shortages(nodes: int, is_full: bool) -> list[dict[str, Any]]:
-    """Return what this machine has not enough of for so many new nodes."""
+    """Return what this machine has not enough of for this many new nodes."""
     return _answer("room", "--state", _place(), "--nodes", str(nodes), *(["--full"] if is_full else []))
 
 

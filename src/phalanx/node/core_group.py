@@ -63,7 +63,7 @@ class Core(Fleet):
         return 0, ""
 
     def _core(self) -> dict[str, Any]:
-        """Return the group; {} for a cluster of a master node alone."""
+        """Return the group; {} for a cluster with only a master node."""
         groups = self._ask("ListInstanceGroups")["InstanceGroups"]
         return next((group for group in groups if group["InstanceGroupType"] == "CORE"), {})
 

@@ -17,7 +17,7 @@ from phalanx.node.aws_client import AwsError
 WARNINGS_S = (1800, 600, 120)
 _LOOK_MOST_S, _LOOK_LEAST_S = 30.0, 1.0
 _ASK_S = 600.0
-# EC2 begins to terminate what runs in a Capacity Block so long before its end, and announces that 10 minutes before
+# EC2 begins to terminate what runs in a Capacity Block this long before its end, and announces that 10 minutes before
 # (docs/aws-behaviour.md 2.14, 2.38).
 _BLOCK_CLEARED_S, _BLOCK_NOTICE_S = 1800.0, 600.0
 _LOST = "What is not in {shared} is lost then: the nodes' own disks end with them."

@@ -28,9 +28,9 @@ _HERE = "this machine"
 
 
 def share(sources: int) -> int:
-    """Return how many logins each of so many addresses may leave unfinished at a node.
+    """Return how many logins each of this many addresses may leave unfinished at a node.
 
-    It changes with each doubling only, because sshd has to read a new number anew, and is away meanwhile.
+    It changes with each doubling only, because sshd has to read a new number again, and is away meanwhile.
     """
     doubled = 1 << max(0, sources - 1).bit_length()
     return max(_FROM_ONE_OF_MANY, min(_FROM_ONE, _TOGETHER // doubled))
@@ -47,7 +47,7 @@ def watch() -> None:
 
 
 def relieve(root: str = "") -> int:
-    """End the older half of what each address may leave unfinished, if it has about so many; return how many.
+    """End the older half of what each address may leave unfinished, if it has about that many; return how many.
 
     Others at the same address, such as the head's own logins beside a job's, then get in at one of their attempts.
     """

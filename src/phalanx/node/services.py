@@ -146,7 +146,7 @@ class Fleet:
         self._aws, self._group = aws, group
 
     def request(self, nodes: int) -> None:
-        """Request so many nodes, the head included, up to the group's MaxSize, which only the user may change."""
+        """Request this many nodes, the head included, up to the group's MaxSize, which only the user may change."""
         self._set_size(workers_of(nodes))
 
     def stop(self) -> None:

@@ -75,7 +75,7 @@ def user_key(kind: str) -> str:
 class Authority:
     """Signs certificates with the key at `path`, which is generated at the first use.
 
-    Users log in from `networks` alone (CIDR blocks with commas). Signing takes files in `memory`, by default the key's
+    Users log in only from `networks` (CIDR blocks with commas). Signing takes files in `memory`, by default the key's
     directory: in /run, it needs no room on a disk that a job may have filled.
     """
 
@@ -89,7 +89,7 @@ class Authority:
     def sign(self, nodes: Sequence[Node], user: str) -> dict[str, tuple[str, str]]:
         """Return host and user certificate of each node by instance id, valid for 24 hours from 5 minutes ago.
 
-        A user's is good for logins from inside the networks alone: a copy of it elsewhere opens nothing.
+        A user's is good only for logins from inside the networks: a copy of it elsewhere opens nothing.
         """
         found: dict[str, tuple[str, str]] = {}
         for start in range(0, len(nodes), _SIGNED_AT_ONCE):

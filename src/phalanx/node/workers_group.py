@@ -8,12 +8,12 @@ from __future__ import annotations
 
 
 def workers_of(nodes: int) -> int:
-    """Return how many machines are in the workers' group of a cluster with so many nodes; a stopped one has 0."""
+    """Return how many machines are in the workers' group of a cluster with this many nodes; a stopped one has 0."""
     return max(0, nodes - 1)
 
 
 def nodes_of(workers: int) -> int:
-    """Return how many nodes a workers' group of so many machines makes with the head."""
+    """Return how many nodes a workers' group of this many machines makes with the head."""
     return workers + 1
 
 

@@ -66,7 +66,7 @@ def upload(bucket: Bucket, source: str, prefix: str, keys: Keys, show: Show) -> 
 
 
 def send(bucket: Bucket, files: List[File], keys: Keys) -> None:
-    """Copy files to keys that are new, from this process alone. A failure leaves no part of an upload, a kill may.
+    """Copy files to keys that are new, only from this process. A failure leaves no part of an upload, a kill may.
 
     Raises CopyError, S3Error, OSError.
     """

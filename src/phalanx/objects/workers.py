@@ -54,7 +54,7 @@ def spread(
 def in_threads(
     work: Work, bucket: Bucket, items: Iterable[Item], keys: Keys, size: Callable[[Item], int]
 ) -> Iterator[Item]:
-    """Do the same in this process alone, where others can't import what runs here."""
+    """Do the same only in this process, where others can't import what runs here."""
     yield from _here(work, bucket, _batches(list(items), size), keys)
 
 

@@ -60,7 +60,7 @@ def refuse_impossible(spec: ClusterSpec, reservation: Reservation | None) -> Non
 
 
 def _nearest(spec: ClusterSpec, free: int) -> str:
-    """Name the nearest cluster that a reservation with so many free instances can hold."""
+    """Name the nearest cluster that a reservation with this many free instances can hold."""
     if not free:
         return "Wait until one of its instances ends, or name another reservation."
     nodes = nodes_of(free) if spec.head else free

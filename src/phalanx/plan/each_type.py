@@ -17,7 +17,7 @@ _Known = Sequence[tuple[ClusterSpec, Facts]]
 
 
 def single(spec: ClusterSpec) -> list[ClusterSpec]:
-    """Return the spec once for each of its types, with that type alone."""
+    """Return the spec once for each of its types, with only that type."""
     return [replace(spec, type=one, other_types=()) for one in dict.fromkeys(spec.types)]
 
 
@@ -43,7 +43,7 @@ def look_up(
 
 
 def pairs(spec: ClusterSpec, facts: Facts) -> _Known:
-    """Return the spec with each type alone, and that type's facts."""
+    """Return the spec with only one type each, and that type's facts."""
     return list(zip(single(spec), (facts, *facts.others), strict=False))
 
 

@@ -178,7 +178,7 @@ class ImageChoice:
             )
 
     def refuse_for_emr(self) -> None:
-        """Raise SpecError for an image that EMR does not start: it takes Amazon Linux alone (aws-behaviour 7.1)."""
+        """Raise SpecError for an image that EMR does not start: it takes only Amazon Linux (aws-behaviour 7.1)."""
         if maker_of(self.spec.cloud) is not EMR:
             return
         known = self.contents["distribution"] if self.contents else self.image.name if self.image else ""
@@ -326,7 +326,7 @@ def _has_name(row: dict[str, Any], name: str) -> bool:
 
 
 def _on_aws() -> list[tuple[str, dict[str, Any]]]:
-    """Return the rows of images that AWS has; the others are of the local cloud alone."""
+    """Return the rows of images that AWS has; only the local cloud has the others."""
     return [(alias, row) for alias, row in _table().items() if "local" not in row]
 
 

@@ -11,7 +11,7 @@ from phalanx.spec.spec import ClusterSpec
 
 @dataclass(frozen=True)
 class Shortage:
-    """A limit of this machine that leaves room for only so many nodes: what it is, and what helps."""
+    """A limit of this machine that leaves room for only this many nodes: what it is, and what helps."""
 
     nodes: int
     what: str

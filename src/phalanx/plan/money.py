@@ -158,7 +158,7 @@ def types_of(spec: ClusterSpec) -> tuple[str, ...]:
 
 
 def usd_per_hour(spec: ClusterSpec, nodes: int, prices: Prices = TABLE, endpoints: int | None = None) -> float | None:
-    """Return the price of so many nodes, the network and Lustre, without EFS and traffic; None if it is not known.
+    """Return the price of this many nodes, the network and Lustre, without EFS and traffic; None if it is not known.
 
     The first node is the head, which may be of a type of its own. `endpoints` are the interface endpoints that the
     stack of a private cluster makes; by default all that such a cluster needs.

@@ -56,7 +56,7 @@ def _block(cidr: str, prefix: int, number: int) -> str:
 
 
 def refuse_too_small(spec: ClusterSpec, cidr: str, each: int, endpoints: int = 0) -> None:
-    """Raise SpecError if the workers, with so many addresses each, do not fit into the private subnet."""
+    """Raise SpecError if the workers, with this many addresses each, do not fit into the private subnet."""
     workers = workers_of(spec.nodes)
     needed, places = each * workers, new(cidr, endpoints).places
     if needed <= places:

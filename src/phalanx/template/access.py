@@ -169,7 +169,7 @@ def trust(principal: dict[str, Any]) -> dict[str, Any]:
 
 
 def membership_of_head() -> list[dict[str, Any]]:
-    """Let the head alone read the queue and write the roster."""
+    """Let only the head read the queue and write the roster."""
     queue = ("ReceiveMessage", "DeleteMessage")
     table = ("GetItem", "PutItem")
     return [
@@ -290,7 +290,7 @@ def _looks_of_function(plan: Plan) -> dict[str, Any]:
 
 
 def _removal(plan: Plan) -> list[dict[str, Any]]:
-    """Let the function look whether the cluster is forgotten, and have its stack deleted, by that role alone."""
+    """Let the function look whether the cluster is forgotten, and have its stack deleted, only by that role."""
     if not plan.spec.down_after_s:
         return []
     only = {"StringEquals": {"iam:PassedToService": CLOUDFORMATION}}

@@ -163,7 +163,7 @@ def _block(plan: Plan) -> str:
 
 
 def _reserved(plan: Plan, role: str) -> dict[str, Any]:
-    """Return a group's target, with which it launches in the reservation alone (docs/aws-behaviour.md 2.15)."""
+    """Return a group's target, with which it launches only in the reservation (docs/aws-behaviour.md 2.15)."""
     if bought(plan.spec, role) != RESERVED:
         return {}
     target = autoscaling.CapacityReservationTarget(CapacityReservationIds=[plan.spec.reservation])

@@ -249,7 +249,7 @@ def _money(plan: Plan) -> dict[str, dict[str, Any]]:
             "", "All nodes stop then, such as 2027-01-31T18:00:00Z (UTC). Empty: never.", f"^$|^{_MOMENT}$"
         ),
         "Idle": _number(
-            plan.limits.idle_s, 0, LONGEST_IDLE_S, "All nodes stop when nobody has used one for so many s. 0: never."
+            plan.limits.idle_s, 0, LONGEST_IDLE_S, "All nodes stop when nobody has used one for this many s. 0: never."
         ),
         "Mail": _text(
             plan.spec.mail or "", "Gets a mail before the nodes stop. May be empty.", r"^$|^[^@\s]+@[^@\s]+$"

@@ -30,7 +30,7 @@ from localcloud.weather import organisation
 
 _NEW = 5
 _BLOCK = "10.64"
-# What the organisation's service control policy denies: networks are made by the owner's account alone.
+# What the organisation's service control policy denies: only the owner's account makes networks.
 _DENIED = {
     "allocate_address": "ec2:AllocateAddress",
     "attach_internet_gateway": "ec2:AttachInternetGateway",

@@ -167,7 +167,7 @@ class Incoming(io.RawIOBase):
         self.expect(HEADER_BYTES, HEADERS_S)
 
     def expect(self, count: int, within_s: float) -> None:
-        """Accept so many more bytes from now on."""
+        """Accept this many more bytes from now on."""
         self._left, self._end = count, time.monotonic() + within_s
 
     def readable(self) -> bool:

@@ -27,7 +27,7 @@ ACCEPT_PAUSE_S = 0.05
 # A job that copies to or from S3 has 64 connections (objects.workers).
 _OWN_CONNECTIONS, _MOST_CONNECTIONS, _CONNECTIONS_OF_USER = 4, 128, 256
 _OWN_BYTES, _MOST_BYTES, _SHARED_BYTES, _BYTES_OF_USER = 1 << 20, 64 << 20, 256 << 20, 512 << 20
-# Lists and forms take up to so many times their bytes in memory once they are parsed.
+# Lists and forms take up to this many times their bytes in memory once they are parsed.
 _PARSED = 32
 _ROOM_WITHIN_S = 30.0
 # As long as SDKs, and objects.s3_client, take to send a body or to wait for an answer.

@@ -1,7 +1,7 @@
 """What nodes may have this process keep for them: each node its share, whatever it sends, and this machine's user all.
 
 moto keeps everything in memory. Each kind of things has a ledger, by the node that had them made; where a ledger has no
-room, the things are counted anew, because many are gone by then. localcloud/docs/isolation.md lists the limits.
+room, the things are counted again, because many are gone by then. localcloud/docs/isolation.md lists the limits.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Ledger:
     counted_s: float = 0.0
 
     def admits(self, context: Context, peer: Peer, count: int) -> bool:
-        """Enter so many bytes more; return whether there was room."""
+        """Enter this many bytes more; return whether there was room."""
         return self.share.take(peer, count) or (self._made_room(context, peer) and self.share.take(peer, count))
 
     def _made_room(self, context: Context, peer: Peer) -> bool:

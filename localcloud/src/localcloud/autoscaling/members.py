@@ -44,7 +44,7 @@ class Members:
             return [member.id for member in sorted(old, key=lambda member: member.started)]
 
     def replace(self, ids: Collection[str], by: int, settled: Notify) -> None:
-        """End these instances and change the size by so many; call `settled` when the group is complete, or fails."""
+        """End these instances and change the size by this many; call `settled` when the group is complete, or fails."""
         with self.worker.lock:
             group = self._group
             group.minimum, group.desired = max(0, group.minimum + by), group.desired + by

@@ -87,7 +87,7 @@ class Wait:
 
 
 def too_few(status: str, number: int, count: int, percent: int) -> str | None:
-    """Return why so many signals of this status mean that a group fails; None if enough machines can succeed."""
+    """Return why this many signals of this status mean that a group fails; None if enough machines can succeed."""
     successes = number if status == SUCCESS else count - number
     if successes * 100 >= count * percent:
         return None

@@ -137,7 +137,8 @@ def _check_private(state: Path) -> None:
     """Refuse a directory that others can enter: it contains the administrator's key and all file systems."""
     found = state.stat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise CannotStart(f"{state} is not yours alone\nchown $(id -un) {state} && chmod 700 {state}")
+        reason = f"{state} must belong to you, and only you may enter it"
+        raise CannotStart(f"{reason}\nchown $(id -un) {state} && chmod 700 {state}")
 
 
 def _lock(state: Path) -> int | None:

@@ -258,7 +258,7 @@ def _setting(name: str, in_use: int, each: int, gauges: Gauges) -> Limit:
 
 
 def shortages(found: Sequence[Limit], wanted: int) -> list[Shortage]:
-    """Return what there is not enough of for so many more nodes, the scarcest first."""
+    """Return what there is not enough of for this many more nodes, the scarcest first."""
     short = [limit for limit in found if limit.in_use + wanted * limit.each > limit.most]
     return sorted((_shortage(limit, wanted) for limit in short), key=lambda one: one.nodes)
 

@@ -97,7 +97,7 @@ class Fleet:
             self.pool.give_back(instance_type, zone, placement.vcpus(instance_type), count)
 
     def _refuse_without_room(self, request: placement.Request) -> None:
-        """Raise CapacityError, as EC2 does without capacity, if this machine can't carry so many nodes more."""
+        """Raise CapacityError, as EC2 does without capacity, if this machine can't carry this many nodes more."""
         if self.context.gauges is None:
             return
         live, full = self.live(), set(FULL_IMAGES.values())
@@ -230,7 +230,7 @@ class Fleet:
         self._boot_soon(instance)
 
     def stall(self, instance_id: str, for_s: float) -> None:
-        """Let an instance's processes stand still for so long; one that has ended meanwhile stays so."""
+        """Let an instance's processes stand still for this long; one that has ended meanwhile stays so."""
 
         def stop_or_continue(stalled: bool) -> None:
             with suppress(NodeError):

@@ -40,7 +40,7 @@ def keep(state: Path, number: int) -> None:
 
 
 def equip(machine: Machine, name: str, number: int, weather: Weather) -> Machine:
-    """Return the machine with so many GPUs called `name`; in bad weather with one less, or late."""
+    """Return the machine with this many GPUs called `name`; in bad weather with one less, or late."""
     draw = weather.draw("gpus", machine.instance_id)
     cold_s = draw.seconds(*_COLD_S) if draw else 0.0
     present = number - 1 if draw and draw.happens(_ONE_LOST) else number

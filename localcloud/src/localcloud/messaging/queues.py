@@ -164,7 +164,7 @@ def _delete(self: Queue, receipt_handle: str) -> None:
 
 
 def _roughly(name: str, count: Callable[[Any], int]) -> Callable[[Any], int]:
-    """Count anew at most once a second while there are many messages; moto counts three times for each one sent."""
+    """Count again at most once a second while there are many messages; moto counts three times for each one sent."""
 
     def counted(self: Any) -> int:
         if len(self._messages) <= _EXACT:

@@ -107,7 +107,7 @@ class NodeRunner:
         self._ask("signal", instance_id=instance_id, number=int(number), pattern=pattern)
 
     def freeze(self, instance_id: str, for_s: float) -> None:
-        """Let a node's shared directories answer nothing for so long; 0 lets them answer again."""
+        """Let a node's shared directories answer nothing for this long; 0 lets them answer again."""
         self._ask("freeze", instance_id=instance_id, for_s=for_s)
 
     def shape(self, instance_id: str, rate_bit_s: int, delay_s: float) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# Where packages come from and how the index is trusted; other settings concern this machine alone.
+# Where packages come from and how the index is trusted; other settings concern only this machine.
 _KEYS = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "cert", "client-cert", "timeout")
 _WITH_PATHS = ("index-url", "extra-index-url", "find-links", "cert", "client-cert")
 _SECTIONS = ("global", "install")

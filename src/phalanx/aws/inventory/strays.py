@@ -1,4 +1,4 @@
-"""Find resources by a cluster's name and tag alone: those that no stack has recorded, or has forgotten."""
+"""Find resources only by a cluster's name and tag: those that no stack has recorded, or has forgotten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Try Spark on this machine alone: the rows of two partitions are summed by Java, and by Python's workers."""
+"""Try Spark only on this machine: the rows of two partitions are summed by Java, and by Python's workers."""
 
 # pyright: reportMissingImports=false
 

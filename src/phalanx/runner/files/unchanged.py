@@ -74,7 +74,7 @@ def write_list(out: IO[bytes], items: Sequence[Any]) -> None:
 
 
 def compare(source: IO[bytes], items: int, target: str, top: str) -> Known:
-    """Read a list of so many items, whose names begin with `top`, and find those that are at `target` already.
+    """Read a list of this many items, whose names begin with `top`, and find those that are at `target` already.
 
     The sender may be hostile: no link is followed on the way, and nothing is said of what is not below the target.
     Raises Invalid.

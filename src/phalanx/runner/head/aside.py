@@ -48,7 +48,7 @@ class Aside:
         self._stdin = -1
 
     def turn(self, timeout_s: float) -> None:
-        """Handle events of the whole runner for so long."""
+        """Handle events of the whole runner for this long."""
         self._context.loop.turn(timeout_s)
         self._context.publish()
         for pid, code in reap():

@@ -156,7 +156,10 @@ class AttemptRunner:
     def _start_all(self, early: bool) -> None:
         for process in self._processes:
             if process.early == early:
-                self._starters.start(process)
+                self._start(process)
+
+    def _start(self, process: Process) -> None:
+        self._starters.start(process)
 
     def _run(self) -> None:
         if self._context.stop_requested:

@@ -65,7 +65,7 @@ class Channel:
             self.give_up(f"no sign of life for {SILENT_S:g} s")
 
     def is_overdue(self, within_s: float) -> bool:
-        """Whether the node has not answered the checks so long after this was opened."""
+        """Whether the node has not answered the checks this long after this was opened."""
         return not (self.checked or self.closed) and time.monotonic() > self.opened_at + within_s
 
     def give_up(self, reason: str) -> None:

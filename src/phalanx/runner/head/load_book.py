@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RINGS = "load"
 _FLUSH_EVERY_S = 15.0
-# Below this share of the time, GPUs wait for something; and so many samples say so (two minutes).
+# Below this share of the time, GPUs wait for something; and this many samples say so (two minutes).
 _BUSY_PERCENT, _FEWEST_SAMPLES = 30.0, 60
 _GIB = 1 << 30
 
@@ -32,7 +32,7 @@ class _Node:
         self.at = 0.0
         self.memory = 0.0  # the most, of the job and of the whole node
         self.node_memory = 0.0
-        self.busy = 0.0  # the sum of its GPUs' utilisation, of so many samples
+        self.busy = 0.0  # the sum of its GPUs' utilisation, of this many samples
         self.samples = 0
 
 

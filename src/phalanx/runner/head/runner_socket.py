@@ -77,7 +77,7 @@ def request_stop(job_id: str, timeout_s: float) -> Iterator[bytes]:
 
 
 def answers(job_id: str, wish: bytes, timeout_s: float) -> Iterator[bytes]:
-    """Yield what a job's runner sends in answer to a wish until it closes the connection, or for so long."""
+    """Yield what a job's runner sends in answer to a wish until it closes the connection, or for this long."""
     runner = connect_follower(job_id, wish)
     if runner is None:
         return

@@ -45,7 +45,7 @@ def follow(
     """Write frames to stdout; return 0. `process` selects the one with this label.
 
     `start`: a position, "end", "last" (where the present attempt begins), or "attempt=N" (only that one).
-    `lines`: limits the output so far to its end, with at least so many complete lines.
+    `lines`: limits the output so far to its end, with at least this many complete lines.
     """
     output = os.path.join(directory, OUTPUT_DIRECTORY)
     reader = OutputReader(output)

@@ -59,7 +59,7 @@ def _resources(plan: Plan) -> list[Any]:
 
 
 def _network(plan: Plan) -> list[Any]:
-    """Make a VPC, or, in the user's, an address alone."""
+    """Make a VPC, or, in the user's, only an address."""
     if plan.facts.vpc:
         return [network.head_address()]
     # All nodes are in the public subnet, so it has the larger block.
