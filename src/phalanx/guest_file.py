@@ -39,6 +39,11 @@ def _silent(path: str) -> OSError:
     return OSError(errno.ETIMEDOUT, f"its file system does not answer within {_SILENT_S:g} s", path)
 
 
+def shown(name: object) -> str:
+    """Return a name or path of a repository for a message: on one line, whatever characters it has."""
+    return text if (text := str(name)).isprintable() else repr(text)
+
+
 def answer(path: Path | str, call: Callable[..., Result], *arguments: object) -> Result:
     """Return `call(*arguments)`, which uses this path. Raises OSError if it takes longer than 30 s."""
     return answering(path, lambda _: call(*arguments))

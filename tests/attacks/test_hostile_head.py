@@ -135,6 +135,11 @@ def test_a_forged_roster_in_the_table_is_refused(terminal, owned, forged):
     assert not list(terminal.directory.rglob("*.sh"))
 
 
+COMMANDS_WITH_AN_ANSWER = (
+    *(("jobs",), ("logs",), ("stop", "x"), ("get", "x"), ("get", "x/*"), ("recipes", "--json"), ("status",)),
+    *(("top",), ("top", "--json"), ("stacks",), ("stacks", "--json"), ("why",), ("jobs", "--prune", "0s", "--yes")),
+    *(("put", "phalanx.yaml"), ("notebook",), ("tensorboard",), ("check", "net"), ("data", "fetch", "mnist")),
+)
 COMMANDS_WITH_A_ROSTER = (
     ("nodes",),
     ("exec", "--", "true"),
@@ -174,7 +179,7 @@ def test_plain_ssh_lends_the_head_neither_an_agent_nor_a_display(terminal, tmp_p
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_an_invalid_answer_ends_no_command_by_accident(head, answer):
     answer_all_with(head, answer)
-    for arguments in (("jobs",), ("logs",), ("stop", "x"), ("get", "x"), ("recipes", "--json"), ("status",)):
+    for arguments in COMMANDS_WITH_AN_ANSWER:
         done = head.phalanx(*arguments, check=False, timeout_s=600)
         assert "This is an unexpected error" not in done.stderr, (arguments, done.stderr[-500:])
         assert "../../../x" not in done.stdout

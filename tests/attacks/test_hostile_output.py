@@ -40,7 +40,8 @@ FORGE = """
 import json, os
 path = "../state.json"
 state = json.load(open(path))
-state.update(name="n\\x1b]0;x\\x07", message="m\\x1b[2J\\x9b\\u202e", tail=["t\\x1b]8;;x\\x07"])
+state.update(name="n\\x1b]0;x\\x07", message="m\\x1b[2J\\x9b\\u202e\\nforged", tail=["t\\x1b]8;;x\\x07\\nforged"])
+state.update(load=["forged\\nforged"], nodes=[{"node": "n\\nforged", "message": "m\\nforged", "clean": False}])
 state.update(state="failed", ended_at=2.0)
 open(path, "w").write(json.dumps(state))
 """
@@ -86,6 +87,8 @@ def on_screen(terminal: Terminal, *arguments: str) -> str:
     # What takes long is shown in a line that phalanx itself clears.
     text = shown.decode().replace(CLEAR_LINE, "")
     assert UNSEEN.findall(text) == [], text
+    # Nor is any line like one of phalanx's own.
+    assert not re.search("^forged", text, re.MULTILINE), text
     return text.replace("\r\n", "\n")
 
 
@@ -135,15 +138,29 @@ def test_names_of_files_are_shown(terminal):
     assert r"\xff" in on_screen(terminal, "get", "/efs/d/nothing")
 
 
+def test_names_in_a_repository_make_no_lines(terminal, tmp_path):
+    for name in ("link", "requirements.txt"):
+        (tmp_path / f"{name}\nforged").symlink_to(tmp_path)
+    (tmp_path / ".gitignore").write_text("*.dat\n")
+    (tmp_path / "a\nforged.dat").touch()
+    (tmp_path / "r\nforged").mkdir()
+    (tmp_path / "requirements.txt").write_text("-r 'r\\\nforged/none.txt'\n")
+    arguments = ("run", "--directory", str(tmp_path), "--launcher", "exec", "--", "cat", "a\nforged.dat")
+    on_screen(terminal, *arguments)
+    (tmp_path / "requirements.txt").unlink()
+    on_screen(terminal, *arguments)
+
+
 def test_a_reason_in_the_table_is_shown(terminal):
     table = json.loads((terminal.state / "clusters/loud/cluster.json").read_text())["table"]
     database = api(terminal, "dynamodb")
     item = database.get_item(TableName=table, Key={"item": {"S": "roster"}})["Item"]
-    missing = [{"name": "deeplearning-worker2", "reason": "[bold]why[/bold]\x1b]0;x\x07\x9b31m"}]
+    missing = [{"name": "deeplearning-worker2", "reason": "[bold]why[/bold]\x1b]0;x\x07\x9b31m\nforged"}]
     roster = {**json.loads(validate.unpacked(item["roster"]["B"])), "missing": missing}
     database.put_item(TableName=table, Item={**item, "roster": {"S": json.dumps(roster)}})
     try:
         for arguments in (("nodes",), ("status",)):
             assert "[bold]why[/bold]" in on_screen(terminal, *arguments)
+        assert "\nforged" not in terminal.phalanx("up", "--yes").stdout
     finally:
         database.put_item(TableName=table, Item=item)

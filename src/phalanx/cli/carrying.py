@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx.cli.console import duration, note, say
-from phalanx.cli.terminal import CLEAR_LINE, obeys
+from phalanx.cli.terminal import CLEAR_LINE, obeys, one_line
 from phalanx.counts import counted
 from phalanx.objects.download import size_text as size
 
@@ -49,11 +49,11 @@ class Meter:
         say(copied.place)
         note(f"{files}{size(copied.bytes)} in {duration(time.monotonic() - self._started_s)}{unchanged}")
         for name in copied.left_out[:5]:
-            note(f"left out: {name} (a link that leads out of the directory, or a special file)")
+            note(f"left out: {one_line(name)} (a link that leads out of the directory, or a special file)")
         if len(copied.left_out) > 5:
             note(f"left out: {len(copied.left_out) - 5} more of these")
         for name in copied.unread[:5]:
-            note(f"not copied: {name}")
+            note(f"not copied: {one_line(name)}")
         if len(copied.unread) > 5:
             note(f"not copied: {len(copied.unread) - 5} more")
         return not copied.unread

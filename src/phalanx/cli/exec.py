@@ -12,7 +12,7 @@ from phalanx.cli import complete
 from phalanx.cli.console import duration, note, print_json
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
 from phalanx.cli.ssh import NodeThenCommand, command_of
-from phalanx.cli.terminal import write
+from phalanx.cli.terminal import beneath, write
 from phalanx.cluster.gather import gather
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def command(
 def _print(verdict: Verdict) -> None:
     """Print the result to stderr, so that a pipe gets only the output."""
     word = click.style("ok", fg="green") if verdict.ok else click.style(_failure(verdict), fg="red")
-    reason = f": {verdict.error}" if verdict.error else ""
+    reason = f": {beneath(verdict.error)}" if verdict.error else ""
     note(f"{click.style(verdict.node, bold=True)}: {word} after {duration(verdict.took_s)}{reason}")
     for stream, data in ((sys.stdout, verdict.stdout), (sys.stderr, verdict.stderr)):
         write(stream, data if data.endswith(b"\n") or not data else data + b"\n")

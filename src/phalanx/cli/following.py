@@ -17,7 +17,7 @@ import click
 
 from phalanx.cli.console import drop_output, duration, note
 from phalanx.cli.kept_output import keeping
-from phalanx.cli.terminal import CLEAR_LINE, has_colors, obeys, one_line, plain, write
+from phalanx.cli.terminal import CLEAR_LINE, beneath, has_colors, obeys, one_line, plain, write
 from phalanx.counts import counted
 from phalanx.errors import JobError, PhalanxError
 from phalanx.jobs.advice import advice
@@ -111,7 +111,7 @@ def follow(
 def report_stopped(status: JobStatus) -> int:
     """Report what was proven of a stopped job; return 0 if no process of it can be left."""
     if not status.state.final:
-        note(f"job {status.id} has not ended yet: {status.message or status.state.value}")
+        note(f"job {status.id} has not ended yet: {beneath(status.message) or status.state.value}")
         return 1
     _report_end(status)
     return 0 if status.verified else 1
@@ -197,7 +197,7 @@ def _report_wait(status: JobStatus, before: JobStatus | None) -> None:
     """Print the job's new message, such as what it waits for, unless only the elapsed time has changed."""
     known = _ELAPSED.sub("", before.message) if before else ""
     if not status.state.final and _ELAPSED.sub("", status.message) not in ("", known):
-        note(f"job {status.id}: {status.message}")
+        note(f"job {status.id}: {beneath(status.message)}")
 
 
 def _print_or_refuse(job: Job, line: OutputLine, printer: Printer) -> None:
@@ -308,14 +308,14 @@ def _stop(job: Job) -> JobStatus | None:
 def _report_end(status: JobStatus, with_tail: bool = True) -> None:
     took = f" after {duration(status.duration_s(time.time()))}" if status.started_at else ""
     color = "green" if status.state.value == "succeeded" else "red"
-    message = f": {status.message}" if status.message else ""
+    message = f": {beneath(status.message)}" if status.message else ""
     note(f"job {status.id} {click.style(status.state.value, fg=color)}{took}{message}")
     if with_tail and status.tail and status.state.value in ("failed", "lost"):
-        note("\n".join(f"  | {line}" for line in status.tail))
+        note("\n".join(f"  | {beneath(line)}" for line in status.tail))
     if helps := advice(status):
-        note(helps)
+        note(one_line(helps))
     for line in status.load:
-        note(line)
+        note(f"  {one_line(line)}")
     note(_verdict(status))
 
 
@@ -326,7 +326,7 @@ def _verdict(status: JobStatus) -> str:
         return "nothing was started"
     if not status.nodes:
         return "whether processes of it are left on the nodes is unknown"
-    unclean = [f"{node.node} {node.message}" for node in status.nodes if not node.clean]
+    unclean = [f"{one_line(node.node)} {one_line(node.message)}" for node in status.nodes if not node.clean]
     if unclean:
         return f"not verified: {'; '.join(unclean)}"
     killed = f"; {status.killed} had to be killed" if status.killed else ""

@@ -13,7 +13,7 @@ import click
 
 from phalanx.aws.model import StackEvent
 from phalanx.cli.console import note
-from phalanx.cli.terminal import obeys, visible
+from phalanx.cli.terminal import beneath, obeys, visible
 from phalanx.cluster.stack import NodeAnswered, NodeMissing
 from phalanx.counts import counted
 from phalanx.waits import waiting
@@ -108,7 +108,7 @@ class Watch:
             self._line(text)
 
     def _line(self, text: str) -> None:
-        line = f"{self.elapsed_s:7.1f} s  {text}"
+        line = f"{self.elapsed_s:7.1f} s  {beneath(text)}"
         if self._status:
             from rich.text import Text  # here, because only a terminal's line needs rich's 60 ms
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.cli.console import note, print_json, say
 from phalanx.cli.following import Terminated, follow
 from phalanx.cli.mounted import scattered
+from phalanx.cli.terminal import one_line
 from phalanx.counts import counted, size_text
 from phalanx.jobs.job import processes, submit
 from phalanx.launchers import load
@@ -37,7 +38,7 @@ def start(cluster: Cluster, spec: JobSpec, detach: bool, quiet: bool = False) ->
         )
     if cluster.spec.get("data"):
         for text in scattered(cluster, spec.command):
-            note(f"warning: {text}")
+            note(f"warning: {one_line(text)}")
     job = submit(cluster, spec, detach=detach, progress=_warn if quiet else _report)
     if detach:
         return _detached(job, quiet)
@@ -68,12 +69,12 @@ def _detached(job: Job, quiet: bool) -> int:
 def _report(progress: SendProgress) -> None:
     _warn(progress)
     if progress.opening:
-        note(_opening(progress.opening))
+        note(one_line(_opening(progress.opening)))
 
 
 def _warn(progress: SendProgress) -> None:
     if progress.warning:
-        note(f"warning: {progress.warning}")
+        note(f"warning: {one_line(progress.warning)}")
 
 
 def _opening(job: Opening) -> str:

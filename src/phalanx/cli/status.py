@@ -13,6 +13,7 @@ import click
 from phalanx.cli import cost_text
 from phalanx.cli.console import duration, moment, print_json, say
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.cli.terminal import beneath
 from phalanx.cluster import spending
 from phalanx.cluster.diagnosis import require_stack
 from phalanx.cluster.stack import Lacking, read_lacking, read_roster
@@ -130,7 +131,7 @@ def _with_reasons(nodes: Iterable[Missing]) -> list[dict[str, str]]:
 def absent(roster: Roster) -> list[tuple[str, str]]:
     """Return the nodes that no job can use, each as ("silent" or "missing", its name with the reason)."""
     silent = [("silent", f"{node.name}: {_SILENT}") for node in roster.silent]
-    return silent + [("missing", f"{missing.name}: {missing.reason}") for missing in roster.missing]
+    return silent + [("missing", f"{missing.name}: {beneath(missing.reason)}") for missing in roster.missing]
 
 
 def _ask_head(cluster: Cluster) -> dict[str, int | str | None]:
@@ -175,9 +176,9 @@ def _print(facts: dict[str, Any]) -> None:
     for node in facts["silent"]:
         say(f"silent    {node['name']}: {_SILENT}")
     for missing in facts["missing"]:
-        say(f"missing   {missing['name']}: {missing['reason']}")
+        say(f"missing   {missing['name']}: {beneath(missing['reason'])}")
     for leaving in facts["leaving"]:
-        say(f"leaving   {leaving['name']}: {leaving['reason']}")
+        say(f"leaving   {leaving['name']}: {beneath(leaving['reason'])}")
     if facts["outdated"]:
         names = ", ".join(facts["outdated"])
         say(f"outdated  {names}: launched with earlier settings, which a machine keeps until it is replaced")

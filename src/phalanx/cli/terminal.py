@@ -40,6 +40,11 @@ def one_line(text: str) -> str:
     return _BREAKS.sub(lambda found: _escape(found[0]), plain(text))
 
 
+def beneath(text: str) -> str:
+    """Indent all lines but the first, so that no text of somebody else's begins a line as phalanx's own do."""
+    return text.replace("\n", "\n  ")
+
+
 def obeys(stream: TextIO) -> bool:
     """Whether the stream is a terminal with colours and a cursor that can be moved; one with TERM=dumb has neither."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"

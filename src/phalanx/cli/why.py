@@ -13,6 +13,7 @@ from phalanx.aws import stacks
 from phalanx.cli.console import print_json, say
 from phalanx.cli.down import where
 from phalanx.cli.options import DEFAULT_FILE, cluster_name, cluster_option, debug_option, json_option
+from phalanx.cli.terminal import beneath, one_line
 from phalanx.cluster import evidence
 from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.why import diagnose, with_quota
@@ -126,5 +127,5 @@ def _print(name: str, diagnosis: Diagnosis) -> None:
         return
     say(f"Cluster {name}: {diagnosis.cause.name}.")
     for one in diagnosis.findings[:5]:
-        say(f"  {one.source}: {one.text[:_LONGEST]}")
+        say(f"  {one_line(one.source)}: {beneath(one.text[:_LONGEST])}")
     say(diagnosis.cause.advice)

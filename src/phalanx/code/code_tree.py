@@ -264,7 +264,7 @@ def _require_code(directory: Path) -> None:
 
 def _too_much_work(path: str) -> JobError:
     return JobError(
-        f"to find out what is sent took more than {_LONGEST_CPU_S:g} s of CPU time, up to {path}",
+        f"to find out what is sent took more than {_LONGEST_CPU_S:g} s of CPU time, up to {guest_file.shown(path)}",
         f"{_CODE_ONLY}, or with fewer names and fewer patterns in .gitignore and .phalanxignore.",
         code="code-too-large",
     )

@@ -141,14 +141,18 @@ def _patterns(path: Path) -> Iterator[Pattern]:
     try:
         if path.is_symlink():
             raise JobError(
-                f"{path} is a link, and git reads no rules through one", "Make it a file.", code="ignore-rules"
+                f"{guest_file.shown(path)} is a link, and git reads no rules through one",
+                "Make it a file.",
+                code="ignore-rules",
             )
         content = guest_file.read(path, _LARGEST_BYTES)
     except (FileNotFoundError, IsADirectoryError):
         return
     except OSError as error:
         raise JobError(
-            f"can't read {path}: {error.strerror}", "It says which files are not sent.", code="cannot-read"
+            f"can't read {guest_file.shown(path)}: {error.strerror}",
+            "It says which files are not sent.",
+            code="cannot-read",
         ) from None
     for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
         pattern = parse(line.removesuffix(b"\r").decode("latin-1"))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from phalanx import guest_file
 from phalanx.errors import JobError
+from phalanx.guest_file import shown
 
 _LARGEST_BYTES = 1 << 20
 _MAX_FILES = 100
@@ -70,7 +71,7 @@ def collect(path: Path) -> dict[str, str]:
 def by_text_only(texts: Mapping[str, str]) -> list[str]:
     """Return the places (`requirements.txt:3`) of URLs whose content may change unnoticed: they count by their text."""
     return [
-        f"{name}:{number}"
+        f"{shown(name)}:{number}"
         for name, text in texts.items()
         for number, line in _lines(text)
         if _UNWATCHED.search(line) and not _PINNED.search(line) and not _INDEX.match(line)
@@ -90,7 +91,7 @@ class _Files:
         try:
             name = _normal(path).relative_to(_normal(self.top)).as_posix()
         except ValueError:
-            self.mistakes.append(f"{included_at}: {path} is outside {self.top}")
+            self.mistakes.append(f"{included_at}: {shown(path)} is outside {shown(self.top)}")
             return
         if name in self.texts:
             return
@@ -99,11 +100,12 @@ class _Files:
             return
         text = self.texts[name] = self._text(path, included_at)
         for number, line in _lines(text):
+            place = f"{shown(name)}:{number}"
             self.lines += bool(line)
             if self.lines > _MAX_LINES:
-                self.mistakes.append(f"{name}:{number}: more than {_MAX_LINES:,} requirements and options")
+                self.mistakes.append(f"{place}: more than {_MAX_LINES:,} requirements and options")
                 return
-            self._read(line, path, f"{name}:{number}")
+            self._read(line, path, place)
 
     def _text(self, path: Path, included_at: str) -> str:
         where = f"{included_at}: " if included_at else ""
@@ -111,9 +113,9 @@ class _Files:
             left = _MAX_BYTES - sum(map(len, self.texts.values()))
             return _decoded(guest_file.read(path, max(0, min(left, _LARGEST_BYTES)), within=self.top))
         except OSError as error:
-            self.mistakes.append(f"{where}can't read {path}: {error.strerror}")
+            self.mistakes.append(f"{where}can't read {shown(path)}: {error.strerror}")
         except _UndecodableError as error:
-            self.mistakes.append(f"{where}{path} {error}")
+            self.mistakes.append(f"{where}{shown(path)} {error}")
         return ""
 
     def _read(self, line: str, path: Path, place: str) -> None:
@@ -138,7 +140,7 @@ class _PathError(Exception):
     """A path that means nothing on a node, or another thing there than here."""
 
     def __init__(self, path: str, meaning: str, hint: str = _IN_THE_CODE) -> None:
-        super().__init__(f"'{path}' is a path {meaning}")
+        super().__init__(f"{path!r} is a path {meaning}")
         self.hint = hint
 
 
