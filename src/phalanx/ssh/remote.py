@@ -139,7 +139,8 @@ class Remote:
         would forward for minutes after the caller was killed.
         """
         self.connect()
-        own = ("ControlPath=none", "ControlMaster=no", "ExitOnForwardFailure=yes", "BatchMode=yes", "LogLevel=INFO", *self._options())
+        alone = ("ControlPath=none", "ControlMaster=no")
+        own = (*alone, "ExitOnForwardFailure=yes", "BatchMode=yes", "LogLevel=INFO", *self._options())
         options = [word for option in own for word in ("-o", option)]
         there = [
             "-L",

@@ -242,7 +242,7 @@ def receive(
                 part.keep()
                 arrived.begin(member)
                 if member.name in known.twins or member.name.rpartition("/")[0] in known.twins:
-                    arrived.torn.append(f"{_below(member.name)}: another name of it is taken, which differs in case only")
+                    arrived.torn.append(f"{_below(member.name)}: a name that differs in case only is taken")
                 elif member.isdir():
                     places.make_directory(member)
                 else:

@@ -16,7 +16,8 @@ import re
 import stat
 import time
 import unicodedata
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Mapping, NamedTuple
 
 from phalanx.node.validate import Invalid, parse
 from phalanx.runner.files.begun import LEAST_BYTES, Begun, claim
@@ -48,15 +49,15 @@ _TIME = re.compile(r"([0-9]{1,20}) (-?[0-9]{1,10})", re.ASCII)
 class Known(NamedTuple):
     """What the receiver has already: the numbers of the files in a list of `items`, and how many bytes they are.
 
-    `begun` is what it has of others, by their numbers; `places` is where those belong. `twins` are the names that its file
-    system takes for earlier ones.
+    `begun` is what it has of others, by their numbers; `places` is where those belong. `twins` are the names that its
+    file system takes for earlier ones.
     """
 
     same: FrozenSet[int] = frozenset()
     bytes: int = 0
     items: int = 0
-    begun: Dict[int, Begun] = {}
-    places: Dict[int, str] = {}
+    begun: Mapping[int, Begun] = MappingProxyType({})
+    places: Mapping[int, str] = MappingProxyType({})
     twins: FrozenSet[str] = frozenset()
 
     def answer(self) -> Dict[str, Any]:
@@ -80,9 +81,9 @@ NOTHING = Known()
 
 
 def write_list(out: IO[bytes], items: Sequence[Any]) -> None:
-    """Write a line for each of a `carry.Load`'s items: of files their names, sizes, times, modes, ctimes' ages and bytes to send.
+    """Write a line for each of a `carry.Load`'s items.
 
-    Raises OSError.
+    Of files: their names, sizes, times, modes, ctimes' ages, and how many bytes are to be sent. Raises OSError.
     """
     now_ns = time.time_ns()
     for item in items:
@@ -103,7 +104,8 @@ def compare(source: IO[bytes], items: int, target: str, top: str) -> Known:
     if items > MOST_ITEMS:
         raise Invalid("is too long")
     directories, same, count, now_ns = set(), set(), 0, time.time_ns()
-    known = Known(items=items, begun={}, places={})
+    begun: Dict[int, Begun] = {}
+    places: Dict[int, str] = {}
     twins = _Twins(os.path.dirname(target))
     for number in range(items):
         name, found = _entry(source.readline(_LONGEST_LINE))
@@ -122,8 +124,8 @@ def compare(source: IO[bytes], items: int, target: str, top: str) -> Known:
         elif found[0] == found[4] >= LEAST_BYTES:
             one = claim(path, found[0], os.path.join(os.path.dirname(path), part_name(number)))
             if one is not None:
-                known.begun[number], known.places[number] = one, path
-    return known._replace(same=frozenset(same), bytes=count, twins=frozenset(twins.found))
+                begun[number], places[number] = one, path
+    return Known(frozenset(same), count, items, begun, places, frozenset(twins.found))
 
 
 class _Twins:
