@@ -234,6 +234,19 @@ def test_a_port_of_a_worker_is_forwarded_until_ctrl_c(cluster):
     cluster.on("worker2", "kill $(cat /tmp/web.pid)")
 
 
+def test_a_port_that_listens_on_ipv6_only_is_forwarded(cluster):
+    process = cluster.start("forward", f"{free_port()}:8124", "--node", "worker2")
+    address = url(process)
+    read_until(process, "nothing listens on port 8124")
+    server = "nohup python3 -m http.server -b ::1 8124 >/dev/null 2>&1 & echo $! > web6.pid"
+    cluster.on("worker2", f"cd /tmp && echo six > six && ({server})")
+    listens = "python3 -c 'import socket; socket.create_connection((\"::1\", 8124))'"
+    cluster.on("worker2", f"until {listens}; do sleep 0.1; done")
+    assert read(f"{address}/six") == b"six\n"
+    assert interrupt(process)[0] == 0
+    cluster.on("worker2", "kill $(cat /tmp/web6.pid)")
+
+
 def read(address: str) -> bytes:
     """Read a page as a browser does, which takes each name below localhost for loopback."""
     there = urllib.parse.urlsplit(address)

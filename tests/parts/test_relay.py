@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -128,3 +129,57 @@ def test_a_free_port_is_free_at_both_loopback_addresses():
     assert len({listener.getsockname()[1] for listener in ours}) == 1
     for listener in ours:
         listener.close()
+
+
+@pytest.fixture
+def other(tmp_path) -> Iterator[Node]:
+    """The node's ::1."""
+    with contextlib.closing(Node(str(tmp_path / "node6"))) as other:
+        yield other
+
+
+@contextlib.contextmanager
+def refusing(tmp_path) -> Iterator[list[int]]:
+    """Have ssh refuse connections to 127.0.0.1, as it does: it takes them, and closes them. Yield how many."""
+    refused: list[int] = []
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "node"))
+    listener.listen()
+
+    def refuse() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = listener.accept()[0]
+                time.sleep(0.05)
+                refused.append(1)
+                client.close()
+
+    thread = threading.Thread(target=refuse)
+    thread.start()
+    try:
+        yield refused
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(30)
+        listener.close()
+
+
+@pytest.mark.parametrize("sent", [request("127.0.0.1:6006"), b"PING", b"", request("127.0.0.1") + b"b" * 300_000])
+def test_a_port_that_only_ipv6_has_is_reached_without_a_loss(other, tmp_path, sent):
+    port = free_port()
+    with (
+        refusing(tmp_path) as refused,
+        contextlib.closing(Relay(port, str(tmp_path / "node"), HOST, lambda: len(refused))),
+    ):
+        assert answer(port, sent) == other.answer
+        assert answer(port, sent) == other.answer
+    assert other.got == sent * 2
+    assert len(refused) == 1, "the second knows where to go"
+
+
+def test_a_connection_that_the_node_has_taken_is_never_made_twice(other, tmp_path):
+    """A program that closes it without a word may have done what the request says."""
+    port = free_port()
+    with refusing(tmp_path), contextlib.closing(Relay(port, str(tmp_path / "node"), HOST, lambda: 0)):
+        assert answer(port, request("127.0.0.1")) == b""
+    assert other.got == b""

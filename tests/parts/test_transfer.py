@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -323,6 +324,38 @@ def test_another_content_with_the_same_size_and_time_is_sent(tmp_path, monkeypat
     assert [again(tmp_path / "file", tmp_path / "to") for _ in range(2)] == [False, True]
 
 
+DAY_S = 86_400
+
+
+@pytest.mark.parametrize("off_s", [-3650 * DAY_S, -DAY_S, -60, 60, DAY_S, 3650 * DAY_S])
+def test_a_clock_that_is_wrong_changes_nothing(tmp_path, monkeypatch, off_s):
+    """The sender's clock is off: all its times are, those of its files included."""
+    path, target, off_ns = tmp_path / "file", tmp_path / "to", off_s * 10**9
+    look = carry._look
+
+    def by_that_clock(here, name):
+        item, *rest = look(here, name)
+        return replace(item, changed_ns=item.changed_ns + off_ns, placed_ns=item.placed_ns + off_ns), *rest
+
+    monkeypatch.setattr(carry, "_look", by_that_clock)
+    offer, true = carry.offer, time.time_ns
+
+    def offered(stream, load):
+        monkeypatch.setattr(time, "time_ns", lambda: true() + off_ns)
+        offer(stream, load)
+        monkeypatch.setattr(time, "time_ns", true)
+
+    monkeypatch.setattr(carry, "offer", offered)
+    monkeypatch.setattr(unchanged, "_STARTED_WITHIN_NS", 0)
+    path.write_text("first")
+    time.sleep(0.1)
+    assert [again(path, target) for _ in range(2)] == [False, True]
+    time.sleep(0.1)
+    path.write_text("other")
+    time.sleep(0.1)
+    assert [again(path, target) for _ in range(2)] == [False, True]
+
+
 @pytest.mark.parametrize("age_ns", [1_000_000, -1_000_000])
 @pytest.mark.parametrize("at_ns", [1_764_000_000 * 10**9, 1_764_000_000 * 10**9 + 123_456_789])
 def test_a_change_within_the_same_moment_is_sent(tmp_path, monkeypatch, at_ns, age_ns):
@@ -356,8 +389,10 @@ def test_a_hostile_head_learns_nothing_of_other_files(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"{}", b"[1]", b'["top",1,2]', b'["top",1,2,4095,1,1]', b'["top",1.5,2,3,1,1]', b"[["]
-    + [b'["top",1,2,3,1]', b'["top",1,2,3,1,-1]']
+    "line",
+    b""" {} [1] ["top",1,2] ["top",1,2,4095,1,1] ["top",1.5,2,3,1,1] [[ ["top",1,2,3,1] ["top",1,2,3,1,-1]""".split(
+        b" "
+    ),
 )
 def test_a_list_that_is_none_is_refused(tmp_path, line):
     with pytest.raises(carry.CarryError, match="list of files"):
@@ -371,7 +406,7 @@ def test_an_answer_that_is_none_is_refused(tmp_path, said):
     carry.say(answer, said)
     answer.seek(0)
     with pytest.raises(carry.CarryError):
-        carry.is_known(answer, load)
+        carry.left(answer, load)
 
 
 def test_what_can_t_be_put_is_reported(cluster, tmp_path):
@@ -660,8 +695,7 @@ def test_a_file_whose_holes_were_filled_while_it_is_copied_is_sent_again(cluster
 
 @pytest.mark.parametrize(
     "line",
-    ["{}", "[8]", "[8, [[4]]]", "[8, [[4, 4], [2, 2]]]", "[8, [[0, 9]]]", "[8, [[0, -1]]]", "[true, []]"]
-    + ["[8, [[0, 4]]]", f"[{1 << 60}, []]", "[8, [[-4, 4]]]"],
+    f"{{}} [8] [8,[[4]]] [8,[[4,4],[2,2]]] [8,[[0,9]]] [8,[[0,-1]]] [true,[]] [8,[[0,4]]] [{1 << 60},[]]".split(),
 )
 def test_pieces_that_are_none_are_refused(tmp_path, line):
     stream = io.BytesIO()
@@ -674,3 +708,136 @@ def test_pieces_that_are_none_are_refused(tmp_path, line):
     with pytest.raises(carry.CarryError, match="pieces of 'top'"):
         carry.receive(stream, carry.read_header(stream), str(tmp_path / "to"))
     assert not list(tmp_path.glob("*to*"))
+
+
+BIG = 24 * MIB
+
+
+def cut_copy(source: Path, target: Path, after_bytes: int) -> None:
+    """Copy a file as `get` does, over a connection that breaks after so many bytes of its content."""
+    load, stream = carry.survey(str(source)), io.BytesIO()
+    carry.offer(stream, load)
+    stream.seek(0)
+    header = carry.read_header(stream)
+    known = carry.known(stream, header, str(target))
+    body = io.BytesIO()
+    carry.send(body, load)
+    with pytest.raises(carry.CarryError, match="the stream ended"):
+        carry.receive(io.BytesIO(body.getvalue()[: after_bytes + 1024]), header, str(target), known=known)
+
+
+@pytest.fixture
+def big(tmp_path):
+    path = tmp_path / "big.pt"
+    path.write_bytes(os.urandom(BIG))
+    return path
+
+
+def test_a_large_file_whose_copy_is_cut_off_goes_on_where_it_was(cluster, big, tmp_path):
+    target, moved = tmp_path / "here/big.pt", []
+    target.parent.mkdir()
+    cut_copy(big, target, 16 * MIB)
+    assert not target.exists()
+    assert [path.stat().st_size for path in target.parent.iterdir()] == [16 * MIB]
+    home = tmp_path / "shared/big.pt"
+    home.write_bytes(big.read_bytes())
+    get(cluster, str(home), target, progress=moved.append)
+    assert target.read_bytes() == big.read_bytes()
+    assert names(target.parent) == ["big.pt"]
+    assert moved[-1].bytes <= 8 * MIB + 1024, "only the rest was sent"
+
+
+def test_put_goes_on_too(cluster, big, tmp_path):
+    cut_copy(big, Path(cluster.shared, "big.pt"), 16 * MIB)
+    copied = put(cluster, big)
+    assert (copied.files, copied.bytes) == (1, 8 * MIB)
+    assert Path(cluster.shared, "big.pt").read_bytes() == big.read_bytes()
+    assert names(Path(cluster.shared)) == [".phalanx", "big.pt"]
+
+
+@pytest.mark.parametrize("where", [0, 16 * MIB - 1])
+def test_a_file_that_changed_meanwhile_is_sent_whole(cluster, big, where):
+    cut_copy(big, Path(cluster.shared, "big.pt"), 16 * MIB)
+    with big.open("r+b") as file:
+        file.seek(where)
+        file.write(bytes([big.read_bytes()[where] ^ 1]))
+    assert put(cluster, big).bytes == BIG
+    assert Path(cluster.shared, "big.pt").read_bytes() == big.read_bytes()
+    assert names(Path(cluster.shared)) == [".phalanx", "big.pt"]
+
+
+def test_a_shorter_file_and_one_with_holes_are_sent_whole(cluster, big):
+    cut_copy(big, Path(cluster.shared, "big.pt"), 16 * MIB)
+    os.truncate(big, 12 * MIB)
+    assert put(cluster, big).bytes == 12 * MIB
+    assert Path(cluster.shared, "big.pt").read_bytes() == big.read_bytes()
+    cut_copy(big, Path(cluster.shared, "other.pt"), 9 * MIB)
+    sparse(big, BIG, (0, big.read_bytes()[: 9 * MIB]))
+    assert put(cluster, big, "other.pt").bytes > 9 * MIB
+    assert Path(cluster.shared, "other.pt").read_bytes() == big.read_bytes()
+
+
+def test_a_second_cut_goes_on_from_there_and_a_broken_part_is_no_beginning(cluster, big, tmp_path):
+    target = Path(cluster.shared, "big.pt")
+    cut_copy(big, target, 9 * MIB)
+    (part,) = target.parent.glob(".phalanx-*.begun")
+    part.write_bytes(part.read_bytes()[:-1] + b"?")
+    assert put(cluster, big).bytes in (BIG, BIG - 9 * MIB)
+    assert target.read_bytes() == big.read_bytes()
+
+
+def test_the_rest_of_a_file_that_is_not_here_is_refused(tmp_path):
+    (tmp_path / "to").mkdir()
+    target = str(tmp_path / "to/file")
+    stream = io.BytesIO()
+    carry.say(stream, {"items": 1, "files": 1, "bytes": 100, "left_out": [], "unread": []})
+    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as tar:
+        info = tarfile.TarInfo(carry.TOP)
+        info.gname, info.size = "phalanx-from 8", 3
+        tar.addfile(info, io.BytesIO(b"abc"))
+    stream.seek(0)
+    with pytest.raises(carry.CarryError, match="was not here"):
+        carry.receive(stream, carry.read_header(stream), target)
+    assert not list((tmp_path / "to").iterdir())
+
+
+@pytest.mark.parametrize(
+    "begun", [7, {"x": [9, ""]}, {"0": 9}, {"0": [-1, "a"]}, {"0": [True, "a"]}, {"9" * 400: [1, "a"]}, {"0": [1, 2]}]
+)
+def test_a_beginning_that_is_none_is_not_believed(big, begun):
+    load, stream = carry.survey(str(big)), io.BytesIO()
+    carry.say(stream, {"same": "", "begun": begun})
+    stream.seek(0)
+    assert carry.left(stream, load).bytes == BIG
+
+
+def without_case(monkeypatch):
+    """Have this file system take `a` and `A` for one name, as far as a copy can tell."""
+    monkeypatch.setattr(unchanged, "ignores_case", lambda _directory: True)
+
+
+def test_names_that_differ_in_case_only_are_named_where_they_are_one(cluster, job, tmp_path, monkeypatch):
+    work = Path(job.directory, "work/run")
+    for name in ("Logs/a", "Model.pt", "logs/b", "logs/deep/c", "model.pt", "caf\u00e9", "cafe\u0301", "other"):
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).write_text(name)
+    without_case(monkeypatch)
+    for _ in range(2):
+        copied = get(cluster, "run", f"{tmp_path}/", job)
+        assert sorted(one.partition(":")[0] for one in copied.unread) == [
+            "caf\u00e9",
+            "logs",
+            "logs/b",
+            "logs/deep",
+            "logs/deep/c",
+            "model.pt",
+        ]
+        found = sorted(str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*"))
+        assert found == ["Logs", "Logs/a", "Model.pt", "cafe\u0301", "other"]
+        assert (tmp_path / "run/Model.pt").read_text() == "Model.pt"
+
+
+def test_this_file_system_knows_the_difference(tmp_path):
+    assert not unchanged.ignores_case(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    assert not unchanged.ignores_case(str(tmp_path / "missing"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timezone
+from email.utils import format_datetime
 from types import SimpleNamespace
 
 import pytest
@@ -108,6 +110,17 @@ def test_keys_that_a_region_does_not_know_are_explained_by_the_region_and_nothin
     assert told.value.was_refused
     with raises_code("unknown-credentials"):
         WithoutRegion("us-east-1").call("ec2", "create_vpc")
+
+
+@pytest.mark.parametrize("kind", ["AuthFailure", "SignatureDoesNotMatch", "RequestExpired", "RequestTimeTooSkewed"])
+@pytest.mark.parametrize(("off_s", "how"), [(7200, "120 minutes ahead"), (-86_400, "1440 minutes behind"), (60, "")])
+def test_a_wrong_clock_is_no_wrong_key(kind, off_s, how):
+    """The services have six codes for a signature of another time, and most of them speak of keys."""
+    date = format_datetime(datetime.fromtimestamp(time.time() - off_s, timezone.utc), usegmt=True)
+    about = {"HTTPStatusCode": 403, "HTTPHeaders": {"date": date}}
+    refused = translate(boto.ClientError({"Error": {"Code": kind}, "ResponseMetadata": about}, "X"), "ec2:X", "AWS")
+    assert (refused.code == "wrong-clock") == bool(how)
+    assert how in str(refused)
 
 
 def entry(number):

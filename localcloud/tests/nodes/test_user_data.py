@@ -58,7 +58,7 @@ def test_cloud_config_makes_files_users_and_a_name_and_runs_commands(lab: Lab) -
     found = lab.ssh(node, ask).stdout
     if lab.mode != "single":
         assert found == (
-            f"it's $HOME\nhi\ntwo words\na file\neach\n640 root\n600 root\n644 ubuntu\ntrainer\ntrainer\n"
+            "it's $HOME\nhi\ntwo words\na file\neach\n640 root\n600 root\n644 ubuntu\ntrainer\ntrainer\n"
             "ada adm sudo\nssh-ed25519 A\nssh-ed25519 B\n1\n"
         )
     assert "from runcmd" in said
@@ -106,7 +106,8 @@ def test_an_amazon_linux_image_has_ec2_user(lab: Lab) -> None:
     key = lab.key.with_suffix(".pub").read_text().strip()
     node = lab.boot(23, administrator="ec2-user", admin_key=key)
     lab.wait_booted(node)
-    found = lab.ssh(node, "getent passwd ec2-user; getent passwd ubuntu; cat ~ec2-user/.ssh/authorized_keys", check=False)
+    ask = "getent passwd ec2-user; getent passwd ubuntu; cat ~ec2-user/.ssh/authorized_keys"
+    found = lab.ssh(node, ask, check=False)
     assert found.stdout.split("\n")[0].endswith(":/home/ec2-user:/bin/bash")
     assert found.stdout.split("\n")[1] == key
     if lab.mode != "single":

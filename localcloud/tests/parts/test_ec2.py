@@ -145,7 +145,7 @@ def test_a_node_that_ends_by_itself_stops_its_instance(local):
 
 
 def test_a_stopped_instance_starts_again_with_its_address_and_disk(local):
-    vpc, (subnet,) = local.network()
+    _, (subnet,) = local.network()
     api = local.client("ec2")
     api.modify_subnet_attribute(SubnetId=subnet, MapPublicIpOnLaunch={"Value": True})
     made = run(local, subnet)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -46,12 +47,11 @@ def made(cloud: Stacks) -> Made:
 
 def waiters() -> list[tuple[str, str]]:
     """Return (service, waiter) of all services that the tests of served operations name."""
-    loader, found = botocore.session.get_session().get_component("data_loader"), []
+    load = botocore.session.get_session().get_component("data_loader").load_service_model
+    found = []
     for service in SERVICES:
-        try:
-            found += [(service, name) for name in loader.load_service_model(service, "waiters-2")["waiters"]]
-        except UnknownServiceError:
-            continue
+        with contextlib.suppress(UnknownServiceError):
+            found += [(service, name) for name in load(service, "waiters-2")["waiters"]]
     return found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from phalanx.errors import CloudError, CloudUnreachable
@@ -10,6 +12,9 @@ from phalanx.errors import CloudError, CloudUnreachable
 _ACTION = re.compile(r"not authorized to perform:? (?P<action>[\w-]+:\w+)")
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
 _BAD_KEY = frozenset({"InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure", "SignatureDoesNotMatch"})
+_SKEWED = frozenset({"RequestTimeTooSkewed", "RequestInTheFuture", "InvalidSignatureException"})
+# A signature is valid for five minutes; some services take fifteen.
+_ACCEPTED_S = 300
 _DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AccessDeniedForDependency"})
 _THROTTLED = frozenset({"Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequestsException"})
 # CloudFormation's words (docs/aws-behaviour.md 1.33).
@@ -77,8 +82,26 @@ def translate(error: Exception, action: str, where: str) -> CloudError:
     return CloudError(f"{action} failed: {error}", code="call-failed")
 
 
+def _clock_off_s(error: Exception) -> float:
+    """Return by how much this machine's clock is ahead of AWS's, whose answer has the time; 0 for what AWS accepts."""
+    answered = _answer(error).get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+    try:
+        off_s = time.time() - parsedate_to_datetime(answered).timestamp()
+    except (TypeError, ValueError):
+        return 0.0
+    return off_s if abs(off_s) > _ACCEPTED_S else 0.0
+
+
 def _refused(error: Exception, action: str) -> CloudError:
     kind, text = code(error), message(error)
+    if kind in _EXPIRED | _BAD_KEY | _SKEWED and (off_s := _clock_off_s(error)):
+        where = "ahead of" if off_s > 0 else "behind"
+        return CloudError(
+            f"this machine's clock is {abs(off_s) / 60:.0f} minutes {where} AWS's, which refuses requests that are"
+            f" signed with such a time ({action}: {kind})",
+            "Set the clock: `sudo timedatectl set-ntp true`.",
+            code="wrong-clock",
+        )
     if kind in _EXPIRED:
         return CloudError(
             f"the AWS credentials have expired ({action})",

@@ -31,7 +31,7 @@ def _ports(_: click.Context, __: click.Parameter, value: str) -> tuple[int, int]
 @debug_option
 @click.argument("ports", metavar="PORT[:PORT]", callback=_ports)
 def command(name: str | None, file: Path | None, node: str, ports: tuple[int, int]) -> int:
-    """Forward a port of this machine to a port of a node's 127.0.0.1, until Ctrl-C.
+    """Forward a port of this machine to a port of a node's 127.0.0.1, or else its ::1, until Ctrl-C.
 
     Of two ports, the first is this machine's and the second the node's. Only this machine can connect to it.
     Browsers reach pages only at CLUSTER.localhost, so that no page gets cookies of other services on this machine.

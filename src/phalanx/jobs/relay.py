@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
+import select
 import socket
 import threading
+from collections.abc import Callable
 
 _READ_BYTES = 1 << 16
-_MOST_HEAD_BYTES = 1 << 17
+_MOST_HEAD_BYTES, _MOST_KEPT_BYTES = 1 << 17, 1 << 20
 _REQUEST = re.compile(rb"[A-Za-z]+ (\S+) HTTP/1\.[01]\r?")
 _PERHAPS_REQUEST = re.compile(rb"[A-Za-z]+(?: [^\n]*)?\Z")
 _END_OF_HEADERS = re.compile(rb"\n\r?\n")
@@ -49,10 +51,14 @@ _NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class Relay:
-    """Accepts connections to a port of loopback, as long as this process lives or until `close`. Raises OSError."""
+    """Accepts connections to a port of loopback, as long as this process lives or until `close`. Raises OSError.
 
-    def __init__(self, port: int, path: str, host: str) -> None:
-        self._path, self._host, self._port = path, host, port
+    They go to the node's 127.0.0.1, at the socket `path`, or else to its ::1, at `path`6. `refusals` counts the
+    connections that the node has refused.
+    """
+
+    def __init__(self, port: int, path: str, host: str, refusals: Callable[[], int] = lambda: 0) -> None:
+        self._paths, self._host, self._port, self._refusals = [path, f"{path}6"], host, port, refusals
         self._listeners = loopback(port)
         for listener in self._listeners:
             threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
@@ -70,20 +76,40 @@ class Relay:
                 threading.Thread(target=self._relay, args=(listener.accept()[0],), daemon=True).start()
 
     def _relay(self, client: socket.socket) -> None:
-        with client, socket.socket(socket.AF_UNIX) as node, contextlib.suppress(OSError):
-            node.connect(self._path)
-            back = threading.Thread(target=_pump, args=(node, client), daemon=True)
-            back.start()
-            try:
-                said = _opening(client)
-                if elsewhere := self._elsewhere(said):
-                    client.sendall(elsewhere)
-                else:
-                    node.sendall(said)
-                    _pump(client, node)
-                    back.join()
-            finally:
-                _end(node)  # `back` waits for it
+        with client, contextlib.suppress(OSError):
+            said = _Opening(client)
+            for path in list(self._paths):
+                before = self._refusals()
+                with socket.socket(socket.AF_UNIX) as node:
+                    node.connect(path)
+                    if not self._through(node, said) and self._refusals() > before:
+                        continue
+                # Where this one was taken, the next ones begin.
+                self._paths.sort(key=lambda one: one != path)
+                return
+
+    def _through(self, node: socket.socket, said: _Opening) -> bool:
+        """Relay a connection to its end; return False, with nothing lost, if the node closes it without a word."""
+        back = threading.Thread(target=_pump, args=(node, said.client), daemon=True)
+        try:
+            while not said.is_whole:
+                if said.is_closed_by(node, back):
+                    return False
+            if elsewhere := self._elsewhere(said.bytes):
+                said.client.sendall(elsewhere)
+                return True
+            said.send(node)
+            while not back.ident and len(said.bytes) < _MOST_KEPT_BYTES:
+                if said.is_closed_by(node, back, node):
+                    return False
+            if not back.ident:
+                back.start()
+            if not said.has_ended:
+                _pump(said.client, node)
+            back.join()
+            return True
+        finally:
+            _end(node)  # `back` waits for it
 
     def _elsewhere(self, said: bytes) -> bytes:
         """Return the answer that sends a browser to the cluster's own name; b"" for what goes to the node."""
@@ -97,17 +123,62 @@ class Relay:
         return b"HTTP/1.1 307 Temporary Redirect\r\nLocation: " + place + b"\r\n" + ended
 
 
-def _opening(client: socket.socket) -> bytes:
-    """Receive what a client says first: of an HTTP request, all headers. Raises OSError if they are too long."""
-    said = b""
-    while len(said) < _MOST_HEAD_BYTES:
-        piece = client.recv(_READ_BYTES)
-        said += piece
-        line, ended, _ = said.partition(b"\n")
+class _Opening:
+    """What a client has said, which is kept until the node says something: another connection may have to say it again.
+
+    Of an HTTP request, it is whole with all headers.
+    """
+
+    def __init__(self, client: socket.socket) -> None:
+        self.client, self.bytes = client, b""
+        self.is_whole = self.has_ended = False
+
+    def send(self, node: socket.socket) -> None:
+        """Send it, if the node has not closed the connection."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            node.sendall(self.bytes)
+            if self.has_ended:
+                node.shutdown(socket.SHUT_WR)
+
+    def is_closed_by(self, node: socket.socket, back: threading.Thread, sink: socket.socket | None = None) -> bool:
+        """Wait for either end, and return whether the node has closed the connection without a word.
+
+        At its first word, `back` begins. What the client says is sent on to `sink`. Raises OSError if the headers of a
+        request are too long.
+        """
+        open_ends = [] if self.has_ended else [self.client]
+        ready = select.select([*open_ends, *([] if back.ident else [node])], [], [])[0]
+        if node in ready:
+            if _has_closed(node):
+                return True
+            back.start()
+        elif ready:
+            self._add(piece := self.client.recv(_READ_BYTES))
+            if sink:
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    sink.sendall(piece)
+                    if not piece:
+                        sink.shutdown(socket.SHUT_WR)
+        return False
+
+    def _add(self, piece: bytes) -> None:
+        self.bytes += piece
+        self.has_ended = not piece
+        if self.is_whole:
+            return
+        line, ended, _ = self.bytes.partition(b"\n")
         is_request = _REQUEST.fullmatch(line) if ended else _PERHAPS_REQUEST.match(line)
-        if not piece or not is_request or _END_OF_HEADERS.search(said):
-            return said
-    raise ConnectionError("the headers are too long")
+        self.is_whole = not piece or not is_request or bool(_END_OF_HEADERS.search(self.bytes))
+        if not self.is_whole and len(self.bytes) >= _MOST_HEAD_BYTES:
+            raise ConnectionError("the headers are too long")
+
+
+def _has_closed(node: socket.socket) -> bool:
+    """Whether a socket at which something happens has been closed."""
+    try:
+        return not node.recv(1, socket.MSG_PEEK)
+    except ConnectionResetError:  # it left unread what was sent
+        return True
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:

@@ -316,7 +316,7 @@ def _send(
         with process.stdin as stdin:
             carry.offer(stdin, load)
             with waiting("the head to compare the files"):
-                left = load.without(carry.is_known(process.stdout, load))
+                left = carry.left(process.stdout, load)
             gone = carry.send(stdin, left, _counter(left.bytes, progress))
     except (OSError, carry.CarryError) as error:
         failure = error

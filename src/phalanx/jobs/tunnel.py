@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -27,6 +28,8 @@ from phalanx.ssh.remote import Remote, control_directory
 from phalanx.waits import waiting
 
 _READ_BYTES = 1 << 16
+# Some ten thousand refusals.
+_MOST_SAID_BYTES = 1 << 20
 _READY_TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 120.0
 # More than the deadlines of the sweep on the head.
@@ -115,7 +118,9 @@ def _taken(port: int, error: OSError) -> PortTakenError:
 
 @contextmanager
 def forward(remote: Remote, local_port: int, port: int, host: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Forward 127.0.0.1:local_port to the node's 127.0.0.1:port within the block. Raises ClusterError, PortTakenError.
+    """Forward 127.0.0.1:local_port to the node's 127.0.0.1:port, or else its [::1]:port, within the block.
+
+    Raises ClusterError, PortTakenError.
 
     Browsers are sent to `host` (jobs.relay).
     """
@@ -130,15 +135,20 @@ def forward(remote: Remote, local_port: int, port: int, host: str) -> Iterator[s
                 raise ClusterError(
                     f"port {local_port} can't be forwarded to {remote.host}: {_text(said)}", code="port-not-forwarded"
                 )
-            with contextlib.closing(_relay(local_port, f"{place}/node", host)):
+            with contextlib.closing(_relay(local_port, f"{place}/node", host, lambda: _refusals(said))):
                 yield process
         finally:
             process.kill()
 
 
-def _relay(local_port: int, path: str, host: str) -> Relay:
+def _refusals(said: IO[bytes]) -> int:
+    """Return how many connections the node has refused, by what ssh says."""
+    return os.pread(said.fileno(), _MOST_SAID_BYTES, 0).count(b"open failed: connect failed")
+
+
+def _relay(local_port: int, path: str, host: str, refusals: Callable[[], int]) -> Relay:
     try:
-        return Relay(local_port, path, host)
+        return Relay(local_port, path, host, refusals)
     except OSError as error:
         raise _taken(local_port, error) from error
 

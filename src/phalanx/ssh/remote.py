@@ -132,17 +132,21 @@ class Remote:
         return subprocess.Popen(self.argv(command), stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True)
 
     def forward(self, path: str, port: int, stderr: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Forward a new Unix socket to the node's 127.0.0.1:port until stdin is closed.
+        """Forward a new Unix socket to the node's 127.0.0.1:port, and `path`6 to its ::1, until stdin is closed.
 
-        ssh prints a line when it listens, and its errors go to `stderr`. It uses a connection of its own: a shared one
+        ssh prints a line when it listens, and its errors go to `stderr`, among them a line for each connection that the
+        node refuses. It uses a connection of its own: a shared one
         would forward for minutes after the caller was killed.
         """
         self.connect()
-        own = ("ControlPath=none", "ControlMaster=no", "ExitOnForwardFailure=yes", "BatchMode=yes", *self._options())
+        alone = ("ControlPath=none", "ControlMaster=no")
+        own = (*alone, "ExitOnForwardFailure=yes", "BatchMode=yes", "LogLevel=INFO", *self._options())
         options = [word for option in own for word in ("-o", option)]
         there = [
             "-L",
             f"{path}:127.0.0.1:{port}",
+            "-L",
+            f"{path}6:[::1]:{port}",
             "-T",
             "--",
             self.host,

@@ -177,7 +177,8 @@ class Fleet:
 
     def stop(self, instance: Instance) -> None:
         """Begin to stop a running instance and return at once. Its machine keeps its disk, and may start again."""
-        if self._stops(instance, "Client.UserInitiatedShutdown", "Client.UserInitiatedShutdown: User initiated shutdown"):
+        code = "Client.UserInitiatedShutdown"
+        if self._stops(instance, code, f"{code}: User initiated shutdown"):
             self.context.spawn(self._halt, instance, name=f"stop-{instance.id}")
 
     def _stops(self, instance: Instance, code: str, message: str) -> bool:

@@ -26,8 +26,8 @@ READY_FD = 3
 _INIT = """\
 #!/bin/sh
 # Process 1 of a node: does what systemd does at boot (mounts of fstab, then enabled services, cloud-init last) and
-# reaps orphans. SIGTERM ends the machine at once, and SIGPWR after its processes; SIGINT, which stands for Ctrl-Alt-Del,
-# reboots it.
+# reaps orphans. SIGTERM ends the machine at once, and SIGPWR after its processes. SIGINT, which stands for
+# Ctrl-Alt-Del, reboots it.
 shut_down() {
   trap '' INT PWR
   kill -TERM -1

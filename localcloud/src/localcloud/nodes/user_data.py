@@ -186,7 +186,8 @@ class _Found:
     def _packages(self, given: Any) -> Iterator[str]:
         """Say which packages are missing: a node has the programs of this machine, and can't install any."""
         names = [str(one[0] if isinstance(one, list) else one) for one in given]
-        yield f"for name in {shlex.join(names)}; do command -v -- \"$name\" >/dev/null || missing=\"$missing $name\"; done"
+        yield f"for name in {shlex.join(names)}; do"
+        yield '  command -v -- "$name" >/dev/null || missing="$missing $name"; done'
         yield '[ -z "$missing" ] || echo "cloud-init: packages: the local cloud installs none; not found here:$missing"'
 
 

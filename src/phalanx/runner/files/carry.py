@@ -8,12 +8,13 @@ import json
 import os
 import stat
 import tarfile
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO, Any, Callable, Dict, FrozenSet, List, Optional, Set, Tuple, Union
 
 from phalanx import guest_file
 from phalanx.node.validate import Invalid, parse
-from phalanx.runner.files import holes, unchanged
+from phalanx.runner.files import begun, holes, unchanged
 
 # The first bytes of the stream: what a login script prints before them is skipped.
 MAGIC = b"\0phalanx-carry-1\n"
@@ -47,7 +48,7 @@ class CarryError(Exception):
 class Item:
     """A file, directory or link to copy: its path, name in the stream (TOP, or below it), mode, size, mtime, ctime.
 
-    `pieces` is where a file with holes has content; None for all others.
+    `pieces` is where a file with holes has content; None for all others. The receiver has what is before `offset`.
     """
 
     path: str
@@ -57,11 +58,12 @@ class Item:
     changed_ns: int = 0
     placed_ns: int = 0
     pieces: Optional[holes.Pieces] = None
+    offset: int = 0
 
     @property
     def sent_bytes(self) -> int:
         """How many bytes are sent for it: of a file with holes, its pieces and their places."""
-        return self.bytes if self.pieces is None else holes.sent_bytes(self.pieces, self.bytes)
+        return self.bytes - self.offset if self.pieces is None else holes.sent_bytes(self.pieces, self.bytes)
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,11 @@ class Load:
             LISTED: len(self.items) <= unchanged.MOST_ITEMS,
         }
 
-    def without(self, numbers: FrozenSet[int]) -> Load:
-        """Return what is left to send if the receiver has the items with these numbers."""
-        items = tuple(item for number, item in enumerate(self.items) if number not in numbers)
-        return replace(self, items=items)
+    def without(self, numbers: FrozenSet[int], offsets: Optional[Dict[int, int]] = None) -> Load:
+        """Return what is left to send if the receiver has the items with these numbers, and others up to `offsets`."""
+        begun = offsets or {}
+        items = (replace(item, offset=begun.get(number, 0)) for number, item in enumerate(self.items))
+        return replace(self, items=tuple(item for number, item in enumerate(items) if number not in numbers))
 
 
 def survey(path: str) -> Load:
@@ -149,13 +152,26 @@ def known(source: IO[bytes], header: Dict[str, Any], target: str) -> unchanged.K
         raise CarryError(f"its list of files {error}") from error
 
 
-def is_known(source: IO[bytes], load: Load) -> FrozenSet[int]:
-    """Return the numbers of the items that the receiver has, by its answer to `offer`. Raises CarryError."""
+def left(source: IO[bytes], load: Load) -> Load:
+    """Return what the receiver lacks, by its answer to `offer`. Raises CarryError."""
     answer = read_header(source)
     try:
-        return unchanged.read_answer(answer, load.items)
+        same = unchanged.read_answer(answer, load.items)
     except Invalid as error:
         raise CarryError(str(answer.get("error") or f"the other end {error}")) from error
+    offsets = {}
+    for number, (count, digest) in begun.read_answer(answer, len(load.items)).items():
+        item = load.items[number]
+        if item.pieces is None and count <= item.bytes and _begins_so(item, count, digest):
+            offsets[number] = count
+    return load.without(same, offsets)
+
+
+def _begins_so(item: Item, count: int, digest: str) -> bool:
+    try:
+        return begun.begins_so(item.path, count, digest)
+    except OSError:  # `send` says why
+        return False
 
 
 def send(out: IO[bytes], load: Load, progress: Progress = lambda _: None) -> List[str]:
@@ -212,7 +228,7 @@ def receive(
     places = _Places(target)
     part = _Part()
     try:
-        _require_room(count, os.path.dirname(target))
+        _require_room(count - sum(one.bytes for one in known.begun.values()), os.path.dirname(target))
         with tarfile.open(fileobj=source, mode="r|", bufsize=_COPY_BYTES, tarinfo=_Member, **_FORMAT) as tar:
             for member in tar:
                 if member.name == _UNREAD and member.isreg():
@@ -225,16 +241,23 @@ def receive(
                     continue
                 part.keep()
                 arrived.begin(member)
-                if member.isdir():
+                if member.name in known.twins or member.name.rpartition("/")[0] in known.twins:
+                    arrived.torn.append(f"{_below(member.name)}: a name that differs in case only is taken")
+                elif member.isdir():
                     places.make_directory(member)
                 else:
-                    _write(tar, member, part.begin(places.of(member)), target, arrived)
+                    _write(tar, member, part.begin(places.of(member), known, member.gname), target, arrived)
     except (tarfile.TarError, RecursionError) as error:
-        raise CarryError(f"the stream ended after {arrived.progress}: {error}") from error
+        raise CarryError(f"the stream ended after {arrived.progress}: {error}{part.leave()}") from error
+    except KeyboardInterrupt:
+        part.leave()
+        raise
     except OSError as error:
         raise CarryError(f"can't write {_shown(error.filename or target)}: {error.strerror or error}") from error
     finally:
         part.remove()
+        with suppress(OSError):
+            known.put_back()
     arrived.end()
     return arrived.torn + arrived.unread
 
@@ -322,7 +345,7 @@ def _add(tar: tarfile.TarFile, item: Item) -> Tuple[str, bool]:
     """
     try:
         # Something else may have replaced the file: follow no link.
-        content = guest_file.Content(item.path, os.O_NOFOLLOW) if stat.S_ISREG(item.mode) else None
+        content = guest_file.Content(item.path, os.O_NOFOLLOW, item.offset) if stat.S_ISREG(item.mode) else None
         info = member(item.path, item.name) if content is None else _header(item.path, item.name, content.status)
     except OSError as error:
         if error.errno == errno.ETIMEDOUT:
@@ -335,8 +358,9 @@ def _add(tar: tarfile.TarFile, item: Item) -> Tuple[str, bool]:
     info.uname = unchanged.time_text(item.changed_ns)
     source: Union[guest_file.Content, holes.Sent]
     if item.pieces is None:
-        info.size, source = min(item.bytes, content.size), content
+        info.size, source = max(0, min(item.bytes, content.size) - item.offset), content
         info.gname = holes.SPARSE if holes.lacks_blocks(content.status) else ""
+        info.gname = f"{begun.FROM}{item.offset}" if item.offset else info.gname
     else:
         info.size, source = item.sent_bytes, holes.Sent(content, item.pieces, item.bytes)
         info.gname = holes.PIECES
@@ -466,20 +490,39 @@ class _Part:
     """The last file or link, which gets its name once the next member does not say that it is torn."""
 
     def __init__(self) -> None:
-        self.place = self._path = ""
+        self.place = self._path = self._kind = ""
 
-    def begin(self, place: str) -> str:
-        """Return the name that it has at first. Raises CarryError if it can't replace what is at its place."""
+    def begin(self, place: str, known: unchanged.Known, kind: str) -> str:
+        """Return the name that it has at first. Raises CarryError if it can't replace what is at its place.
+
+        It is there already if, by its `kind`, the rest of a beginning comes. A beginning of another file goes.
+        """
         if os.path.isdir(place) and not os.path.islink(place):
             raise CarryError(f"{_shown(place)} is a directory; the file of that name can't replace it")
-        self.place = place
+        self.place, self._kind = place, kind
         self._path = os.path.join(os.path.dirname(place), unchanged.part_name())
+        had = known.at(place)
+        if had is not None and kind == f"{begun.FROM}{had.bytes}":
+            os.rename(had.path, self._path)
+        elif had is not None:
+            os.unlink(had.path)
         return self._path
 
     def keep(self) -> None:
         if self.place:
             os.replace(self._path, self.place)
             self.place = ""
+
+    def leave(self) -> str:
+        """Keep a large part for the next copy, and return what to add to a message."""
+        with suppress(OSError):
+            status = os.lstat(self._path) if self.place else None
+            is_whole = self._kind == "" or self._kind.startswith(begun.FROM)
+            if status and is_whole and stat.S_ISREG(status.st_mode) and status.st_size >= begun.LEAST_BYTES:
+                os.replace(self._path, begun.resting_place(self.place))
+                self.place = ""
+                return f"; {status.st_size} bytes of a file stay for the next copy"
+        return ""
 
     def remove(self) -> None:
         if self.place and os.path.lexists(self._path):
@@ -503,8 +546,15 @@ def _leads_below(target: str, place: str, link: str) -> bool:
 
 
 def _write_file(content: Any, member: tarfile.TarInfo, path: str, arrived: _Arrived) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "wb") as file:
+    is_rest = member.gname.startswith(begun.FROM)
+    how = os.O_APPEND | os.O_NOFOLLOW if is_rest else os.O_CREAT | os.O_EXCL
+    try:
+        fd = os.open(path, os.O_WRONLY | how, 0o600)
+    except FileNotFoundError as error:
+        raise CarryError(f"the rest of {_shown(member.name)} came, which was not here") from error
+    with os.fdopen(fd, "ab" if is_rest else "wb") as file:
+        if is_rest and member.gname != f"{begun.FROM}{os.fstat(fd).st_size}":
+            raise CarryError(f"what was here of {_shown(member.name)} has changed")
         try:
             holes.write(content, member.gname, member.size, file, arrived.add)
         except Invalid as error:

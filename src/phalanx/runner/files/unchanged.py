@@ -15,12 +15,15 @@ import os
 import re
 import stat
 import time
-from typing import TYPE_CHECKING, NamedTuple
+import unicodedata
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Mapping, NamedTuple
 
 from phalanx.node.validate import Invalid, parse
+from phalanx.runner.files.begun import LEAST_BYTES, Begun, claim
 
 if TYPE_CHECKING:
-    from typing import IO, Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
+    from typing import IO, Any, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
     _Listed = Tuple[int, int, int, int, int]
 
@@ -34,8 +37,9 @@ _TICK_NS, _COARSE_NS = _S // 20, 2 * _S
 _STARTED_WITHIN_NS = 2 * _S
 # A name of 4096 bytes, of which each may need six characters in JSON, and numbers.
 _LONGEST_LINE = 6 * 4096 + 200
-_PART = re.compile(r"\.phalanx-[0-9]+\.part", re.ASCII)
-_PART_KEPT_S = 3600.0
+_PART = re.compile(r"\.phalanx-[0-9]+(\.[0-9]+)?\.part", re.ASCII)
+_BEGUN = re.compile(r"\.phalanx-[0-9a-f]{16}\.begun", re.ASCII)
+_PART_KEPT_S, _BEGUN_KEPT_S = 3600.0, 7 * 86_400.0
 _SAME = "same"
 MOST_ITEMS = 4_000_000
 """A longer list is not made: its answer would be too long."""
@@ -43,25 +47,43 @@ _TIME = re.compile(r"([0-9]{1,20}) (-?[0-9]{1,10})", re.ASCII)
 
 
 class Known(NamedTuple):
-    """What the receiver has already: the numbers of the files in a list of `items`, and how many bytes they are."""
+    """What the receiver has already: the numbers of the files in a list of `items`, and how many bytes they are.
+
+    `begun` is what it has of others, by their numbers; `places` is where those belong. `twins` are the names that its
+    file system takes for earlier ones.
+    """
 
     same: FrozenSet[int] = frozenset()
     bytes: int = 0
     items: int = 0
+    begun: Mapping[int, Begun] = MappingProxyType({})
+    places: Mapping[int, str] = MappingProxyType({})
+    twins: FrozenSet[str] = frozenset()
 
-    def answer(self) -> Dict[str, str]:
+    def answer(self) -> Dict[str, Any]:
         """Return the answer to the list."""
         numbers = range(self.items if self.same else 0)
-        return {_SAME: "".join("1" if number in self.same else "0" for number in numbers)}
+        said = {_SAME: "".join("1" if number in self.same else "0" for number in numbers)}
+        begun = {str(number): [one.bytes, one.digest] for number, one in self.begun.items()}
+        return {**said, "begun": begun} if begun else said
+
+    def at(self, place: str) -> Optional[Begun]:
+        """Return the beginning of the file for this place."""
+        return next((self.begun[number] for number, other in self.places.items() if other == place), None)
+
+    def put_back(self) -> None:
+        """Keep the beginnings that were not used. Raises OSError."""
+        for number, place in self.places.items():
+            self.begun[number].put_back(place)
 
 
 NOTHING = Known()
 
 
 def write_list(out: IO[bytes], items: Sequence[Any]) -> None:
-    """Write a line for each of a `carry.Load`'s items: of files their names, sizes, times, modes, ctimes' ages and bytes to send.
+    """Write a line for each of a `carry.Load`'s items.
 
-    Raises OSError.
+    Of files: their names, sizes, times, modes, ctimes' ages, and how many bytes are to be sent. Raises OSError.
     """
     now_ns = time.time_ns()
     for item in items:
@@ -82,9 +104,14 @@ def compare(source: IO[bytes], items: int, target: str, top: str) -> Known:
     if items > MOST_ITEMS:
         raise Invalid("is too long")
     directories, same, count, now_ns = set(), set(), 0, time.time_ns()
+    begun: Dict[int, Begun] = {}
+    places: Dict[int, str] = {}
+    twins = _Twins(os.path.dirname(target))
     for number in range(items):
         name, found = _entry(source.readline(_LONGEST_LINE))
         parent, _, last = name.rpartition("/")
+        if twins.has(name):
+            continue
         if name != top and (parent not in directories or last in ("", ".", "..")):
             continue
         path = target + name[len(top) :]
@@ -94,7 +121,47 @@ def compare(source: IO[bytes], items: int, target: str, top: str) -> Known:
         elif _has(path, found, now_ns):
             same.add(number)
             count += found[4]
-    return Known(frozenset(same), count, items)
+        elif found[0] == found[4] >= LEAST_BYTES:
+            one = claim(path, found[0], os.path.join(os.path.dirname(path), part_name(number)))
+            if one is not None:
+                begun[number], places[number] = one, path
+    return Known(frozenset(same), count, items, begun, places, frozenset(twins.found))
+
+
+class _Twins:
+    """Names that differ only in case or in Unicode's forms, on a file system that takes them for one, as macOS's do."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._names: Dict[str, str] = {}
+        self._are_one: Optional[bool] = None
+        self.found: Set[str] = set()
+
+    def has(self, name: str) -> bool:
+        """Whether a name is taken for an earlier one, or is below such a directory."""
+        folded = unicodedata.normalize("NFC", name).casefold()
+        is_twin = self._names.setdefault(folded, name) != name and self._is_one()
+        if is_twin or name.rpartition("/")[0] in self.found:
+            self.found.add(name)
+        return name in self.found
+
+    def _is_one(self) -> bool:
+        if self._are_one is None:
+            self._are_one = ignores_case(self._directory)
+        return self._are_one
+
+
+def ignores_case(directory: str) -> bool:
+    """Whether a directory's file system takes `a` and `A` for one name; no if nothing can be written there."""
+    path = os.path.join(directory, part_name())
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError:
+        return False
+    try:
+        return os.path.lexists(os.path.join(directory, part_name().upper()))
+    finally:
+        os.unlink(path)
 
 
 def read_answer(answer: Any, items: Sequence[Any]) -> FrozenSet[int]:
@@ -127,17 +194,21 @@ def set_time(path: str, text: str, otherwise_s: float) -> None:
         os.utime(path, ns=(before_ns, before_ns))
 
 
-def part_name() -> str:
-    """Return the name that a file has until it is whole."""
-    return f".phalanx-{os.getpid()}.part"
+def part_name(number: int = -1) -> str:
+    """Return the name that a file has until it is whole; with a `number`, that of a beginning that came earlier."""
+    return f".phalanx-{os.getpid()}.part" if number < 0 else f".phalanx-{os.getpid()}.{number}.part"
 
 
 def remove_older_parts(directory: str) -> None:
-    """Remove such files of copies that were killed: nothing has written to them for an hour. Raises OSError."""
-    for name in filter(_PART.fullmatch, os.listdir(directory)):
-        path = os.path.join(directory, name)
-        if os.lstat(path).st_ctime < time.time() - _PART_KEPT_S:
-            os.unlink(path)
+    """Remove such files of copies that were killed: nothing has written to them for an hour. Raises OSError.
+
+    What a copy left for another stays for a week.
+    """
+    names = os.listdir(directory)
+    for rule, kept_s in ((_PART, _PART_KEPT_S), (_BEGUN, _BEGUN_KEPT_S)):
+        for path in (os.path.join(directory, name) for name in filter(rule.fullmatch, names)):
+            if os.lstat(path).st_ctime < time.time() - kept_s:
+                os.unlink(path)
 
 
 def _has(path: str, listed: _Listed, now_ns: int) -> bool:

@@ -27,7 +27,7 @@ def give(path: str, shared: str) -> int:
         return 0
     try:
         carry.offer(out, load)
-        carry.send(out, load.without(carry.is_known(sys.stdin.buffer, load)))
+        carry.send(out, carry.left(sys.stdin.buffer, load))
         out.flush()
     except carry.CarryError as error:
         sys.exit(str(error))

@@ -98,8 +98,8 @@ SERVED = {
 }
 
 
-# Parameters of operations of EC2, and properties of resource types, that ask for IPv6, for ways to other networks, or to
-# keep an instance's memory while it is stopped.
+# Parameters of operations of EC2, and properties of resource types, that ask for IPv6, for ways to other networks, or
+# to keep an instance's memory while it is stopped.
 _IPV6 = "AmazonProvidedIpv6CidrBlock Ipv6CidrBlock Ipv6Pool Ipv6IpamPoolId Ipv6NetmaskLength Ipv6Native EnableDns64"
 _IPV6 += " AssignIpv6AddressOnCreation Ipv6AddressCount Ipv6Addresses Ipv6Prefixes Ipv6PrefixCount EnablePrimaryIpv6"
 _WAYS = "DestinationIpv6CidrBlock VpcPeeringConnectionId TransitGatewayId EgressOnlyInternetGatewayId CarrierGatewayId"

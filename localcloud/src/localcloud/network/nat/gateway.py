@@ -49,7 +49,7 @@ def start() -> tuple[socket.socket, int]:
 class Gateway:
     """Serves VPCs' sockets: {"vpc", "kind": "tcp" | "udp"} brings one, {"vpc", "kind": "close"} closes a VPC's.
 
-    {"vpc", "kind": "names", "address", "names"} brings the addresses of file systems, by name, for the node at an address.
+    {"vpc", "kind": "names", "address", "names"} brings the addresses of file systems by name, for one node.
     """
 
     def __init__(self, channel: socket.socket) -> None:
