@@ -199,6 +199,10 @@ def denied() -> CloudError:
     return error
 
 
+def granted(*operations: str) -> dict[str, Any]:
+    return {"Grants": [{"GranteePrincipal": SCALING, "Operations": list(operations)}]}
+
+
 SCALING, *SERVICES = KmsKey(KEY).users("us-east-1", "123456789012")
 ROOT = allow({"AWS": "arn:aws:iam::123456789012:root"})
 ALL = allow({"AWS": SCALING, "Service": SERVICES})
@@ -209,6 +213,15 @@ ALL = allow({"AWS": SCALING, "Service": SERVICES})
     [
         Kms(ROOT, ALL),
         Kms(ROOT, allow({"Service": SERVICES}), grants=(SCALING,)),
+        Kms(
+            ROOT,
+            {**ALL, "Action": ["KMS:decrypt", "kms:Generate*", "kms:CreateGrant"]},
+        ),
+        Kms(
+            ROOT,
+            allow({"Service": SERVICES}),
+            list_grants=granted("Decrypt", "GenerateDataKeyWithoutPlaintext", "CreateGrant"),
+        ),
         Kms(ROOT, allow({"AWS": [SCALING]}), *(allow({"Service": one}) for one in SERVICES)),
     ],
 )
@@ -223,6 +236,9 @@ def test_a_key_whose_policy_and_grants_name_all_is_taken(kms):
         (Kms(ROOT, allow({"Service": SERVICES})), {SCALING}),
         (Kms(ROOT, allow({"AWS": f"{SCALING}_other", "Service": SERVICES})), {SCALING}),
         (Kms(ROOT, {**ALL, "Effect": "Deny"}), {SCALING, *SERVICES}),
+        (Kms(ROOT, {**ALL, "Action": "kms:DescribeKey"}), {SCALING, *SERVICES}),
+        (Kms(ROOT, {**ALL, "Action": ["kms:Decrypt", "kms:GenerateDataKey*"]}), {SCALING}),
+        (Kms(ROOT, allow({"Service": SERVICES}), list_grants=granted("Decrypt", "Encrypt")), {SCALING}),
         (Kms({**ROOT, "Condition": {"ArnLike": {"aws:PrincipalArn": SCALING}}}), {SCALING, *SERVICES}),
     ],
 )
