@@ -121,6 +121,16 @@ def test_nodes_may_use_the_key_only_through_what_is_stored_with_it():
         assert only["Resource"] == {"Ref": "KmsKey"}
 
 
+def test_a_document_does_not_encrypt_with_an_alias_but_asks_for_its_key(phalanx):
+    """Without the cloud, nobody knows which key it stands for; policies and half of the resources take no alias."""
+    Path("phalanx.yaml").write_text(f"name: demo\ncloud: local\nnodes: 2\nkms_key: {ALIAS}\n")
+    assert phalanx("template", "--offline") == 0
+    asked = json.loads(phalanx.out)["Parameters"]["KmsKey"]
+    assert "Default" not in asked
+    assert re.fullmatch(asked["AllowedPattern"], KEY) and not re.fullmatch(asked["AllowedPattern"], ALIAS)
+    assert "alias/clusters" in asked["Description"]
+
+
 @pytest.mark.parametrize("role", ["", "arn:aws:iam::123456789012:role/r"])
 def test_the_person_s_rights_on_the_key_are_through_services_and_for_their_grants(role):
     document = encrypted("local")

@@ -72,9 +72,9 @@ def _usable(api: Aws, name: str) -> str:
 def let_in(api: Aws, key: str) -> dict[str, set[str]]:
     """Return whom a key's grants, and the statements of its policy that allow something, name, with the actions.
 
-    Services are without their domains, and actions are lower-case patterns. ANYBODY is there if a statement is for all,
-    or for all but some, or if the policy can't be read. Who is left to IAM, by a statement for an account, is not there.
-    Raises CloudError.
+    Services are without their domains, and actions are patterns in lower case. ANYBODY is there if a statement is
+    for all, or for all but some, or if the policy can't be read. Who is left to IAM, by a statement for an account, is
+    not there. Raises CloudError.
     """
     found: dict[str, set[str]] = {}
     for one in api.pages("kms", "list_grants", "Grants", KeyId=key):
