@@ -12,6 +12,7 @@ import datetime
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import smoke_cost
+from benchmarks import recording, smoke_cost
 from benchmarks.__main__ import machine
 from benchmarks.measure import PHALANX, ROOT
 from benchmarks.smoke_cost import NODES, TYPE
@@ -313,6 +314,13 @@ def _show_what_follows(smoke: Smoke) -> None:
     say(f"If this machine stops meanwhile: `phalanx down -c {smoke.name} --keep no` deletes everything.")
 
 
+def _recorded(path: Path | None) -> list[recording.Entry]:
+    try:
+        return recording.read(path) if path else []
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"--replay: {error}") from None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -321,11 +329,23 @@ def main() -> None:
     parser.add_argument("--region", default="us-east-1")
     parser.add_argument("--ssh-from", metavar="NETWORK", help="that may reach the head by ssh; default: this machine")
     parser.add_argument("--yes", action="store_true", help="don't ask")
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="keep every request and the shape of its answer here"
+    )
+    parser.add_argument(
+        "--replay",
+        type=Path,
+        metavar="FILE",
+        help="compare with what was recorded elsewhere, and print the differences",
+    )
     parser.add_argument("--output", type=Path, default=ROOT / "build", help="directory for the report")
     arguments = parser.parse_args()
     started = datetime.datetime.now(datetime.timezone.utc)
     report = Report(arguments.output / f"smoke-{arguments.endpoint}-{started:%Y%m%dT%H%M%SZ}")
     os.environ[transcript.VARIABLE] = str(report.api_log)
+    if arguments.record or arguments.replay:
+        os.environ[transcript.WITH_ANSWERS] = "1"
+    recorded = _recorded(arguments.replay)
     ssh_from = arguments.ssh_from or (my_network() if arguments.endpoint == "aws" else "127.0.0.1/32")
     connection.begin(arguments.endpoint)
     with tempfile.TemporaryDirectory(prefix="phx-") as project:
@@ -335,6 +355,11 @@ def main() -> None:
             raise SystemExit("Nothing was created.")
         carry_out(smoke)
     facts = {"started": started.isoformat(), "machine": machine(), "endpoint": smoke.cloud, "region": smoke.region}
+    if arguments.record:
+        shutil.copy(report.api_log, arguments.record)
+    if arguments.replay:
+        differ = recording.differences(recorded, recording.read(report.api_log))
+        report.say("\n".join([f"{len(differ)} differences from {arguments.replay}:", *differ]))
     archive = report.close(facts)
     print("\n".join(["", *(step.line() for step in report.steps), f"report: {archive}"]))
     raise SystemExit(1 if report.problems else 0)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jmespath
 import yaml
+from benchmarks.recording import members
 from botocore.exceptions import ClientError, WaiterError
 
 REQUESTS = yaml.safe_load((Path(__file__).parent / "requests.yaml").read_text())["requests"]
@@ -82,7 +83,7 @@ def differences(theirs: list[dict[str, Any]], ours: list[dict[str, Any]]) -> lis
     found = []
     for request, one, other in zip(REQUESTS, theirs, ours, strict=True):
         said = [_said(one), _said(other)]
-        if said == ["accepted", "accepted"] and (lacks := sorted(set(_members(one)) - set(_members(other)))):
+        if said == ["accepted", "accepted"] and (lacks := sorted(dict(members(one)).keys() - dict(members(other)))):
             said = [f"has {', '.join(lacks)}", "has not"]
         if said[0] != said[1]:
             found.append([_text(request), *said])
@@ -103,15 +104,3 @@ def _said(answer: dict[str, Any]) -> str:
 _OWN = re.compile(
     r"\b\d{12}\b|\b(?!vpc-0123|i-0123|subnet-0123)[a-z]+-[0-9a-f]{17}\b|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 )
-
-
-def _members(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths to the members of an answer that have a value."""
-    if isinstance(value, dict):
-        for key, one in value.items():
-            yield from _members(one, f"{path}.{key}" if path else key)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _members(one, f"{path}[]")
-    elif value not in (None, ""):
-        yield path

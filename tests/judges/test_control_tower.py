@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,13 @@ def test_every_rule_that_a_template_breaks_is_excused_and_no_excuse_is_left_over
     broken = set(broken_rules(json.loads(done.stdout)))
     print(f"JUDGED cfn-guard: {len([*rules.rglob('*.guard')])} rules, {len(SPECS)} templates, broken: {len(broken)}")
     assert broken == set(EXCUSED)
+    of_files = {rule: path.stem.replace("-", ".").upper() for path in rules.rglob("*.guard") for rule in named(path)}
+    assert {rule: excuse["control"] for rule, excuse in EXCUSED.items()} == {rule: of_files[rule] for rule in EXCUSED}
+
+
+def named(path: Path) -> list[str]:
+    """Return the names of the rules in a file of cfn-guard."""
+    return re.findall(r"^rule (\w+)", path.read_text(), re.MULTILINE)
 
 
 def broken_rules(report: list[dict[str, Any]]) -> Iterator[str]:

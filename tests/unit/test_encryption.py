@@ -121,6 +121,16 @@ def test_nodes_may_use_the_key_only_through_what_is_stored_with_it():
         assert only["Resource"] == {"Ref": "KmsKey"}
 
 
+def test_a_document_does_not_encrypt_with_an_alias_but_asks_for_its_key(phalanx):
+    """Without the cloud, nobody knows which key it stands for; policies and half of the resources take no alias."""
+    Path("phalanx.yaml").write_text(f"name: demo\ncloud: local\nnodes: 2\nkms_key: {ALIAS}\n")
+    assert phalanx("template", "--offline") == 0
+    asked = json.loads(phalanx.out)["Parameters"]["KmsKey"]
+    assert "Default" not in asked
+    assert re.fullmatch(asked["AllowedPattern"], KEY) and not re.fullmatch(asked["AllowedPattern"], ALIAS)
+    assert "alias/clusters" in asked["Description"]
+
+
 @pytest.mark.parametrize("role", ["", "arn:aws:iam::123456789012:role/r"])
 def test_the_person_s_rights_on_the_key_are_through_services_and_for_their_grants(role):
     document = encrypted("local")
@@ -199,6 +209,10 @@ def denied() -> CloudError:
     return error
 
 
+def granted(*operations: str) -> dict[str, Any]:
+    return {"Grants": [{"GranteePrincipal": SCALING, "Operations": list(operations)}]}
+
+
 SCALING, *SERVICES = KmsKey(KEY).users("us-east-1", "123456789012")
 ROOT = allow({"AWS": "arn:aws:iam::123456789012:root"})
 ALL = allow({"AWS": SCALING, "Service": SERVICES})
@@ -209,6 +223,15 @@ ALL = allow({"AWS": SCALING, "Service": SERVICES})
     [
         Kms(ROOT, ALL),
         Kms(ROOT, allow({"Service": SERVICES}), grants=(SCALING,)),
+        Kms(
+            ROOT,
+            {**ALL, "Action": ["KMS:decrypt", "kms:Generate*", "kms:CreateGrant"]},
+        ),
+        Kms(
+            ROOT,
+            allow({"Service": SERVICES}),
+            list_grants=granted("Decrypt", "GenerateDataKeyWithoutPlaintext", "CreateGrant"),
+        ),
         Kms(ROOT, allow({"AWS": [SCALING]}), *(allow({"Service": one}) for one in SERVICES)),
     ],
 )
@@ -223,6 +246,9 @@ def test_a_key_whose_policy_and_grants_name_all_is_taken(kms):
         (Kms(ROOT, allow({"Service": SERVICES})), {SCALING}),
         (Kms(ROOT, allow({"AWS": f"{SCALING}_other", "Service": SERVICES})), {SCALING}),
         (Kms(ROOT, {**ALL, "Effect": "Deny"}), {SCALING, *SERVICES}),
+        (Kms(ROOT, {**ALL, "Action": "kms:DescribeKey"}), {SCALING, *SERVICES}),
+        (Kms(ROOT, {**ALL, "Action": ["kms:Decrypt", "kms:GenerateDataKey*"]}), {SCALING}),
+        (Kms(ROOT, allow({"Service": SERVICES}), list_grants=granted("Decrypt", "Encrypt")), {SCALING}),
         (Kms({**ROOT, "Condition": {"ArnLike": {"aws:PrincipalArn": SCALING}}}), {SCALING, *SERVICES}),
     ],
 )

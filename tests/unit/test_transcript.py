@@ -149,3 +149,32 @@ def test_a_transcript_that_can_t_be_written_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv(transcript.VARIABLE, str(tmp_path / "missing" / "calls.jsonl"))
     with raises_code("cannot-write", "calls.jsonl", "No such file"):
         a_client([])
+
+
+PLANTED = [
+    *(before for before, _ in SECRETS.values()),
+    *("ann's own words", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "acme-payroll", "52.94.236.248", "123456789012"),
+]
+
+
+def test_a_recorded_answer_contains_nothing_that_was_planted_in_it(log, monkeypatch):
+    monkeypatch.setenv(transcript.WITH_ANSWERS, "1")
+    names = [f"planted {number}" for number in range(len(PLANTED))]
+    item = {name: {"S": text} for name, text in zip(names, PLANTED, strict=True)}
+    table = {"TableStatus": "ACTIVE", "ItemCount": 7, "TableName": "acme-payroll", "TableArn": PLANTED[1]}
+    odd = {"TableStatus": "wJalrXUtnFEMI/K7MDENG", "TableId": "", "DeletionProtectionEnabled": False}
+    keys = {"acme-payroll 52.94.236.248": {"S": "x"}, "123456789012": {"S": "x"}, "generation": {"N": "1"}}
+    client = a_client([(200, {"Item": {**item, **keys}}), (200, {"Table": table}), (200, {"Table": odd})])
+    client.get_item(TableName="demo", Key={})
+    client.describe_table(TableName="demo")
+    client.describe_table(TableName="demo")
+    items, active, strange = (json.loads(line)["answer"] for line in log.read_text().splitlines())
+    assert items == {"Item": {"*": {"S": "<text>"}, "generation": {"N": "<text>"}}}
+    assert active["Table"] == {"TableStatus": "ACTIVE", "ItemCount": 7, "TableName": "<text>", "TableArn": "<text>"}
+    assert strange["Table"] == {"TableStatus": "<text>", "TableId": "", "DeletionProtectionEnabled": False}
+    assert not [text for text in PLANTED if text in log.read_text()]
+
+
+def test_an_answer_is_only_recorded_when_that_is_asked_for(log):
+    a_client([(200, {"Item": {}})]).get_item(TableName="demo", Key={})
+    assert "answer" not in json.loads(log.read_text())

@@ -142,13 +142,13 @@ def _disks(api: Aws, account: Account) -> Iterator[tuple[str, str, str]]:
         text = f"disks are encrypted with {key}, and whether {_AUTO_SCALING} may use it is not known: {error.message}"
         yield UNKNOWN, text, f"If it may not: {grant}"
         return
-    if role in named:
+    if not kms_keys.lacks(named, role, ("kms:Decrypt", "kms:GenerateDataKey*", "kms:CreateGrant")):
         yield OK, f"{_AUTO_SCALING} may use the default key of disks, {key}", ""
     elif kms_keys.ANYBODY in named:
         text = f"disks are encrypted with {key}, and its policy may let in {_AUTO_SCALING} without naming it"
         yield UNKNOWN, text, f"If it does not: {grant}"
     else:
-        yield STOPS, f"disks are encrypted with {key}, and no grant or key policy names {_AUTO_SCALING}", grant
+        yield STOPS, f"disks are encrypted with {key}, and no grant or key policy lets {_AUTO_SCALING} use it", grant
 
 
 def _metadata(api: Aws, _: Account) -> Iterator[tuple[str, str, str]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from phalanx.aws.refusals import is_denied
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 ANYBODY = "*"
 # Services' names end otherwise in other partitions.
 _DOMAIN = ".amazonaws."
+# Without these, nothing can be encrypted or read; the rest is AWS's advice (docs/aws-behaviour.md 6.7).
+_NEEDED = ("Decrypt", "GenerateDataKey", "CreateGrant")
 
 
 def find(api: Aws, spec: ClusterSpec) -> KmsKey | None:
@@ -33,12 +36,16 @@ def find(api: Aws, spec: ClusterSpec) -> KmsKey | None:
         return KmsKey(spec.kms_key, error.message)
     account = api.call("sts", "get_caller_identity")["Account"]
     users = KmsKey(arn).users(spec.region, account)
-    missing = [f"{one} ({what}): {actions}" for one, (actions, what) in users.items() if _name(one) not in named]
+    missing = [
+        f"{one} ({what}): {actions}" for one, (actions, what) in users.items() if lacks(named, one, actions.split())
+    ]
     if missing and ANYBODY in named:
         return KmsKey(arn, "a statement of its policy may be for anybody")
     if missing:
         raise SpecError(
-            "\n".join(["kms_key: neither the key's policy nor a grant names all who must use the key:", *missing]),
+            "\n".join(
+                ["kms_key: the key's policy and grants do not allow all that must be done with the key:", *missing]
+            ),
             "Add a statement for each to the key's policy: "
             "https://docs.aws.amazon.com/kms/latest/developerguide/key-policy-modifying.html",
             code="key-unsuited",
@@ -62,28 +69,47 @@ def _usable(api: Aws, name: str) -> str:
     raise SpecError(f"kms_key: {text}", hint, code="key-unsuited")
 
 
-def let_in(api: Aws, key: str) -> frozenset[str]:
-    """Return whom a key's grants, and the statements of its policy that allow something, name.
+def let_in(api: Aws, key: str) -> dict[str, set[str]]:
+    """Return whom a key's grants, and the statements of its policy that allow something, name, with the actions.
 
-    Services are without their domains. ANYBODY is there if a statement is for all, or for all but some, or if the
-    policy can't be read. Who is left to IAM, by a statement for an account, is not there. Raises CloudError.
+    Services are without their domains, and actions are patterns in lower case. ANYBODY is there if a statement is
+    for all, or for all but some, or if the policy can't be read. Who is left to IAM, by a statement for an account, is
+    not there. Raises CloudError.
     """
-    granted = {one.get("GranteePrincipal", "") for one in api.pages("kms", "list_grants", "Grants", KeyId=key)}
+    found: dict[str, set[str]] = {}
+    for one in api.pages("kms", "list_grants", "Grants", KeyId=key):
+        actions = {f"kms:{operation.lower()}" for operation in one.get("Operations", ["*"])}
+        found.setdefault(_name(one.get("GranteePrincipal", "")), set()).update(actions)
     policy = api.call("kms", "get_key_policy", KeyId=key, PolicyName="default")["Policy"]
     try:
-        return frozenset(map(_name, {*granted, *_allowed(json.loads(policy))}))
+        for name, actions in _allowed(json.loads(policy)):
+            found.setdefault(_name(name), set()).update(actions)
     except (ValueError, AttributeError, TypeError):
-        return frozenset({ANYBODY})
+        return {ANYBODY: {"*"}}
+    return found
 
 
-def _allowed(policy: Any) -> Iterator[str]:
+def lacks(named: Mapping[str, set[str]], who: str, actions: Iterable[str]) -> bool:
+    """Whether what `let_in` returned surely lacks what somebody needs who does these actions with the key.
+
+    Only actions count without which nothing can be encrypted.
+    """
+    allowed = named.get(_name(who), set())
+    needed = (one.lower() for one in actions if one.partition(":")[2].rstrip("*") in _NEEDED)
+    return not all(any(fnmatchcase(one.rstrip("*"), two) or fnmatchcase(two, one) for two in allowed) for one in needed)
+
+
+def _allowed(policy: Any) -> Iterator[tuple[str, set[str]]]:
     statements = policy.get("Statement", [])
     for one in statements if isinstance(statements, list) else [statements]:
         # Without it, there is a NotPrincipal.
         principal = one.get("Principal", ANYBODY)
+        # Without it, there is a NotAction.
+        given = one.get("Action", "*")
+        actions = {str(action).lower() for action in ([given] if isinstance(given, str) else given)}
         for names in principal.values() if isinstance(principal, dict) else [principal]:
             if one.get("Effect") == "Allow":
-                yield from names if isinstance(names, list) else [names]
+                yield from ((name, actions) for name in (names if isinstance(names, list) else [names]))
 
 
 def _name(principal: str) -> str:

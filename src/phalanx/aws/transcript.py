@@ -2,6 +2,9 @@
 
 Keys, secrets, account ids, users and public addresses are removed. Private addresses, instance ids and request ids
 stay, because they explain a failure and give access to nothing.
+
+With PHALANX_API_ANSWERS, each line contains the shape of the answer, too: of its texts only those that the API's model
+lists, and states.
 """
 
 from __future__ import annotations
@@ -20,9 +23,14 @@ from typing import Any
 from phalanx.errors import CloudError
 
 VARIABLE = "PHALANX_API_LOG"
+WITH_ANSWERS = "PHALANX_API_ANSWERS"
 # A parameter with such a name is a secret, or is opaque anyway (NextToken).
 _SECRET_NAME = re.compile(r"secret|token|password|credential|plaintext|signature", re.I)
 _LONGEST = 500
+# A state is no secret where the model does not list its values, either; nor is a key that looks like a name of the API.
+_STATE_NAME = re.compile(r"(?:State|Status)$")
+_STATE = re.compile(r"[A-Za-z][A-Za-z_ -]{1,50}")
+_KEY = re.compile(r"[A-Za-z][A-Za-z_:.-]{0,60}")
 _PATTERNS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -83,6 +91,7 @@ class _Recorder:
     def _note_parameters(self, params: Any, model: Any, context: dict[str, Any], **_: Any) -> None:
         context["phalanx_call"] = f"{model.service_model.service_name}:{model.name}"
         context["phalanx_parameters"] = redacted_parameters(params)
+        context["phalanx_shape"] = model.output_shape
 
     def _note_start(self, request: Any, **_: Any) -> None:
         request.context["phalanx_started_s"] = time.monotonic()
@@ -96,6 +105,8 @@ class _Recorder:
             "took_s": round(time.monotonic() - context["phalanx_started_s"], 3),
             **_outcome(parsed_response or {}, exception),
         }
+        if os.environ.get(WITH_ANSWERS) and parsed_response and "error" not in entry:
+            entry["answer"] = shape_of(parsed_response, context["phalanx_shape"])
         os.write(self._file, (json.dumps(entry) + "\n").encode())
 
 
@@ -107,6 +118,27 @@ def _outcome(answer: dict[str, Any], exception: Exception | None) -> dict[str, A
         "request_id": metadata.get("RequestId"),
         **({"error": redacted(message)} if message else {}),
     }
+
+
+def shape_of(value: Any, shape: Any, name: str = "") -> Any:
+    """Return an answer with its members, numbers and truth values; of its texts only states and listed values.
+
+    `shape` is botocore's, None for what the model does not describe.
+    """
+    kind = getattr(shape, "type_name", "")
+    if kind == "structure":
+        return {key: shape_of(value[key], one, key) for key, one in shape.members.items() if key in value}
+    if kind == "list":
+        return [shape_of(one, shape.member, name) for one in value]
+    if kind == "map":
+        pairs = ((key if _KEY.fullmatch(key) else "*", one) for key, one in value.items())
+        return {redacted(key): shape_of(one, shape.value, key) for key, one in pairs}
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        is_listed = value in getattr(shape, "enum", ()) or (_STATE_NAME.search(name) and _STATE.fullmatch(value))
+        return value if is_listed else "<text>" if value else ""
+    return f"<{type(value).__name__}>"
 
 
 def redacted(shown: str) -> str:

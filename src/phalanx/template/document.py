@@ -27,7 +27,9 @@ from phalanx.template.emr import bootstrap_action, builder
 
 def synthesize(plan: Plan) -> str:
     """Return the CloudFormation document of a plan. Nothing else is needed to create the stack, as in the console."""
-    return _serialized(build(plan).to_dict())
+    document = build(plan).to_dict()
+    encryption.ask_for_key(document)
+    return _serialized(document)
 
 
 def request(plan: Plan) -> tuple[str, dict[str, str]]:

@@ -12,6 +12,7 @@ KEY = "KmsKey"
 """The parameter with the key's ARN, which the stack has only if the spec names a key."""
 SENDS = ("kms:Decrypt", "kms:GenerateDataKey")
 """What whoever stores something needs (docs/aws-behaviour.md 6.7)."""
+_ARN = "arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/[a-z0-9-]+"
 # Type → the properties that name a key.
 _PROPERTIES: Mapping[str, Mapping[str, Any]] = {
     "AWS::DynamoDB::Table": {
@@ -25,6 +26,14 @@ _PROPERTIES: Mapping[str, Mapping[str, Any]] = {
     "AWS::SNS::Topic": {"KmsMasterKeyId": Ref(KEY)},
     "AWS::SQS::Queue": {"KmsMasterKeyId": Ref(KEY)},
 }
+
+
+def ask_for_key(document: Mapping[str, Any]) -> None:
+    """Let the console ask for the key, where the document knows its alias only: policies take none (6.7)."""
+    asked = document.get("Parameters", {}).get(KEY, {})
+    if ":alias/" in asked.get("Default", ""):
+        alias = asked.pop("Default")
+        asked |= {"AllowedPattern": f"^{_ARN}$", "Description": f"ARN of the key behind {alias}."}
 
 
 def add_to(template: Template) -> None:

@@ -171,7 +171,7 @@ class CloudFormationApi(BaseResponse):
     def list_stacks(self) -> ActionResult:
         wanted = self._get_param("StackStatusFilter") or []
         stacks = [s for s in self._engine.stacks if s.region == self.region and (not wanted or s.status in wanted)]
-        return ActionResult({"StackSummaries": [_summary(stack) for stack in stacks]})
+        return self._page("StackSummaries", [_summary(stack) for stack in stacks], "StackId")
 
     def describe_stack_events(self) -> ActionResult:
         name = self._required("StackName")

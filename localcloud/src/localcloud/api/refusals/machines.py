@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import EC2Backend
 from moto.ec2.responses.instances import InstanceResponse
 from moto.ec2.responses.launch_templates import LaunchTemplates
 from moto.ec2.responses.tags import TagResponse
@@ -13,6 +14,14 @@ from moto.ec2.utils import filter_iam_instance_profiles
 from moto.iam.exceptions import IAMException
 
 from localcloud.api.refusals.before import Given, before
+
+
+@before(EC2Backend, "describe_volumes")
+def _a_volume_is_unknown(backend: Any, given: Given) -> None:
+    for one in given.volume_ids or ():
+        if one not in backend.volumes:
+            raise EC2ClientError("InvalidVolume.NotFound", f"The volume '{one}' does not exist.")
+
 
 _INSTANCE_ID = re.compile(r"i-(?:[0-9a-f]{8}|[0-9a-f]{17})")
 _IMAGE_ID = re.compile(r"ami-(?:[0-9a-f]{8}|[0-9a-f]{17})")

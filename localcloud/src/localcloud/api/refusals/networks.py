@@ -20,6 +20,13 @@ from localcloud.api.refusals.before import Given, before
 _SMALLEST_SUBNET = 28
 
 
+@before(EC2Backend, "describe_internet_gateways")
+def _a_gateway_is_unknown(backend: Any, given: Given) -> None:
+    for one in given.internet_gateway_ids or ():
+        if one not in backend.internet_gateways:
+            raise EC2ClientError("InvalidInternetGatewayID.NotFound", f"The internetGateway ID '{one}' does not exist")
+
+
 @before(EC2Backend, "create_subnet")
 def _a_subnet_is_too_small_or_in_no_zone(backend: Any, given: Given) -> None:
     zones = [zone.name for zone in backend.describe_availability_zones()]

@@ -16,8 +16,8 @@ from moto.dynamodb.models import DynamoDBBackend
 from moto.dynamodb.responses import DynamoHandler
 from moto.efs.exceptions import BadRequest, FileSystemNotFound
 from moto.efs.models import EFSBackend
-from moto.logs.exceptions import InvalidParameterException
-from moto.logs.models import LogsBackend
+from moto.logs.exceptions import InvalidParameterException, ResourceNotFoundException
+from moto.logs.models import LogGroup, LogsBackend
 from moto.s3.exceptions import InvalidBucketName, NoSuchUpload
 from moto.s3.models import S3Backend
 from moto.sns.exceptions import SNSInvalidParameter, SNSNotFoundError
@@ -114,6 +114,13 @@ def _a_retention_is_not_offered(_backend: Any, given: Given) -> None:
     if days not in (*_RETENTION_DAYS, *_MORE_RETENTION_DAYS):
         text = f"1 validation error detected: Value '{days}' at 'retentionInDays' failed to satisfy constraint"
         raise InvalidParameterException(text)
+
+
+@before(LogGroup, "get_log_events")
+def _a_stream_is_unknown(group: Any, given: Given) -> None:
+    """Name the stream; moto says that the group is missing."""
+    if given.log_stream_name not in group.streams:
+        raise ResourceNotFoundException(msg="The specified log stream does not exist.")
 
 
 @before(LogsBackend, "put_log_events")
