@@ -14,6 +14,7 @@ demo: setup ## Train a model on four nodes on this machine
 
 test: setup ## Run every test, including those on real local clusters (unit tests only: .venv/bin/pytest tests/unit)
 	@scripts/schedulers
+	@scripts/prometheus
 	@scripts/uml
 	@scripts/test
 

@@ -90,9 +90,32 @@ def test_without_stacks_cpu_time_is_a_sign_of_life_and_with_them_it_is_none(job)
         assert job.passes(6) == []
     said = []
     for spent in range(12):
-        job.nodes["worker1"] = [process(0, HERE, cpu_s=float(spent))]
+        job.nodes["worker1"] = [process(0, HERE, cpu_s=spent / 100)]
         said += job.passes(7)
     assert len(said) == 1
+
+
+def test_a_rank_that_sleeps_again_and_again_at_one_place_is_alive(job):
+    for switches in range(100):
+        job.nodes["worker1"] = [process(0, HERE, switches=switches)]
+        assert job.passes(6) == []
+
+
+def test_ranks_that_all_use_cpu_time_at_one_place_compute_and_with_an_odd_one_they_wait(job):
+    def busy(number: int, spent: float) -> dict[str, Any]:
+        return process(number, HERE, "S", cpu_s=spent)
+
+    for spent in range(100):
+        job.nodes["worker1"] = [busy(0, spent), busy(1, spent), process(2, HERE, "R")]
+        assert job.passes(6) == []
+    for others in ([process(3, THERE)], [process(3, HERE)]):
+        job.wrote_at = job.now
+        job.watch = StallWatch(60.0, job, job, lambda: job.now)  # type: ignore[arg-type]
+        said = []
+        for spent in range(12):
+            job.nodes["worker1"] = [busy(0, spent), busy(1, spent), *others]
+            said += job.passes(6)
+        assert len(said) == 1
 
 
 def test_a_node_that_does_not_answer_and_a_job_without_ranks_are_no_evidence(job):

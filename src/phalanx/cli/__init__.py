@@ -69,6 +69,7 @@ COMMANDS = {
         "jobs": ("phalanx.cli.jobs", "List the jobs."),
         "logs": ("phalanx.cli.logs", "Show or follow the output of a job."),
         "top": ("phalanx.cli.top", "Show the load of the nodes on which jobs run."),
+        "exporter": ("phalanx.cli.exporter", "Serve the load and the ranks' steps to Prometheus."),
         "stacks": ("phalanx.cli.stacks", "Show what each rank does now, and which one is elsewhere."),
         "get": ("phalanx.cli.get", "Download results of a job."),
         "tensorboard": ("phalanx.cli.tensorboard", "Show a job's TensorBoard in this machine's browser."),

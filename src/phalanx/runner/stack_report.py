@@ -50,8 +50,9 @@ class Thread(NamedTuple):
 class RankStack:
     """What one rank does. Everything but `rank` and `node` is as the rank's node says, which the job can forge.
 
-    `state` is the kernel's letter, `wchan` where in the kernel it sleeps, `reads` the file that it waits to read from
-    ("": none), `why` the reason why there are no `threads`, of which the first is the main one.
+    `state` is the kernel's letter, `wchan` where in the kernel it sleeps, `switches` how often its main thread has
+    begun to wait, `reads` the file that it waits to read from ("": none), `why` the reason why there are no `threads`,
+    of which the first is the main one.
     """
 
     rank: str
@@ -61,6 +62,7 @@ class RankStack:
     state: str = "R"
     wchan: str = ""
     cpu_s: float = 0.0
+    switches: int = 0
     reads: str = ""
     why: str = ""
     threads: Tuple[Thread, ...] = ()
@@ -230,13 +232,14 @@ def _few(check: Check, most: int) -> Check:
 
 
 _THREAD: Dict[str, Check] = {"name": _line, "frames": _few(_frame, _MOST_FRAMES)}
-_UNKNOWN = {"name": "", "wchan": "", "reads": "", "why": "", "state": "R", "cpu_s": 0.0}
+_UNKNOWN = {"name": "", "wchan": "", "reads": "", "why": "", "state": "R", "cpu_s": 0.0, "switches": 0}
 _PROCESS: Dict[str, Check] = {
     **dict.fromkeys(("rank", "name", "wchan", "reads", "why"), _line),
     "pid": large,
     "threads": _few(_thread, _MOST_THREADS),
     "state": _state,
     "cpu_s": _seconds,
+    "switches": large,
 }
 _NOT_SAVED = {"problem": "", "at": 0.0, "occasion": ""}
 _JOB: Dict[str, Check] = {

@@ -29,6 +29,8 @@ SAVED = "stacks"
 _ANSWERED_WITHIN_S = 12.0
 # Samples of the stacks in the time after which a job is stalled, how often at most, and how many must be equal.
 _SAMPLES, _EVERY_S, _FEWEST = 10, 2.0, 3
+# A rank that uses this part of a core, on a node that has more ranks than cores, computes.
+_BUSY = 0.1
 _MOST_LINES = 3
 _LONGEST = 300
 _WRITTEN_WITHIN_S = 2.0
@@ -72,6 +74,20 @@ class Sample:
         """What every rank does, equal for samples between which nothing has happened; empty if there is no rank."""
         return {(one.node, one.rank): (one.pid, one.state in "Tt", _doing(one)) for one in self.found.ranks}
 
+    def computes(self, before: Optional[Sample]) -> bool:
+        """Whether all ranks use CPU time at one place, as those do that compute, and no other rank has ended.
+
+        Ranks that wait for each other may use it, too. But then another one is elsewhere, or waits for something else.
+        """
+        found = self.found
+        if len(found.groups()) != 1 or (found.ended and len(found.ranks) > 1):
+            return False
+        spent = {(one.node, one.rank): one.cpu_s for one in before.found.ranks} if before else {}
+        least_s = _BUSY * (self.began_at - before.began_at) if before else 0.0
+        return all(
+            one.state == "R" or one.cpu_s - spent.get((one.node, one.rank), one.cpu_s) > least_s for one in found.ranks
+        )
+
     def words(self) -> str:
         """Return who is where, the odd rank first."""
         found = self.found
@@ -99,7 +115,7 @@ class StallWatch:
     """Says when a job comes to a standstill, and when it goes on.
 
     With a step, that is `stall_s` after any rank's last step. Without, it is when no rank has written anything for as
-    long, and all samples of their stacks in the meantime, three at least, were equal.
+    long, and all samples of their stacks in the meantime, three at least, were equal, and not of ranks that compute.
     """
 
     def __init__(
@@ -148,7 +164,9 @@ class StallWatch:
 
     def _compare(self, sample: Sample) -> Optional[str]:
         """Compare a whole sample with those since the last output."""
-        if sample.key != self._key:
+        computes = sample.computes(self.last if self._equal else None)
+        self.last = sample
+        if sample.key != self._key or computes:
             was_stalled, self._is_stalled = self._is_stalled, False
             self._moved_at = sample.began_at if self._key else self._moved_at
             self._key, self._equal = sample.key, 1
@@ -163,8 +181,11 @@ class StallWatch:
 
 
 def _doing(one: RankStack) -> Any:
-    """Return its stacks. Without any, CPU time says whether it did anything; with some, ranks that wait may use all."""
-    return one.threads or (one.name, one.wchan, one.reads, one.cpu_s)
+    """Return its stacks, and how often its main thread has waited: a loop that sleeps does so again and again.
+
+    Without stacks, CPU time says whether it did anything; with them, ranks that wait may use all of it.
+    """
+    return one.switches, one.threads or (one.name, one.wchan, one.reads, one.cpu_s)
 
 
 def bring_tracer(job_directory: str) -> None:

@@ -45,6 +45,7 @@ _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 # read, pread64, readv and recvfrom, whose first argument is a file descriptor (asm/unistd.h).
 _READS = {"x86_64": ("0", "17", "19", "45"), "aarch64": ("63", "67", "65", "207")}
 _LIBRARIES = re.compile(r"^.*/(?:site-packages|dist-packages|python3\.\d+)/")
+_SWITCHES = re.compile(rb"^voluntary_ctxt_switches:\s+([0-9]{1,18})$", re.MULTILINE)
 _PYTHON = re.compile(r"(python|pypy)[\d.]*")
 
 
@@ -209,8 +210,12 @@ def _lives(handle: int) -> bool:
 
 
 def _kernel(pids: Set[int], table: Mapping[int, Mapping[str, str]]) -> Dict[int, Dict[str, Any]]:
-    """Return what /proc says of processes: their name, state, where they sleep, CPU time, and the file they read."""
+    """Return what /proc says of processes: their name, state, where they sleep, CPU time, and the file they read.
+
+    `switches` is how often their main thread has begun to wait: it stays the same while it waits for one thing.
+    """
     wchan, _ = read_each(pids, "wchan")
+    status, _ = read_each(pids, "status")
     calls, _ = read_each((pid for pid in pids if table[pid]["start"]), "syscall")
     tick = os.sysconf("SC_CLK_TCK")
     return {
@@ -219,6 +224,7 @@ def _kernel(pids: Set[int], table: Mapping[int, Mapping[str, str]]) -> Dict[int,
             "state": table[pid]["state"],
             "wchan": _clipped(wchan.get(pid, b"").decode(errors="replace").strip("\0\n0")),
             "cpu_s": int(table[pid].get("ticks") or 0) / tick,
+            "switches": int(found[1]) if (found := _SWITCHES.search(status.get(pid, b""))) else 0,
             "reads": _clipped(_file_read(pid, calls.get(pid, b"").decode(errors="replace").split())),
         }
         for pid in pids
