@@ -187,7 +187,7 @@ def test_a_part_that_fails_leaves_the_others(monkeypatch):
     found = real.Queries()
     job = JobStatus(JOB, HOSTILE, "mpi", ("true",), JobState.RUNNING, 1.8e9)
     monkeypatch.setattr(found, "_cluster", lambda name: None)
-    monkeypatch.setattr(real, "_state", lambda cluster: {"state": "CREATE_COMPLETE"})
+    monkeypatch.setattr(found, "_state", lambda name: {"state": "CREATE_COMPLETE"})
     monkeypatch.setattr(found, "_jobs", lambda name: [job])
     monkeypatch.setattr(real, "loads_of", fail)
     shown = found.cluster("demo")
