@@ -15,6 +15,7 @@ demo: setup ## Train a model on four nodes on this machine
 test: setup ## Run every test, including those on real local clusters (unit tests only: .venv/bin/pytest tests/unit)
 	@scripts/schedulers
 	@scripts/uml
+	@scripts/browser
 	@scripts/test
 
 # What must work on macOS, too: the command line and the library, with AWS.

@@ -25,7 +25,7 @@ class Visitor:
     """A browser at the page's address; `entered`: it has opened the link."""
 
     def __init__(self, made: MadeQueries, entered: bool = True) -> None:
-        self.made, self.door = made, Door(application(made), 8400)
+        self.made, self.door = made, Door(application(made, lambda: False), 8400)
         self.client = TestClient(self.door, base_url=self.door.origin, raise_server_exceptions=False)
         if entered:
             assert self.enter(self.door.link.partition("#")[2]).status_code == 204

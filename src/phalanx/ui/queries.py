@@ -191,8 +191,9 @@ def _part(ask: Callable[[], Any]) -> tuple[Any, str]:
     """Return an answer, or None and the reason."""
     try:
         return ask(), ""
-    except PhalanxError as error:
-        return None, one_line(f"{error.message[:1].upper()}{error.message[1:]}.")
+    except (PhalanxError, OSError) as error:
+        message = error.message if isinstance(error, PhalanxError) else str(error)
+        return None, one_line(f"{message[:1].upper()}{message[1:]}.")
 
 
 def _clusters() -> dict[str, Any]:
