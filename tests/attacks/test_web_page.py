@@ -147,8 +147,8 @@ def test_another_user_s_unfinished_requests_shut_nobody_out(terminal):
             other.kill()
 
 
-# A page of a job. It notes the cookies that it gets, sets some, and sends the browser on to where it likes. Chromium opens
-# connections on which it asks nothing yet, so each has a thread.
+# A page of a job. It notes the cookies that it gets, sets some, and sends the browser on to where it likes. Each
+# connection has a thread, because Chromium opens some on which it asks nothing yet.
 PAGE = """
 import http.server, sys
 class Page(http.server.BaseHTTPRequestHandler):

@@ -5,6 +5,7 @@ Several pages share an answer for a few seconds. A part that fails is a sentence
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -37,6 +38,8 @@ _MOST_OPEN = 16
 _MOST_JOBS = 200
 _LAST_LINES = 1000
 _KEPT = re.compile(r"(?P<id>[\w-]{1,64})(?:\.(?P<name>.{1,64}))?\.log")
+# `phalanx …` from where this process has it, and never from the current directory.
+_PHALANX = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from phalanx.cli import main; main()"
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
 
 
@@ -136,7 +139,8 @@ class Queries:
         follow = ["--follow"] if name in known() and not is_whole else []
         last = [] if find or is_whole else ["--tail", str(_LAST_LINES)]
         only = ["--rank", rank] if rank else []
-        return [sys.executable, "-m", "phalanx", "logs", "-c", name, "--timestamps", *follow, *last, *only, "--", job]
+        start = [sys.executable, "-I", "-c", _PHALANX, json.dumps(sys.path)]
+        return [*start, "logs", "-c", name, "--timestamps", *follow, *last, *only, "--", job]
 
     def _cluster(self, name: str) -> Cluster:
         return connection.attached(Cluster.load(name))
