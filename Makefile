@@ -16,6 +16,7 @@ test: setup ## Run every test, including those on real local clusters (unit test
 	@scripts/schedulers
 	@scripts/prometheus
 	@scripts/uml
+	@scripts/browser
 	@scripts/test
 
 # What must work on macOS, too: the command line and the library, with AWS.

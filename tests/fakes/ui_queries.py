@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import Any
@@ -25,7 +26,7 @@ class MadeQueries(Queries):
     def __init__(self, nodes: int = 4, text: str = "train", output: str = "") -> None:
         self.nodes, self.text, self.output = nodes, text, output
         self.stopped: list[str] = []
-        self.points = [[step, 1 / (1 + step)] for step in range(20)]
+        self.curves_ = {text: [[step, 1 / (1 + step)] for step in range(20)]}
         self.wrong: PhalanxError | None = None
         self.silent: set[str] = set()
 
@@ -68,11 +69,11 @@ class MadeQueries(Queries):
 
     def curves(self, name: str, job: str) -> dict[str, Any]:
         self._require(job)
-        curve = {"file": "runs/events", "name": self.text, "points": self.points}
-        return _shown({"curves": [curve], "problems": []})
+        curves = [{"file": "runs/events", "name": name, "points": points} for name, points in self.curves_.items()]
+        return _shown({"curves": curves, "problems": []})
 
     def load(self, name: str, job: str, node: str) -> dict[str, Any]:
-        return {"node": node, "samples": [[BEGAN_S + at, *range(19)] for at in range(0, 60, 2)], "problems": []}
+        return {"node": node, "samples": [[BEGAN_S + at, *_sample(at)] for at in range(0, 300, 2)], "problems": []}
 
     def log(self, name: str, job: str, rank: str = "", find: str = "", is_whole: bool = False) -> list[str]:
         return [sys.executable, "-c", self.output]
@@ -90,8 +91,19 @@ class MadeQueries(Queries):
 
     def _job(self) -> dict[str, Any]:
         is_over = bool(self.stopped)
-        job = {"id": JOB, "name": self.text, "state": "stopped" if is_over else "running", "command_text": self.text}
-        job |= {"message": self.text, "processes": 4, "launcher": "mpi", "submitted_at": BEGAN_S, "started_at": BEGAN_S}
+        job = {
+            "id": JOB,
+            "name": self.text,
+            "state": "stopped" if is_over else "running",
+            "command_text": f"python train.py {self.text}",
+        }
+        job |= {
+            "message": self.text if "<" in self.text else "",
+            "processes": 4,
+            "launcher": "mpi",
+            "submitted_at": BEGAN_S,
+            "started_at": BEGAN_S,
+        }
         job |= {
             "ended_at": BEGAN_S + 5 if is_over else None,
             "took_text": "5.0 s",
@@ -101,3 +113,18 @@ class MadeQueries(Queries):
         }
         job |= {"tail": [], "nodes": [], "verified": False, "final": is_over, "ranks": {"deeplearning-worker1": 4}}
         return job
+
+
+def _sample(at_s: int) -> list[float]:
+    return [
+        3.5 + math.sin(at_s / 9),
+        2e9 + 5e6 * at_s,
+        4,
+        5,
+        8,
+        4e9,
+        16e9,
+        4e7 + 1e7 * math.sin(at_s / 4),
+        1e7,
+        *[0.0] * 10,
+    ]

@@ -19,7 +19,7 @@ xargs yes
 # What README's two commands require, and what .venv contains.
 GIVEN = "git make python3 update-ca-certificates python phalanx torchrun"
 # Started or looked for only if installed; the last is a test's name for `sleep`.
-ASKED_FOR = "cc crond mmdebstrap npm sudo systemctl test_hydra_proxy"
+ASKED_FOR = "cc chromedriver crond mmdebstrap npm sudo systemctl test_hydra_proxy"
 SHELL = """
 break case cd command declare do done echo elif else esac eval exec exit export fi for if in local mapfile pwd read
 return set shift then trap until wait while

@@ -25,7 +25,7 @@ class Visitor:
     """A browser at the page's address; `entered`: it has opened the link."""
 
     def __init__(self, made: MadeQueries, entered: bool = True) -> None:
-        self.made, self.door = made, Door(application(made), 8400)
+        self.made, self.door = made, Door(application(made, lambda: False), 8400)
         self.client = TestClient(self.door, base_url=self.door.origin, raise_server_exceptions=False)
         if entered:
             assert self.enter(self.door.link.partition("#")[2]).status_code == 204
@@ -187,7 +187,7 @@ def test_a_part_that_fails_leaves_the_others(monkeypatch):
     found = real.Queries()
     job = JobStatus(JOB, HOSTILE, "mpi", ("true",), JobState.RUNNING, 1.8e9)
     monkeypatch.setattr(found, "_cluster", lambda name: None)
-    monkeypatch.setattr(real, "_state", lambda cluster: {"state": "CREATE_COMPLETE"})
+    monkeypatch.setattr(found, "_state", lambda name: {"state": "CREATE_COMPLETE"})
     monkeypatch.setattr(found, "_jobs", lambda name: [job])
     monkeypatch.setattr(real, "loads_of", fail)
     shown = found.cluster("demo")

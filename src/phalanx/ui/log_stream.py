@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import IO
 
 from phalanx.cli.terminal import plain
@@ -76,8 +76,11 @@ def event(kind: str, content: object) -> bytes:
     return f"event: {kind}\ndata: {json.dumps(content)}\n\n".encode()
 
 
-async def events(argv: Sequence[str], find: str = "") -> AsyncIterator[bytes]:
-    """Yield the output of this command as events until it ends, and `end` with the reason if it failed."""
+async def events(argv: Sequence[str], find: str, is_over: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Yield the output of this command as events until it ends, and `end` with the reason if it failed.
+
+    It ends early when `is_over`, as the server does.
+    """
     with file_without_name() as said:
         process = await _started(argv, said)
         batch = Batch(find)
@@ -85,7 +88,7 @@ async def events(argv: Sequence[str], find: str = "") -> AsyncIterator[bytes]:
         try:
             quiet_s = 0.0
             yield b": here\n\n"
-            while not reading.done():
+            while not (reading.done() or is_over()):
                 await asyncio.wait({reading}, timeout=_EVERY_S)
                 if reading.done():
                     batch.end()
@@ -102,13 +105,13 @@ async def events(argv: Sequence[str], find: str = "") -> AsyncIterator[bytes]:
             _end(process)
 
 
-async def text(argv: Sequence[str]) -> AsyncIterator[bytes]:
-    """Yield the output of this command as it is, as fast as it is taken."""
+async def text(argv: Sequence[str], is_over: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Yield the output of this command as it is, as fast as it is taken; it ends early when `is_over`."""
     with file_without_name() as said:
         process = await _started(argv, said)
         assert process.stdout
         try:
-            while data := await process.stdout.read(_READ_BYTES):
+            while not is_over() and (data := await process.stdout.read(_READ_BYTES)):
                 yield data
             yield _error(said).encode()
         finally:

@@ -30,9 +30,9 @@ _LONGEST_QUERY = 200
 _NOT_FOUND = ("no-cluster", "no-job")
 
 
-def application(queries: Queries) -> Starlette:
-    """Return the application that shows what these return."""
-    pages = _Pages(queries)
+def application(queries: Queries, is_over: Callable[[], bool]) -> Starlette:
+    """Return the application that shows what these return. Streams end when `is_over`."""
+    pages = _Pages(queries, is_over)
     job = "/clusters/{cluster}/jobs/{job}"
     routes = [
         Route("/enter", pages.page("enter.html")),
@@ -52,12 +52,14 @@ def application(queries: Queries) -> Starlette:
         Route(f"/api{job}/stop", pages.answer(lambda query: queries.stop(*_names(query))), methods=["POST"]),
         Mount("/static", StaticFiles(directory=_HERE / "static")),
     ]
-    return Starlette(routes=routes, exception_handlers={PhalanxError: _failed, HTTPException: _refused})
+    return Starlette(
+        routes=routes, exception_handlers={PhalanxError: _failed, OSError: _broke, HTTPException: _refused}
+    )
 
 
 class _Pages:
-    def __init__(self, queries: Queries) -> None:
-        self._queries, self._open_logs = queries, 0
+    def __init__(self, queries: Queries, is_over: Callable[[], bool]) -> None:
+        self._queries, self._is_over, self._open_logs = queries, is_over, 0
         loader = FileSystemLoader(_HERE / "templates")
         self._templates = Environment(loader=loader, autoescape=select_autoescape(), undefined=StrictUndefined)
 
@@ -90,7 +92,7 @@ class _Pages:
         async def stream() -> AsyncIterator[bytes]:
             self._open_logs += 1
             try:
-                async for event in log_stream.events(argv, find):
+                async for event in log_stream.events(argv, find, self._is_over):
                     yield event
             finally:
                 self._open_logs -= 1
@@ -101,7 +103,8 @@ class _Pages:
         """Send all output of a job as a file."""
         cluster, job = _names(request)
         headers = {"Content-Disposition": f'attachment; filename="{job}.txt"'}
-        lines = log_stream.text(self._queries.log(cluster, job, _asked(request, "rank"), is_whole=True))
+        argv = self._queries.log(cluster, job, _asked(request, "rank"), is_whole=True)
+        lines = log_stream.text(argv, self._is_over)
         return StreamingResponse(lines, media_type="text/plain; charset=utf-8", headers=headers)
 
 
@@ -134,6 +137,11 @@ def _problem(message: str, hint: str, status: int) -> Response:
 async def _failed(_: Request, error: Exception) -> Response:
     assert isinstance(error, PhalanxError)
     return _problem(error.message, error.hint, 404 if error.code in _NOT_FOUND else 503)
+
+
+async def _broke(_: Request, error: Exception) -> Response:
+    """Report an error of this machine, such as a full disk or too many open files."""
+    return _problem(str(error), "", 503)
 
 
 async def _refused(_: Request, error: Exception) -> Response:

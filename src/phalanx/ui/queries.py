@@ -5,6 +5,7 @@ Several pages share an answer for a few seconds. A part that fails is a sentence
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -32,11 +33,13 @@ from phalanx.state_files import known, state_directory
 from phalanx.ui.curves import Curves
 
 T = TypeVar("T")
-_FRESH_S = 2.0
+_FRESH_S, _MONEY_FRESH_S = 1.0, 30.0
 _MOST_OPEN = 16
 _MOST_JOBS = 200
 _LAST_LINES = 1000
 _KEPT = re.compile(r"(?P<id>[\w-]{1,64})(?:\.(?P<name>.{1,64}))?\.log")
+# `phalanx …` from where this process has it, and never from the current directory.
+_PHALANX = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from phalanx.cli import main; main()"
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
 
 
@@ -53,10 +56,10 @@ class Queries:
 
     def cluster(self, name: str) -> dict[str, Any]:
         """Return state, nodes and jobs of a cluster, and a sentence for each part that is not known."""
-        cluster = self._cluster(name)
+        self._cluster(name)  # an unknown name is not a part that fails
         with ThreadPoolExecutor(max_workers=3) as pool:
             asked = (
-                pool.submit(_part, lambda: self._answers.get(("state", name), lambda: _state(cluster))),
+                pool.submit(_part, lambda: self._state(name)),
                 pool.submit(_part, lambda: self._jobs(name)),
                 pool.submit(_part, lambda: self._loads(name)),
             )
@@ -64,7 +67,7 @@ class Queries:
         return {
             "name": name,
             "state": state,
-            "jobs": [_job(job) for job in jobs or []][:_MOST_JOBS],
+            "jobs": None if jobs is None else [_job(job) for job in jobs[:_MOST_JOBS]],
             "loads": [top.as_record(one) for one in loads or []],
             "load": in_words(total(loads)) if loads else "",
             "problems": list(dict.fromkeys(filter(None, (*first, *second, *third)))),
@@ -136,10 +139,17 @@ class Queries:
         follow = ["--follow"] if name in known() and not is_whole else []
         last = [] if find or is_whole else ["--tail", str(_LAST_LINES)]
         only = ["--rank", rank] if rank else []
-        return [sys.executable, "-m", "phalanx", "logs", "-c", name, "--timestamps", *follow, *last, *only, "--", job]
+        start = [sys.executable, "-I", "-c", _PHALANX, json.dumps(sys.path)]
+        return [*start, "logs", "-c", name, "--timestamps", *follow, *last, *only, "--", job]
 
     def _cluster(self, name: str) -> Cluster:
         return connection.attached(Cluster.load(name))
+
+    def _state(self, name: str) -> dict[str, Any]:
+        """Return what AWS knows of a cluster: what it costs and how long it lasts, which takes longer, a while ago."""
+        cluster = self._cluster(name)
+        money = self._answers.get(("money", name), lambda: _money(cluster), _MONEY_FRESH_S)
+        return self._answers.get(("state", name), lambda: _state(cluster, money))
 
     def _jobs(self, name: str) -> list[JobStatus]:
         cluster = self._cluster(name)
@@ -167,12 +177,12 @@ class _Answers:
         self._locks: dict[object, threading.Lock] = {}
         self._known: dict[object, tuple[float, Any]] = {}
 
-    def get(self, question: object, ask: Callable[[], T]) -> T:
+    def get(self, question: object, ask: Callable[[], T], fresh_s: float = _FRESH_S) -> T:
         with self._guard:
             lock = self._locks.setdefault(question, threading.Lock())
         with lock:
-            at_s, answer = self._known.get(question, (-_FRESH_S, None))
-            if time.monotonic() - at_s >= _FRESH_S:
+            at_s, answer = self._known.get(question, (-fresh_s, None))
+            if time.monotonic() - at_s >= fresh_s:
                 answer = ask()
                 self._known[question] = time.monotonic(), answer
             return answer
@@ -185,8 +195,9 @@ def _part(ask: Callable[[], Any]) -> tuple[Any, str]:
     """Return an answer, or None and the reason."""
     try:
         return ask(), ""
-    except PhalanxError as error:
-        return None, one_line(f"{error.message[:1].upper()}{error.message[1:]}.")
+    except (PhalanxError, OSError) as error:
+        message = error.message if isinstance(error, PhalanxError) else str(error)
+        return None, one_line(f"{message[:1].upper()}{message[1:]}.")
 
 
 def _clusters() -> dict[str, Any]:
@@ -211,23 +222,26 @@ def _kept(names: list[str]) -> list[dict[str, str]]:
     return kept[:_MOST_JOBS]
 
 
-def _state(cluster: Cluster) -> dict[str, Any]:
-    """Return what `status` and `nodes` say that AWS knows."""
+def _state(cluster: Cluster, money: dict[str, Any]) -> dict[str, Any]:
+    """Return what `status` and `nodes` say of the stack and its nodes."""
     stack, roster = status.read_state(cluster)
-    left = status.time_left(cluster, stack)
-    shown = None if left["stopped"] else roster
-    cost = status.cost(cluster, stack)["cost"]
+    shown = None if money["stopped"] else roster
+    members = nodes.rows(shown, ()) if shown else []
+    return _shown({**status.describe(cluster, stack.status, shown), **money, "members": members})
+
+
+def _money(cluster: Cluster) -> dict[str, Any]:
+    """Return what a cluster costs, and when its lease ends or it is removed."""
+    stack, _ = status.read_state(cluster)
+    left, cost = status.time_left(cluster, stack), status.cost(cluster, stack)["cost"]
     lease, removal = left["lease_left_s"], left["removal_left_s"]
-    facts = {
-        **status.describe(cluster, stack.status, shown),
+    return {
         "cost_text": cost_text.whole(cluster.cloud, cost, left["stopped"]),
         "lease_text": "" if lease is None else duration(lease),
         "removal_text": "" if removal is None else duration(removal),
         "stopped": left["stopped"],
         "ended": left["ended"],
-        "members": nodes.rows(shown, ()) if shown else [],
     }
-    return _shown(facts)
 
 
 def _job(job: JobStatus) -> dict[str, Any]:

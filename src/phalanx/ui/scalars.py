@@ -124,11 +124,12 @@ class CsvFile:
     def feed(self, data: bytes) -> None:
         """Read the next bytes of the file."""
         *lines, self._data = (self._data + data).split(b"\n")
-        if len(self._data) > _LONGEST_LINE:
-            self.problem = f"has a line of more than {_LONGEST_LINE} bytes: what comes before is shown"
         for line in lines:
             if not self.problem:
                 self._read(line.decode(errors="replace").strip("\r\ufeff"))
+        if len(self._data) > _LONGEST_LINE:
+            self._data = b""
+            self.problem = f"has a line of more than {_LONGEST_LINE} bytes: what comes before is shown"
 
     def _read(self, line: str) -> None:
         try:

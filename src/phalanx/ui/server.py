@@ -24,7 +24,8 @@ class Page:
             self._sockets = loopback(port)
         except OSError as error:
             raise PortTakenError(f"port {port} of this machine is not available: {error.strerror}", _OTHER) from error
-        self.door = Door(application(queries), self._sockets[0].getsockname()[1])
+        app = application(queries, lambda: self._server.should_exit)
+        self.door = Door(app, self._sockets[0].getsockname()[1])
         # No log of requests, no trust in headers of proxies, and streams end with the server.
         config = uvicorn.Config(
             self.door,

@@ -89,6 +89,7 @@ function jobRow(one, begin, end) {
 }
 
 function drawJobs(jobs) {
+  if (!jobs) return;
   $("no-jobs").textContent = jobs.length ? "" : "No job has been run yet.";
   const now = Date.now() / 1000;
   const begin = Math.min(now - 60, ...jobs.slice(0, 30).map((one) => one.started_at ?? one.submitted_at));
