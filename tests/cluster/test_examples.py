@@ -65,7 +65,8 @@ def test_the_programs_of_the_page_about_pytorch_run_as_it_says(cluster, tmp_path
     programs = re.findall(r"```python\n(.*?)```", (DOCS / "pytorch.md").read_text(), re.DOTALL)
     for name, program in zip(("train.py", "fsdp.py"), programs, strict=True):
         (tmp_path / name).write_text(program)
-    code = ("run", "--directory", str(tmp_path), *ONE_THREAD, "-n", "2", "-N", "1")
+    # On one node, which starts torchrun once: test_fashion_mnist trains on two.
+    code = ("run", "--directory", str(tmp_path), *ONE_THREAD, "-n", "2", "-N", "2")
     done = cluster.phalanx(*code, "--", "python", "train.py", timeout_s=600)
     assert "[0] trained by 2 processes" in done.stdout
     cluster.phalanx(*code, "--checkpoint", "checkpoints/fsdp", "--", "python", "fsdp.py", timeout_s=600)

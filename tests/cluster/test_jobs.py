@@ -207,7 +207,7 @@ torch.distributed.destroy_process_group()
 def test_a_script_that_needs_torchrun_gets_it(cluster, code):
     """As `up` says: `phalanx run -- python train.py`."""
     (code / "train.py").write_text(TRAIN)
-    done = cluster.phalanx("run", "--directory", str(code), "-n", "2", "-N", "1", "--", "python", "train.py")
+    done = cluster.phalanx("run", "--directory", str(code), "-n", "2", "-N", "2", "--", "python", "train.py")
     assert sorted(done.stdout.splitlines()) == ["[0] sum 2", "[1] sum 2"]
     assert "launcher torchrun, because train.py uses torch.distributed" in done.stderr
 

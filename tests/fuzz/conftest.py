@@ -1,6 +1,6 @@
 """Sets each target's time and seed, and prints a line for each target at the end.
 
-PHALANX_FUZZ_S is the time for each of them (default: 2 s), PHALANX_FUZZ_SEED determines the examples.
+PHALANX_FUZZ_S is the time for each of them (default: 0.5 s), PHALANX_FUZZ_SEED determines the examples.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from fuzz import fuzzing
 
-_EACH_S = 2.0
+_EACH_S = 0.5
 _SEED = os.environ.get("PHALANX_FUZZ_SEED") or str(random.SystemRandom().getrandbits(32))
 _RAN: dict[str, fuzzing.Target] = {}
 

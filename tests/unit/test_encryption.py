@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from aws_references import schema
 from botocore.exceptions import ClientError
 from clusters import FACTS, spec
 from error_codes import raises_code
@@ -55,11 +56,8 @@ def named(value: Any, skipped: set[str]) -> Iterator[str]:
 
 
 def properties_with_keys(kind: str) -> set[str]:
-    from cfnlint.schema.manager import PROVIDER_SCHEMA_MANAGER
-
-    schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", kind).schema
-    skipped = NOT_OURS.get(kind, set())
-    return {*named({part: schema.get(part, {}) for part in ("properties", "definitions")}, skipped)}
+    facts, skipped = schema(kind), NOT_OURS.get(kind, set())
+    return {*named({part: facts.get(part, {}) for part in ("properties", "definitions")}, skipped)}
 
 
 def given(value: Any) -> Iterator[tuple[str, Any]]:

@@ -314,10 +314,10 @@ LONG = {
     "spaces in options": "a" + " " * 200_000 + "--hash=sha256:0",
     "brackets": "[" * 200_000 + "]",
     "fragments": "https://host/" + "#" * 200_000,
-    "options": "--pre " * 150_000,
+    "options": "--pre " * 40_000,
     "specifiers": "a " + ",".join([">=1"] * 200_000),
     "a nested marker": "a; " + "(" * 4000,
-    "requirements": "a\n" * 400_000,
+    "requirements": "a\n" * 100_000,
 }
 
 
@@ -327,4 +327,4 @@ def test_no_requirements_file_takes_long_to_check(tmp_path, text):
     began_s = time.process_time()
     with contextlib.suppress(JobError):
         from_requirements(tmp_path / "requirements.txt")
-    assert time.process_time() - began_s < 5
+    assert time.process_time() - began_s < 2

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import source_trees
+from source_trees import LOCAL_CLOUD, ROOT, below
 
-ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
-LOCAL_CLOUD = ROOT / "localcloud/src"
 
 # The rooms, from the ground up: a module may import what stands on its own line or on one before it.
 ORDER = (
@@ -153,36 +153,15 @@ def part_of(name: str) -> str:
     return "plugins" if part in PLUGINS else part
 
 
-def read(path: Path) -> Module:
-    return examined(path, path.read_text())
-
-
-def examined(path: Path, text: str) -> Module:
-    source = LOCAL_CLOUD if path.is_relative_to(LOCAL_CLOUD) else SOURCE
+def examined(path: Path, text: str, nodes: list[ast.AST]) -> Module:
+    source = LOCAL_CLOUD.parent if path.is_relative_to(LOCAL_CLOUD) else SOURCE
     parts = path.relative_to(source).with_suffix("").parts
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-    tree = ast.parse(text)
-    module = Module(name, text, ast.get_docstring(tree))
-    for node in below(tree):
+    module = Module(name, text, ast.get_docstring(nodes[0]))
+    for node in nodes:
         if note := NOTES.get(type(node)):
             note(module, node)
     return module
-
-
-# Most nodes are of these types, and no rule asks for them.
-LEAVES = (ast.Name, ast.expr_context, ast.operator, ast.cmpop)
-
-
-def below(tree: ast.AST) -> list[ast.AST]:
-    """List `tree` and the nodes below it, like ast.walk but faster and without LEAVES: all of the source is checked."""
-    found = [tree]
-    for node in found:
-        for value in node.__dict__.values():
-            if isinstance(value, list):
-                found += [item for item in value if isinstance(item, ast.AST) and not isinstance(item, LEAVES)]
-            elif isinstance(value, ast.AST) and not isinstance(value, LEAVES):
-                found.append(value)
-    return found
 
 
 def note_import(module: Module, node: ast.Import) -> None:
@@ -242,8 +221,8 @@ NOTES: dict[type[ast.AST], Callable] = {
 @functools.cache
 def modules() -> list[Module]:
     """Read all modules, except the stack's Lambda function, which is part of the template and runs in AWS."""
-    paths = [*sorted((SOURCE / "phalanx").rglob("*.py")), *sorted((LOCAL_CLOUD / "localcloud").rglob("*.py"))]
-    return [read(path) for path in paths if path.parent.name != "lambda_source"]
+    found = source_trees.nodes().items()
+    return [examined(path, path.read_text(), nodes) for path, nodes in found if path.parent.name != "lambda_source"]
 
 
 def core() -> list[Module]:
@@ -277,10 +256,11 @@ def test_only_commands_launchers_and_schedulers_are_imported_by_name() -> None:
 def test_a_name_that_is_given_to_import_module_is_an_import() -> None:
     path = SOURCE / "phalanx" / "probe.py"
     spelled = 'importlib.import_module("phalanx.api")\n__import__("json")\n'
-    assert examined(path, spelled).own_imports() == ["phalanx.api"]
+    assert examined(path, spelled, below(ast.parse(spelled))).own_imports() == ["phalanx.api"]
     table = 'TABLE = {"a": "phalanx.cli.up"}\n'
-    assert examined(path, table).own_imports() == []
-    assert examined(path, table + "import_module(TABLE[name])\n").own_imports() == ["phalanx.cli.up"]
+    assert examined(path, table, below(ast.parse(table))).own_imports() == []
+    used = table + "import_module(TABLE[name])\n"
+    assert examined(path, used, below(ast.parse(used))).own_imports() == ["phalanx.cli.up"]
 
 
 def test_core_imports_no_plugin_no_local_cloud_and_no_cli() -> None:

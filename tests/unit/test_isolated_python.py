@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-import localcloud
-import phalanx
+import source_trees
+from source_trees import LOCAL_CLOUD, PHALANX
 
 PYTHON = re.compile(r"(/usr/bin/)?python3?")
-MAY_START = re.compile(r"sys\.executable|python3\"|PYTHON|\"-m\"|imports\.py")
 PLACES = ("sys.executable", "self.python.path", "self.python.base", "python", "checked.PYTHON", "PYTHON")
 # These start in another way, each for its reason.
 OTHERS = {
@@ -26,14 +24,11 @@ OTHERS = {
 
 
 def starts() -> Iterator[tuple[str, ast.List | ast.Tuple]]:
-    for package in (phalanx, localcloud):
-        top = Path(package.__file__).parents[1]
-        for path in Path(package.__file__).parent.rglob("*.py"):
-            name = path.relative_to(top).as_posix()
-            text = path.read_text()
-            for node in ast.walk(ast.parse(text)) if MAY_START.search(text) else ():
-                if isinstance(node, (ast.List, ast.Tuple)) and is_start(node.elts):
-                    yield name, node
+    for path, nodes in source_trees.nodes().items():
+        top = LOCAL_CLOUD if path.is_relative_to(LOCAL_CLOUD) else PHALANX
+        for node in nodes:
+            if isinstance(node, (ast.List, ast.Tuple)) and is_start(node.elts):
+                yield path.relative_to(top.parent).as_posix(), node
 
 
 def is_start(words: list[ast.expr]) -> bool:

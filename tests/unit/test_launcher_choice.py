@@ -78,9 +78,9 @@ def test_nothing_outside_of_the_directory_is_read(tmp_path):
 
 
 HOSTILE = {
-    "long chains": "import a\n" + ("a" + ".b" * 900 + "\n") * 50,
-    "a long name": f"import {'.'.join('b' * 900)} as a\n" + "a.c\n" * 5_000,
-    "many names": f"import {', '.join(f'a{number}' for number in range(20_000))}\n",
+    "long chains": "import a\n" + ("a" + ".b" * 900 + "\n") * 20,
+    "a long name": f"import {'.'.join('b' * 900)} as a\n" + "a.c\n" * 2_000,
+    "many names": f"import {', '.join(f'a{number}' for number in range(5_000))}\n",
     "deep calls": "x" + "()" * 50_000,
 }
 
@@ -93,7 +93,7 @@ def test_no_script_makes_reading_its_imports_long(tmp_path, text):
     began_s = time.process_time()
     assert choose(tmp_path, ["python", "train.py"]).launcher == "mpi"
     assert left_out(code_tree.scan(tmp_path), ("python", "train.py")) == {}
-    assert time.process_time() - began_s < 5
+    assert time.process_time() - began_s < 2
 
 
 @pytest.mark.parametrize("between", [".", " .\t", "\\\n.", ".\\\r\n", ".é\f."], ids=range(5))

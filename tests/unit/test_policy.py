@@ -12,6 +12,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+from aws_references import authorization
 from clusters import FACTS, plan
 from plans import EMR, PLANS, default_document
 
@@ -447,13 +448,6 @@ def test_policies_of_jobs_take_the_right_to_attach_them():
 
 
 # ---- by AWS's authorization reference, as cfn-lint ships it
-
-
-@functools.cache
-def authorization() -> dict:
-    found = importlib.util.find_spec("cfnlint")
-    assert found is not None and found.origin is not None
-    return json.loads((Path(found.origin).parent / "data" / "AdditionalSpecs" / "Policies.json").read_text())
 
 
 def takes(action: str, arn: str) -> bool:

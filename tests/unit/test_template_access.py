@@ -1,12 +1,11 @@
 """Access: least privilege of the roles, and the security groups."""
 
-import importlib.util
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from aws_references import authorization
 from clusters import FACTS, plan
 from error_codes import raises_code
 from plans import EMR, PLANS, default_document, resources
@@ -68,9 +67,7 @@ def judged_without_resources() -> set[str]:
 
 def test_no_role_may_act_on_all_resources_where_iam_knows_single_ones():
     """By AWS's authorization reference, as cfn-lint ships it."""
-    found = importlib.util.find_spec("cfnlint")
-    assert found is not None and found.origin is not None
-    known = json.loads((Path(found.origin).parent / "data" / "AdditionalSpecs" / "Policies.json").read_text())
+    known = authorization()
     single = [
         action
         for service, _, name in (one.partition(":") for one in sorted(judged_without_resources()))

@@ -152,8 +152,19 @@ def test_topics_invoke_functions_that_permit_it(local):
     assert until(messages) == ['MESSAGE {"kind": "wanted", "n": 3}']
 
 
-def test_stopping_the_cloud_leaves_no_process_and_no_file(local):
-    made = function(local, NAMED)
+# The kernel takes a moment to end so many.
+CROWD = """
+import os, time
+def handler(event, context):
+    for _ in range(100):
+        if not os.fork():
+            time.sleep(4711)
+"""
+
+
+@pytest.mark.parametrize("source", [NAMED, CROWD], ids=["one", "crowd"])
+def test_stopping_the_cloud_leaves_no_process_and_no_file(local, source):
+    made = function(local, source)
     result(local, made)
     local.context.stop()
     assert not alive(made)

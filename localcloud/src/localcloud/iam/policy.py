@@ -133,7 +133,16 @@ def _element(statement: Statement, name: str, value: str, keys: Keys, *, ignore_
 
 
 def _any_like(patterns: Any, value: str, keys: Keys, ignore_case: bool) -> bool:
-    return any(like(_with_variables(str(pattern), keys), value, ignore_case) for pattern in as_list(patterns))
+    given = tuple(_with_variables(str(pattern), keys) for pattern in as_list(patterns))
+    plain, others = _plain_and_others(given, ignore_case)
+    return (value.lower() if ignore_case else value) in plain or any(one.fullmatch(value) for one in others)
+
+
+@lru_cache(maxsize=1024)
+def _plain_and_others(patterns: tuple[str, ...], ignore_case: bool) -> tuple[frozenset[str], list[re.Pattern[str]]]:
+    """Return the patterns, each of which matches itself, and expressions for the few that match more."""
+    plain = frozenset(one.lower() if ignore_case else one for one in patterns)
+    return plain, [_compiled(one, ignore_case) for one in patterns if "*" in one or "?" in one]
 
 
 def like(pattern: str, value: str, ignore_case: bool = False) -> bool:
@@ -152,6 +161,8 @@ _VARIABLE = re.compile(r"\$\{([^}]+)\}")
 
 def _with_variables(pattern: str, keys: Keys) -> str:
     """Replace `${aws:userid}` by the request's value; an unknown variable stays, and so matches nothing."""
+    if "${" not in pattern:
+        return pattern
 
     def value(match: re.Match[str]) -> str:
         name = match.group(1)

@@ -99,12 +99,17 @@ class Environment:
         return Outcome(payload, failed, self._printed())
 
     def kill(self) -> None:
-        """Kill the process and its children."""
+        """Kill the process and its children, and wait for their end."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
         self._process.wait(timeout=5)
+        if not self._results.closed:
+            # The kernel ends the sandbox's other processes a moment later, and each has the pipe open.
+            poll = select.poll()
+            poll.register(self._results, select.POLLHUP)
+            poll.poll(5000)
 
     def close(self) -> None:
         """Kill the process and remove its files; may be called twice."""
