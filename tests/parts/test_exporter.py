@@ -138,7 +138,7 @@ def test_what_would_serve_anybody_is_refused(tmp_path, monkeypatch, arguments, s
 def test_without_its_package_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "phalanx.jobs.metrics")
-    with raises_code("ui-missing"):
+    with raises_code("extra-missing"):
         CliRunner().invoke(exporter.command, [], standalone_mode=False, catch_exceptions=False)
 
 

@@ -18,8 +18,9 @@ import click
 
 from phalanx.cli.console import note
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
-from phalanx.errors import ClusterError
+from phalanx.errors import PhalanxError
 from phalanx.jobs.loads import seen
+from phalanx.jobs.tunnel import PortTakenError
 
 _TOKEN = re.compile(rb"[\x21-\x7e]{16,512}")
 _REQUEST_WITHIN_S = 10.0
@@ -90,9 +91,9 @@ def command(name: str | None, file: Path | None, listen: tuple[str, int], token:
     except ModuleNotFoundError as error:
         if error.name != "prometheus_client":
             raise
-        raise ClusterError(
-            "the exporter's library is not installed", "pip install 'phalanx[ui]'", code="ui-missing"
-        ) from None
+        raise PhalanxError(
+            f"`phalanx exporter` needs {error.name}", "pip install 'phalanx[ui]'", code="extra-missing"
+        ) from error
     is_loopback = ipaddress.ip_address(listen[0]).is_loopback
     if not is_loopback and not token:
         raise click.UsageError(f"others reach {listen[0]}: --token-file is needed, or a loopback address")
@@ -118,7 +119,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 def _serve(listen: tuple[str, int], is_loopback: bool, token: bytes, text: Callable[[], bytes]) -> _Server:
-    """Return a server that answers GET /metrics. Raises ClusterError if the address can't be had."""
+    """Return a server that answers GET /metrics. Raises PortTakenError if the address can't be had."""
     expected = b"Bearer " + token
     slots = threading.BoundedSemaphore(_MOST_AT_ONCE)
 
@@ -159,7 +160,7 @@ def _serve(listen: tuple[str, int], is_loopback: bool, token: bytes, text: Calla
         return _Server(listen, Handler)
     except OSError as error:
         why = f"can't listen on {listen[0]}:{listen[1]}: {error.strerror}"
-        raise ClusterError(why, "Choose another: --listen.", code="port-taken") from None
+        raise PortTakenError(why, "Choose another: --listen.") from None
 
 
 def _is_for_here(host: str, address: str, port: int) -> bool:
