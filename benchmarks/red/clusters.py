@@ -41,6 +41,31 @@ _FEW_CLIENTS = ("node/credentials.py", "_CLIENTS, _SENDING = 256, 64", "_CLIENTS
 
 DEFENCES = (
     defence(
+        "messages of jobs and nodes make no lines of their own",
+        "test_hostile_output.py::test_a_reason_in_the_table_is_shown",
+        ("cli/terminal.py", 'return text.replace("\\n", "\\n  ")', "return text"),
+    ),
+    defence(
+        "names in a repository make no lines",
+        "test_hostile_output.py::test_names_in_a_repository_make_no_lines",
+        ("cli/starting.py", "{one_line(progress.warning)}", "{progress.warning}"),
+    ),
+    defence(
+        "what an ended job locked is removed",
+        "tests/parts/test_deep_trees.py::test_a_directory_that_its_owner_can_not_use_is_removed",
+        ("objects/trees.py", "except PermissionError:", "except IndexError:"),
+    ),
+    defence(
+        "names of shared memory are no lines or words",
+        "tests/parts/test_scratch.py::test_a_job_s_files_stop_no_look_at_what_is_in_use_whatever_their_names",
+        (
+            "runner/starter/scratch.py",
+            'text.split(b"\\n")]',
+            'text.replace(b"\\x0b", b"\\n").split(b"\\n") if _MAPPED in line]',
+        ),
+        ("runner/starter/scratch.py", "len(line) > 5 and ", ""),
+    ),
+    defence(
         "a file of variables leads to no other file",
         "test_hostile_repository.py::test_a_file_of_variables_is_the_repository_s_own",
         ("guest_file.py", "if top is not None and top != above[-1]:", "if False:"),

@@ -347,9 +347,9 @@ DEFENCES = (
         "test_damaged_records.py::test_the_local_cloud_ends_and_starts_after_a_job_has_nested_directories",
         (
             "localcloud/storage/trees.py",
-            "    with suppress(OSError):\n        place = _Place(os.open(top, _DIRECTORY), unlocks=True)",
+            "    with suppress(OSError):\n        place = _Place(_opened(top), unlocks=True)",
             "    import shutil\n\n    shutil.rmtree(top, ignore_errors=True)\n"
-            "    with suppress(OSError):\n        place = _Place(os.open(top, _DIRECTORY), unlocks=True)",
+            "    with suppress(OSError):\n        place = _Place(_opened(top), unlocks=True)",
         ),
     ),
 )

@@ -141,13 +141,10 @@ def _opened(name: str, directory: Optional[int] = None) -> int:
     try:
         return os.open(name, _DIRECTORY, dir_fd=directory)
     except PermissionError:
-        found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    try:
-        # The kernel's link to what is open: no other link is followed.
-        os.chmod(f"/proc/self/fd/{found}", _OWNERS)
-        return os.open(".", _DIRECTORY, dir_fd=found)
-    finally:
-        os.close(found)
+        # A link that takes its place now leads to what this user owns, or to nothing that can be changed.
+        if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+            os.chmod(name, _OWNERS, dir_fd=directory)
+        return os.open(name, _DIRECTORY, dir_fd=directory)
 
 
 def _unlock(directory: int) -> None:
