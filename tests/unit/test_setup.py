@@ -11,18 +11,18 @@ from localcloud.nodes.programs import PROGRAMS
 ROOT = Path(__file__).parents[2]
 # Programs of Debian's essential packages and those of priority "required", which mmdebstrap's minbase installs.
 MINIMAL = """
-apt-config apt-get awk bash cat chmod chown chroot cp cut date dirname dpkg-deb env expand find getent grep groupadd
-hostname id kill ldconfig ln ls md5sum mkdir mktemp mount nologin nproc pivot_root printf realpath rm sed seq setpriv
-setsid sh sha256sum sleep sort su tail tar tee timeout touch tr true umount uname unshare useradd userdel usermod
-xargs yes
+apt-config apt-get awk bash cat chgrp chmod chown chroot cp cut date dirname dpkg-deb env expand find getent grep
+groupadd hostname id kill ldconfig ln ls md5sum mkdir mkfifo mktemp mount nologin nproc pivot_root printf realpath rm
+sed seq setpriv setsid sh sha256sum sleep sort su tail tar tee timeout touch tr true umount uname unshare useradd
+userdel usermod xargs yes
 """
 # What README's two commands require, and what .venv contains.
 GIVEN = "git make python3 update-ca-certificates python phalanx torchrun"
 # Started or looked for only if installed; the last is a test's name for `sleep`.
 ASKED_FOR = "cc chromedriver crond mmdebstrap npm sudo systemctl test_hydra_proxy"
 SHELL = """
-break case cd command declare do done echo elif else esac eval exec exit export fi for if in local mapfile pwd read
-return set shift then trap until wait while
+break case cd command continue declare do done echo elif else esac eval exec exit export fi for if in local mapfile
+pwd read return set shift then trap until wait while
 """
 # Other programs of packages that setup detects by one program.
 BESIDE = {"ssh": "scp ssh-add ssh-agent ssh-keygen ssh-keyscan", "ps": "pgrep pkill", "newuidmap": "newgidmap"}

@@ -82,11 +82,10 @@ class Relay:
                 before = self._refusals()
                 with socket.socket(socket.AF_UNIX) as node:
                     node.connect(path)
-                    if not self._through(node, said) and self._refusals() > before:
-                        continue
-                # Where this one was taken, the next ones begin.
-                self._paths.sort(key=lambda one: one != path)
-                return
+                    if self._through(node, said) or self._refusals() == before:
+                        return
+                # The next connections begin elsewhere.
+                self._paths.sort(key=lambda one: one == path)
 
     def _through(self, node: socket.socket, said: _Opening) -> bool:
         """Relay a connection to its end; return False, with nothing lost, if the node closes it without a word."""

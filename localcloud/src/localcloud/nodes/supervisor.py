@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import re
@@ -14,10 +13,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from localcloud.nodes import cgroups, exports, frozen, init, kernel, operating_system, programs, rootfs, wire
+from localcloud.nodes import cgroups, exports, frozen, init, kernel, operating_system, processes, programs, rootfs, wire
 from localcloud.nodes.console import Console
 from localcloud.nodes.machine import Machine, NodeError, Site
 from localcloud.nodes.userns import exit_status
@@ -35,8 +33,6 @@ _DISKS, _SHM = 3 / 8, 1 / 8
 # a service 90 s to end.
 _SHUTDOWN_TIMEOUT_S = 10.0
 _SYSTEMD_SHUTDOWN_TIMEOUT_S = 100.0
-# A process that forks while it is looked for leaves a child that the next round finds.
-_ROUNDS_MOST = 20
 
 
 class Supervisor:
@@ -213,7 +209,7 @@ class Supervisor:
 
     def _do_signal(self, request: dict[str, Any]) -> None:
         node = self._running(request["instance_id"])
-        signal_all(node.pid, request["number"], request["pattern"])
+        processes.signal_all(node.pid, request["number"], request["pattern"])
         self._answer(request["id"])
 
     def _do_freeze(self, request: dict[str, Any]) -> None:
@@ -477,40 +473,3 @@ class Node:
     @property
     def shutdown_timeout_s(self) -> float:
         return _SYSTEMD_SHUTDOWN_TIMEOUT_S if self.machine.image else _SHUTDOWN_TIMEOUT_S
-
-
-def signal_all(process_one: int, number: int, pattern: str = "") -> None:
-    """Send a signal to all processes in the namespace of this node's process 1, that one included.
-
-    `pattern`: only to those whose command line matches this regular expression somewhere.
-    """
-    signalled: set[int] = set()
-    for _ in range(_ROUNDS_MOST):
-        # The kernel may keep a reader of a command line waiting.
-        new = {pid for pid in _inside(process_one) if not pattern or re.search(pattern, _command_line(pid))} - signalled
-        if not new:
-            return
-        for pid in new:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        signalled |= new
-
-
-def _inside(process_one: int) -> set[int]:
-    own = _namespace(process_one)
-    pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
-    return {pid for pid in pids if own and _namespace(pid) == own}
-
-
-def _command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
-    except OSError:  # it ended meanwhile
-        return ""
-
-
-def _namespace(pid: int) -> str:
-    try:
-        return str(Path(f"/proc/{pid}/ns/pid").readlink())
-    except OSError:  # it ended meanwhile
-        return ""

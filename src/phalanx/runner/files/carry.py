@@ -10,22 +10,21 @@ import stat
 import tarfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import IO, Any, Callable, Dict, FrozenSet, List, Optional, Set, Tuple, Union
+from typing import IO, Any, Dict, FrozenSet, List, Optional, Tuple, Union
 
 from phalanx import guest_file
 from phalanx.node.validate import Invalid, parse
 from phalanx.runner.files import begun, holes, unchanged
+from phalanx.runner.files.arriving import TOP, Arrived, CarryError, Part, Places, Progress, shown
 
 # The first bytes of the stream: what a login script prints before them is skipped.
 MAGIC = b"\0phalanx-carry-1\n"
-TOP = "top"
 # The last file of the stream: what could no longer be read.
 _UNREAD = "unread"
 # Follows a file that broke off, and was padded: it is not to be kept.
 _TORN = "torn"
 _COPY_BYTES = 1 << 20
 _MOST_LISTED = 20
-_LONGEST_SHOWN = 300
 _LONGEST_PREAMBLE = 64 << 10
 # The header lists all links that were left out.
 _LONGEST_HEADER = 16 << 20
@@ -36,12 +35,6 @@ _KINDS = (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE)
 _KINDS_BY_MODE = tuple(zip((stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK), _KINDS))  # noqa: B905 (Python 3.9)
 # In the header: whether a list of the files follows.
 LISTED = "listed"
-
-Progress = Callable[[int], None]
-
-
-class CarryError(Exception):
-    """Something can't be copied; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -115,14 +108,14 @@ def survey(path: str) -> Load:
             item, children, is_portable = guest_file.answer(here, _look, here, name)
         except OSError as error:
             if name == TOP or error.errno == errno.ETIMEDOUT:
-                raise CarryError(f"can't read {_shown(here)}: {error.strerror}") from error
+                raise CarryError(f"can't read {shown(here)}: {error.strerror}") from error
             unread.append(_unread(name, error))
             continue
         if is_portable:
             kept.append(item)
             waiting += [(os.path.join(item.path, child), f"{name}/{child}") for child in children]
         elif name == TOP:
-            raise CarryError(f"{_shown(here)} is neither a file nor a directory")
+            raise CarryError(f"{shown(here)} is neither a file nor a directory")
         else:
             left_out.append(_below(name))
     return Load(tuple(kept), tuple(left_out), tuple(unread))
@@ -224,9 +217,9 @@ def receive(
     written outside `target`, or in excess of what the header announces.
     """
     items, count = _announced(header, "items") - len(known.same), _announced(header, "bytes") - known.bytes
-    arrived = _Arrived(items, count, progress)
-    places = _Places(target)
-    part = _Part()
+    arrived = Arrived(items, count, progress)
+    places = Places(target)
+    part = Part()
     try:
         _require_room(count - sum(one.bytes for one in known.begun.values()), os.path.dirname(target))
         with tarfile.open(fileobj=source, mode="r|", bufsize=_COPY_BYTES, tarinfo=_Member, **_FORMAT) as tar:
@@ -253,7 +246,7 @@ def receive(
         part.leave()
         raise
     except OSError as error:
-        raise CarryError(f"can't write {_shown(error.filename or target)}: {error.strerror or error}") from error
+        raise CarryError(f"can't write {shown(error.filename or target)}: {error.strerror or error}") from error
     finally:
         part.remove()
         with suppress(OSError):
@@ -282,7 +275,7 @@ class _Member(tarfile.TarInfo):
         member = super().frombuf(buf, encoding, errors)
         is_name = member.type in _NAMES
         if not (is_name or member.type in _KINDS) or member.size < 0 or (is_name and member.size > _LONGEST_NAME):
-            raise CarryError(f"refused {_shown(member.name)}: neither a file, a directory nor a link")
+            raise CarryError(f"refused {shown(member.name)}: neither a file, a directory nor a link")
         return member
 
 
@@ -403,7 +396,7 @@ def _status_and_link(path: str) -> Tuple[os.stat_result, str]:
 
 
 def _unanswered(error: OSError) -> CarryError:
-    return CarryError(f"can't read {_shown(error.filename)}: {error.strerror}")
+    return CarryError(f"can't read {shown(error.filename)}: {error.strerror}")
 
 
 def _announced(header: Dict[str, Any], name: str) -> int:
@@ -419,124 +412,13 @@ def _require_room(count: int, directory: str) -> None:
         raise CarryError(f"it is {count} bytes; {disk.f_bavail * disk.f_frsize} are free in {directory}")
 
 
-class _Places:
-    """Decides where members are written: into directories that came before them, and so never through a link."""
-
-    def __init__(self, target: str) -> None:
-        self._target = target
-        self._directories: Set[str] = set()
-
-    def of(self, member: tarfile.TarInfo) -> str:
-        """Return a member's place. The sender chose the name, so it may be anything. Raises CarryError."""
-        parent, _, last = member.name.rpartition("/")
-        is_known = parent in self._directories and last not in ("", ".", "..")
-        if member.name != TOP and not is_known:
-            raise CarryError(f"refused a file named {_shown(member.name)}")
-        return self._target + member.name[len(TOP) :]
-
-    def make_directory(self, member: tarfile.TarInfo) -> None:
-        place = self.of(member)
-        if os.path.islink(place):
-            raise CarryError(f"{_shown(place)} is a symbolic link; nothing is written through it")
-        if not os.path.isdir(place):
-            os.mkdir(place)
-        else:
-            unchanged.remove_older_parts(place)
-        self._directories.add(member.name)
-
-
-class _Arrived:
-    """Checks what arrives against what the header announced."""
-
-    def __init__(self, items: int, count: int, progress: Progress) -> None:
-        self._items_left, self._bytes_left = items, count
-        self._items, self._bytes = items, count
-        self._written = 0
-        self._progress = progress
-        self.unread: List[str] = []
-        self.torn: List[str] = []
-        self._has_ended = False
-
-    @property
-    def progress(self) -> str:
-        return f"{self._items - self._items_left} of {self._items} files"
-
-    def begin(self, member: tarfile.TarInfo) -> None:
-        """Count a member. Raises CarryError for more members or bytes than were announced."""
-        self._items_left -= 1
-        self._bytes_left -= member.size
-        if self._items_left < 0 or self._bytes_left < 0:
-            raise CarryError(f"more arrived than was announced, {self._items} files of {self._bytes} bytes")
-
-    def leave_out(self, names: List[str]) -> None:
-        """Note what does not come. Raises CarryError for more than is missing, or a second list."""
-        if self._has_ended or len(names) > self._items_left:
-            raise CarryError("more is said to be missing than was announced")
-        self._has_ended = True
-        self._items_left -= len(names)
-        self.unread = names
-
-    def add(self, count: int) -> None:
-        self._written += count
-        self._progress(self._written)
-
-    def end(self) -> None:
-        """Raise CarryError when something is missing."""
-        if self._items_left or not self._has_ended:
-            raise CarryError(f"the stream ended after {self.progress}")
-
-
-class _Part:
-    """The last file or link, which gets its name once the next member does not say that it is torn."""
-
-    def __init__(self) -> None:
-        self.place = self._path = self._kind = ""
-
-    def begin(self, place: str, known: unchanged.Known, kind: str) -> str:
-        """Return the name that it has at first. Raises CarryError if it can't replace what is at its place.
-
-        It is there already if, by its `kind`, the rest of a beginning comes. A beginning of another file goes.
-        """
-        if os.path.isdir(place) and not os.path.islink(place):
-            raise CarryError(f"{_shown(place)} is a directory; the file of that name can't replace it")
-        self.place, self._kind = place, kind
-        self._path = os.path.join(os.path.dirname(place), unchanged.part_name())
-        had = known.at(place)
-        if had is not None and kind == f"{begun.FROM}{had.bytes}":
-            os.rename(had.path, self._path)
-        elif had is not None:
-            os.unlink(had.path)
-        return self._path
-
-    def keep(self) -> None:
-        if self.place:
-            os.replace(self._path, self.place)
-            self.place = ""
-
-    def leave(self) -> str:
-        """Keep a large part for the next copy, and return what to add to a message."""
-        with suppress(OSError):
-            status = os.lstat(self._path) if self.place else None
-            is_whole = self._kind == "" or self._kind.startswith(begun.FROM)
-            if status and is_whole and stat.S_ISREG(status.st_mode) and status.st_size >= begun.LEAST_BYTES:
-                os.replace(self._path, begun.resting_place(self.place))
-                self.place = ""
-                return f"; {status.st_size} bytes of a file stay for the next copy"
-        return ""
-
-    def remove(self) -> None:
-        if self.place and os.path.lexists(self._path):
-            os.unlink(self._path)
-        self.place = ""
-
-
-def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: str, target: str, arrived: _Arrived) -> None:
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: str, target: str, arrived: Arrived) -> None:
     if member.isreg():
         _write_file(tar.extractfile(member), member, place, arrived)
     elif _stays_inside(member.name, member.linkname) and _leads_below(target, place, member.linkname):
         os.symlink(member.linkname, place)
     else:
-        raise CarryError(f"refused {_shown(member.name)}: a link that leads elsewhere")
+        raise CarryError(f"refused {shown(member.name)}: a link that leads elsewhere")
 
 
 def _leads_below(target: str, place: str, link: str) -> bool:
@@ -545,25 +427,19 @@ def _leads_below(target: str, place: str, link: str) -> bool:
     return (end + "/").startswith(os.path.realpath(target) + "/")
 
 
-def _write_file(content: Any, member: tarfile.TarInfo, path: str, arrived: _Arrived) -> None:
+def _write_file(content: Any, member: tarfile.TarInfo, path: str, arrived: Arrived) -> None:
     is_rest = member.gname.startswith(begun.FROM)
     how = os.O_APPEND | os.O_NOFOLLOW if is_rest else os.O_CREAT | os.O_EXCL
     try:
         fd = os.open(path, os.O_WRONLY | how, 0o600)
     except FileNotFoundError as error:
-        raise CarryError(f"the rest of {_shown(member.name)} came, which was not here") from error
+        raise CarryError(f"the rest of {shown(member.name)} came, which was not here") from error
     with os.fdopen(fd, "ab" if is_rest else "wb") as file:
         if is_rest and member.gname != f"{begun.FROM}{os.fstat(fd).st_size}":
-            raise CarryError(f"what was here of {_shown(member.name)} has changed")
+            raise CarryError(f"what was here of {shown(member.name)} has changed")
         try:
             holes.write(content, member.gname, member.size, file, arrived.add)
         except Invalid as error:
-            raise CarryError(f"the pieces of {_shown(member.name)} {error}") from error
+            raise CarryError(f"the pieces of {shown(member.name)} {error}") from error
         os.fchmod(fd, member.mode & 0o777)
     unchanged.set_time(path, member.uname, member.mtime)
-
-
-def _shown(path: Any) -> str:
-    """Return a path for a message; of a very long one, only the end."""
-    text = repr(path)
-    return text if len(text) <= _LONGEST_SHOWN else f"…{text[-_LONGEST_SHOWN:]}"

@@ -23,7 +23,8 @@ PIECES, SPARSE = "phalanx-pieces", "phalanx-sparse"
 # A smaller hole costs less than another piece.
 _SMALLEST_HOLE = 64 << 10
 _MOST_PIECES = 10_000
-_LONGEST_LINE = 1 << 20
+LONGEST_LINE = 1 << 20
+"""Of what is said of a file's pieces."""
 _BLOCK_BYTES = 1 << 20
 # The largest file of ext4.
 _LARGEST_BYTES = 16 << 40
@@ -104,7 +105,7 @@ class Sent:
 def write(content: Any, kind: str, size: int, file: IO[bytes], add: Callable[[int], None]) -> None:
     """Write what arrives of a file to an empty one, with its holes; `add` counts. Raises OSError, and Invalid."""
     if kind == PIECES:
-        line = content.readline(_LONGEST_LINE)
+        line = content.readline(LONGEST_LINE)
         length, places = _parsed(line, size)
         add(len(line))
         for start, count in places:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Mapping, NamedTuple
 
 from phalanx.node.validate import Invalid, parse
 from phalanx.runner.files.begun import LEAST_BYTES, Begun, claim
+from phalanx.runner.files.holes import LONGEST_LINE
 
 if TYPE_CHECKING:
     from typing import IO, Any, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
@@ -250,6 +251,7 @@ def _entry(line: bytes) -> Tuple[str, Optional[_Listed]]:
     if isinstance(value, list) and isinstance(value[0], str):
         if len(value) == 1:
             return value[0], None
-        if len(value) == 6 and all(type(one) is int for one in value[1:]) and 0 <= value[3] <= 0o777 and value[5] >= 0:
+        are_numbers = len(value) == 6 and all(type(one) is int for one in value[1:])
+        if are_numbers and 0 <= value[3] <= 0o777 and 0 <= value[5] <= value[1] + LONGEST_LINE:
             return value[0], (value[1], value[2], value[3], value[4], value[5])
     raise Invalid("lists something that is no file")
