@@ -18,8 +18,15 @@ import click
 
 from phalanx.cli.console import note
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
-from phalanx.errors import ClusterError
+from phalanx.errors import ClusterError, PhalanxError
 from phalanx.jobs.loads import seen
+
+try:
+    from phalanx.jobs import metrics
+except ModuleNotFoundError as error:
+    if error.name != "prometheus_client":
+        raise
+    metrics = None
 
 _TOKEN = re.compile(rb"[\x21-\x7e]{16,512}")
 _REQUEST_WITHIN_S = 10.0
@@ -85,21 +92,15 @@ def command(name: str | None, file: Path | None, listen: tuple[str, int], token:
       phalanx exporter
       phalanx exporter --listen 0.0.0.0:9400 --token-file ~/.phalanx-token
     """
-    try:
-        from phalanx.jobs.metrics import Metrics  # here, because its library need not be installed
-    except ModuleNotFoundError as error:
-        if error.name != "prometheus_client":
-            raise
-        raise ClusterError(
-            "the exporter's library is not installed", "pip install 'phalanx[ui]'", code="ui-missing"
-        ) from None
+    if metrics is None:
+        raise ClusterError("the exporter's library is not installed", "pip install 'phalanx[ui]'", code="ui-missing")
     is_loopback = ipaddress.ip_address(listen[0]).is_loopback
     if not is_loopback and not token:
         raise click.UsageError(f"others reach {listen[0]}: --token-file is needed, or a loopback address")
     cluster = load_cluster(name, file)
     cluster.require_ready()
-    metrics = Metrics(cluster.name, lambda: seen(cluster), lambda text: note(f"no answer: {text}"))
-    server = _serve(listen, is_loopback, token, metrics.text)
+    found = metrics.Metrics(cluster.name, lambda: seen(cluster), lambda text: note(f"no answer: {text}"))
+    server = _serve(listen, is_loopback, token, found.text)
     shown = f"[{listen[0]}]" if ":" in listen[0] else listen[0]
     note(f"http://{shown}:{server.server_address[1]}/metrics has the metrics of {cluster.name}, until Ctrl-C")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -118,7 +119,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 def _serve(listen: tuple[str, int], is_loopback: bool, token: bytes, text: Callable[[], bytes]) -> _Server:
-    """Return a server that answers GET /metrics. Raises ClusterError if the address can't be had."""
+    """Return a server that answers GET /metrics. Raises PhalanxError if the address can't be had."""
     expected = b"Bearer " + token
     slots = threading.BoundedSemaphore(_MOST_AT_ONCE)
 
@@ -159,7 +160,7 @@ def _serve(listen: tuple[str, int], is_loopback: bool, token: bytes, text: Calla
         return _Server(listen, Handler)
     except OSError as error:
         why = f"can't listen on {listen[0]}:{listen[1]}: {error.strerror}"
-        raise ClusterError(why, "Choose another: --listen.", code="port-taken") from None
+        raise PhalanxError(why, "Choose another: --listen.", code="port-taken") from None
 
 
 def _is_for_here(host: str, address: str, port: int) -> bool:
