@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 import urllib.error
@@ -137,9 +138,12 @@ def test_what_would_serve_anybody_is_refused(tmp_path, monkeypatch, arguments, s
 
 def test_without_its_package_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "phalanx.jobs.metrics")
+    for name in ("phalanx.jobs.metrics", "phalanx.cli.exporter"):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("phalanx.jobs.metrics")
+    without = importlib.import_module("phalanx.cli.exporter")
     with raises_code("extra-missing"):
-        CliRunner().invoke(exporter.command, [], standalone_mode=False, catch_exceptions=False)
+        CliRunner().invoke(without.command, [], standalone_mode=False, catch_exceptions=False)
 
 
 def test_a_port_that_is_taken_is_named(served):

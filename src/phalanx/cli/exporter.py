@@ -22,6 +22,13 @@ from phalanx.errors import PhalanxError
 from phalanx.jobs.loads import seen
 from phalanx.jobs.tunnel import PortTakenError
 
+try:
+    from phalanx.jobs import metrics
+except ModuleNotFoundError as error:
+    if error.name != "prometheus_client":
+        raise
+    metrics = None
+
 _TOKEN = re.compile(rb"[\x21-\x7e]{16,512}")
 _REQUEST_WITHIN_S = 10.0
 _MOST_AT_ONCE = 8
@@ -86,21 +93,17 @@ def command(name: str | None, file: Path | None, listen: tuple[str, int], token:
       phalanx exporter
       phalanx exporter --listen 0.0.0.0:9400 --token-file ~/.phalanx-token
     """
-    try:
-        from phalanx.jobs.metrics import Metrics  # here, because its library need not be installed
-    except ModuleNotFoundError as error:
-        if error.name != "prometheus_client":
-            raise
+    if metrics is None:
         raise PhalanxError(
-            f"`phalanx exporter` needs {error.name}", "pip install 'phalanx[ui]'", code="extra-missing"
-        ) from error
+            "`phalanx exporter` needs prometheus_client", "pip install 'phalanx[ui]'", code="extra-missing"
+        )
     is_loopback = ipaddress.ip_address(listen[0]).is_loopback
     if not is_loopback and not token:
         raise click.UsageError(f"others reach {listen[0]}: --token-file is needed, or a loopback address")
     cluster = load_cluster(name, file)
     cluster.require_ready()
-    metrics = Metrics(cluster.name, lambda: seen(cluster), lambda text: note(f"no answer: {text}"))
-    server = _serve(listen, is_loopback, token, metrics.text)
+    found = metrics.Metrics(cluster.name, lambda: seen(cluster), lambda text: note(f"no answer: {text}"))
+    server = _serve(listen, is_loopback, token, found.text)
     shown = f"[{listen[0]}]" if ":" in listen[0] else listen[0]
     note(f"http://{shown}:{server.server_address[1]}/metrics has the metrics of {cluster.name}, until Ctrl-C")
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -12,6 +12,13 @@ from phalanx.cli.console import note, say
 from phalanx.cli.options import debug_option
 from phalanx.errors import PhalanxError
 
+missing: str | None = None
+try:
+    from phalanx.ui.queries import Queries
+    from phalanx.ui.server import Page
+except ModuleNotFoundError as error:
+    missing = error.name
+
 
 @click.command("ui")
 @click.option("--port", type=click.IntRange(1, 65535), help="The port on this machine. Without it: a free one.")
@@ -27,14 +34,8 @@ def command(port: int | None) -> int:
       phalanx ui
       phalanx ui --port 8400
     """
-    try:
-        # Here, because --help and the completion must work without the extra.
-        from phalanx.ui.queries import Queries
-        from phalanx.ui.server import Page
-    except ModuleNotFoundError as error:
-        raise PhalanxError(
-            f"`phalanx ui` needs {error.name}", "pip install 'phalanx[ui]'", code="extra-missing"
-        ) from error
+    if missing:
+        raise PhalanxError(f"`phalanx ui` needs {missing}", "pip install 'phalanx[ui]'", code="extra-missing")
     waits.show_with(lambda _: nullcontext())
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

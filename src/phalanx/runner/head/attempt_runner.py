@@ -11,6 +11,7 @@ from phalanx.runner.head.ending import ASK_RANKS, GIVE_UP, TERMINATE, NodeReport
 from phalanx.runner.head.engine_daemons import Request
 from phalanx.runner.head.membership import ANSWER_WITHIN_S, Patience, answer_within_s
 from phalanx.runner.head.runner_socket import send_text
+from phalanx.runner.head.stall import Sample, StallWatch, bring_tracer
 from phalanx.runner.head.starters import Starters
 from phalanx.runner.head.verdict import ENDED_BY_ENGINE, ENGINE, KILLED, NODE, Life, Outcome
 from phalanx.runner.liveness import LOOK_EVERY_S
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from phalanx.runner.head.channel import Channel
     from phalanx.runner.head.process_table import End, Member
     from phalanx.runner.head.run_context import RunContext
-    from phalanx.runner.head.stall import Sample, StallWatch
     from phalanx.runner.login import Line
     from phalanx.runner.process import PreparedJob, Process
 
@@ -145,8 +145,6 @@ class AttemptRunner:
         self._phase = self._run
         self._start_all(early=False)
         if self._job.stall_s:
-            from phalanx.runner.head.stall import StallWatch, bring_tracer  # here, because few jobs need its 10 ms
-
             self._stall = StallWatch(self._job.stall_s, self._starters, self._context.loads.steps)
             bring_tracer(self._job.directory)
 
@@ -217,15 +215,10 @@ class AttemptRunner:
             self._save_last_look()
             self._starters.terminate()
         elif self._look_at and time.monotonic() >= self._look_at and table.has_ranks:
-            self._look_once_more()
+            self._look_at, self._last_look = 0.0, Sample()
+            self._starters.look(self._last_look.take)
         elif next_step == GIVE_UP:
             self._sweep(_AFTER_TERMINATE_S)
-
-    def _look_once_more(self) -> None:
-        from phalanx.runner.head.stall import Sample  # here, because most ranks end in time
-
-        self._look_at, self._last_look = 0.0, Sample()
-        self._starters.look(self._last_look.take)
 
     def _save_last_look(self) -> None:
         """Keep what ranks do that did not end in time, before they are killed; not in place of why the job stalled."""

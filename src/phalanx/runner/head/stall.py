@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from phalanx.node.validate import Invalid, parse
-from phalanx.runner import tracer
 from phalanx.runner.files import record
 from phalanx.runner.stack_report import JobStacks, RankStack, report, summary
 
@@ -190,16 +189,22 @@ def _doing(one: RankStack) -> Any:
 
 def bring_tracer(job_directory: str) -> None:
     """Have py-spy fetched, if it is missing, in a thread: without it there are only facts of the kernel."""
-    tools = tracer.directory_of(job_directory)
+    tools = os.path.join(os.path.dirname(os.path.dirname(job_directory)), "tools")
 
     def fetch() -> None:
-        from phalanx.runner.environments import tracer_wheel  # here, because it is needed once on a cluster
-
         with suppress(OSError):
-            if not os.path.exists(os.path.join(tools, tracer.file_name())):
-                tracer_wheel.fetch(tools)
+            os.makedirs(tools, mode=0o700, exist_ok=True)
+            if not any(name.startswith("py-spy-") for name in os.listdir(tools)):
+                fetch_tracer(tools)
 
     threading.Thread(target=fetch, daemon=True).start()
+
+
+def fetch_tracer(tools: str) -> None:
+    """Bring py-spy into this directory. Raises OSError with the reason."""
+    from phalanx.runner.environments import tracer_wheel  # here, because it is needed once on a cluster
+
+    tracer_wheel.fetch(tools)
 
 
 def saved(job_directory: str) -> List[str]:

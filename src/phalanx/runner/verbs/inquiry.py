@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.runner import tracer
 from phalanx.runner.head.runner_socket import LOAD, LOOK, answers
-from phalanx.runner.head.stall import saved
+from phalanx.runner.head.stall import fetch_tracer, saved
 from phalanx.runner.names import NO_RUNNER
 from phalanx.runner.verbs.stop import running
 
@@ -44,9 +44,7 @@ def stacks(reference: str, tools: str, timeout_s: float) -> int:
     problem = ""
     if any(answer.get("tool") == tracer.MISSING for answer in answers):
         try:
-            from phalanx.runner.environments import tracer_wheel  # here, because it is needed once on a cluster
-
-            tracer_wheel.fetch(tools)
+            fetch_tracer(tools)
             answers = _ask(chosen[0], timeout_s) or answers
         except OSError as error:
             problem = str(error)
