@@ -9,7 +9,9 @@ import pytest
 from cluster_in_memory import ROLE, Keys, Memory, a_memory, an_agent, keys_of_four, says_hello, turn
 
 from phalanx.node import validate, worker
+from phalanx.node.decision import SILENT_S
 from phalanx.node.head import Head
+from phalanx.node.roster import Roster
 from phalanx.node.services import Reading, Refusal
 
 
@@ -176,6 +178,19 @@ def test_hints_make_the_head_look_once_a_second(memory, keys, tmp_path):
     before = master._checked_at = time.monotonic()
     master.listen()
     assert (master._check_s, master._checked_at) == (1.0, before)
+
+
+def test_the_head_waits_for_messages_only_until_a_node_may_fall_silent(memory, keys, tmp_path, monkeypatch):
+    master = Head(an_agent(memory, keys, tmp_path, 1))
+    waited: list[int] = []
+    monkeypatch.setattr(master.agent.queue, "receive", lambda wait_s: waited.append(wait_s) or [])
+    master._check_s, master._checked_at = 10, time.monotonic()
+    two = an_agent(memory, keys, tmp_path, 2).describe()
+    master.state.roster = Roster("demo", 1, 2, 1, (master.state.me, two))
+    for age_s in (0.0, SILENT_S - 1.2, SILENT_S + 1):
+        master.state.beats = {two.address: time.monotonic() - age_s}
+        master.listen()
+    assert waited == [3, 2, 3]
 
 
 def test_a_node_that_the_roster_does_not_name_does_not_follow(memory, keys, tmp_path):

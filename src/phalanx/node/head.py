@@ -13,7 +13,7 @@ from phalanx.node import beats, contract, disk, files, mount, outcome, proof, tr
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError
-from phalanx.node.decision import Action, Fail, Group, Policy, Prove, Publish, State, Succeed, decide
+from phalanx.node.decision import SILENT_S, Action, Fail, Group, Policy, Prove, Publish, State, Succeed, decide
 from phalanx.node.disk import HOME
 from phalanx.node.limits import Limits
 from phalanx.node.roster import Node, Roster, worker_name
@@ -140,8 +140,8 @@ class Head:
             self.signal("FAILURE", action.reason)
 
     def listen(self) -> None:
-        """Wait for messages, but not beyond the next reading of the group."""
-        due = self._checked_at + self._check_s
+        """Wait for messages, but not beyond the next reading of the group, or the moment when a node may be silent."""
+        due = min(self._checked_at + self._check_s, self._next_silence())
         messages = self.agent.queue.receive(min(_LISTEN_S, max(0, round(due - time.monotonic() + 0.5))))
         try:
             for message in messages:
@@ -155,6 +155,13 @@ class Head:
             # In any case, so that it does not come again and again.
             if messages:
                 self.agent.queue.delete(messages)
+
+    def _next_silence(self) -> float:
+        """Return when the first of the nodes that beat is silent, unless it beats again."""
+        now, heard = time.monotonic(), self.state.beats
+        nodes = self.state.roster.nodes if self.state.roster else ()
+        silences = [heard[node.address] + SILENT_S for node in nodes if node.address in heard]
+        return min((at for at in silences if at > now), default=now + _LISTEN_S)
 
     def hear(self, body: str, sender_id: str) -> None:
         """Handle a message that SQS received from `sender_id`. An invalid one is counted and changes nothing."""
