@@ -328,7 +328,7 @@ DEFENCES = (
     defence(
         "a file of a stream is in a directory that came before it",
         "test_hostile_files.py::test_a_stream_that_the_head_forged_leaves_nothing_elsewhere",
-        ("runner/files/carry.py", "if member.name != TOP and not is_known:", "if False:"),
+        ("runner/files/arriving.py", "if member.name != TOP and not is_known:", "if False:"),
     ),
     defence(
         "a list of files names none behind a link",
@@ -357,7 +357,7 @@ DEFENCES = (
     defence(
         "no more is taken than was announced",
         "test_hostile_files.py::test_a_stream_that_the_head_forged_leaves_nothing_elsewhere",
-        ("runner/files/carry.py", "if self._items_left < 0 or self._bytes_left < 0:", "if False:"),
+        ("runner/files/arriving.py", "if self._items_left < 0 or self._bytes_left < 0:", "if False:"),
     ),
     defence(
         "a file of a stream gets no special rights",
