@@ -256,7 +256,7 @@ def _bytes(path: Path) -> bytes:
         return guest_file.read(path, LARGEST_FILE_BYTES)
     except FileNotFoundError:
         other = path.with_suffix(".yml")
-        hint = f"There is {other}: rename it, or name it with `-f`." if other.exists() else _WRITE
+        hint = f"There is {other}: rename it, or name it with `--file`." if other.exists() else _WRITE
         raise SpecError(f"{path}: there is no such file", hint, code="no-file") from None
     except IsADirectoryError:
         raise SpecError(
