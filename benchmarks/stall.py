@@ -158,7 +158,7 @@ def main() -> None:
 def summary(lives: list[Life], wrong: dict[int, str], seed: int) -> Iterator[str]:
     """Yield the lines of the result."""
     here = machine()
-    commit, today = here["commit"][:12], datetime.date.today().isoformat()
+    commit, today = str(here["commit"])[:12], datetime.date.today().isoformat()
     yield f"{today}: {len(lives)} lives with seed {seed}, --stall {STALL_S}s, {here['cores']} cores, commit {commit}"
     yield f"  {len(wrong)} wrong"
     for kind, count in Counter(life.kind for life in lives).items():

@@ -131,7 +131,7 @@ def _serve(listen: tuple[str, int], is_loopback: bool, token: bytes, text: Calla
 
         def do_GET(self) -> None:
             given = self.headers.get("Authorization", "").encode("utf-8", "replace")
-            if is_loopback and not _is_for_here(self.headers.get("Host", ""), *self.server.server_address[:2]):
+            if is_loopback and not _is_for_here(self.headers.get("Host", ""), *self.connection.getsockname()[:2]):
                 self._answer(http.HTTPStatus.FORBIDDEN)
             elif token and not hmac.compare_digest(given, expected):
                 self._answer(http.HTTPStatus.UNAUTHORIZED)
