@@ -73,7 +73,8 @@ class MadeQueries(Queries):
         return _shown({"curves": curves, "problems": []})
 
     def load(self, name: str, job: str, node: str) -> dict[str, Any]:
-        return {"node": node, "samples": [[BEGAN_S + at, *_sample(at)] for at in range(0, 300, 2)], "problems": []}
+        samples = [{**_LOAD, "time": BEGAN_S + at, **_sample(at)} for at in range(0, 300, 2)]
+        return {"node": node, "samples": samples, "problems": []}
 
     def log(self, name: str, job: str, rank: str = "", find: str = "", is_whole: bool = False) -> list[str]:
         return [sys.executable, "-c", self.output]
@@ -115,16 +116,5 @@ class MadeQueries(Queries):
         return job
 
 
-def _sample(at_s: int) -> list[float]:
-    return [
-        3.5 + math.sin(at_s / 9),
-        2e9 + 5e6 * at_s,
-        4,
-        5,
-        8,
-        4e9,
-        16e9,
-        4e7 + 1e7 * math.sin(at_s / 4),
-        1e7,
-        *[0.0] * 10,
-    ]
+def _sample(at_s: int) -> dict[str, float]:
+    return {"cores": 3.5 + math.sin(at_s / 9), "memory": 2e9 + 5e6 * at_s, "received": 4e7 + 1e7 * math.sin(at_s / 4)}

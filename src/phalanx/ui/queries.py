@@ -49,6 +49,7 @@ class Queries:
     def __init__(self) -> None:
         self._answers = _Answers()
         self._open: OrderedDict[tuple[str, str], Curves] = OrderedDict()
+        self._guard = threading.Lock()
 
     def clusters(self) -> dict[str, Any]:
         """Return the clusters, each as `ls` has it, and the jobs whose output was kept of clusters that are gone."""
@@ -111,14 +112,7 @@ class Queries:
     def curves(self, name: str, job: str) -> dict[str, Any]:
         """Return the curves of a job's scalars. Raises PhalanxError."""
         status_now = self._job(name, job)
-        if (name, job) not in self._open:
-            cluster = self._cluster(name)
-            self._open[name, job] = Curves(cluster, Job(cluster, job))
-        self._open.move_to_end((name, job))
-        while len(self._open) > _MOST_OPEN:
-            self._open.popitem(last=False)
-        open_now = self._open[name, job]
-        return self._answers.get(("curves", name, job), lambda: open_now.read(status_now))
+        return self._answers.get(("curves", name, job), lambda: self._curves(name, job).read(status_now))
 
     def load(self, name: str, job: str, node: str) -> dict[str, Any]:
         """Return the load of a job on a node in the last hour, from its ring. Raises PhalanxError."""
@@ -132,7 +126,7 @@ class Queries:
             samples = ring.parsed(data, f"{node}.ring")[0] if data else []
         except Invalid as error:
             return {"node": node, "samples": [], "problems": [f"{error}."]}
-        return {"node": node, "samples": [[at_s, *load] for at_s, load in samples], "problems": []}
+        return {"node": node, "samples": [{"time": at_s, **load._asdict()} for at_s, load in samples], "problems": []}
 
     def log(self, name: str, job: str, rank: str = "", find: str = "", is_whole: bool = False) -> list[str]:
         """Return the command that prints the output of a job, which follows it where the cluster exists."""
@@ -150,6 +144,16 @@ class Queries:
         cluster = self._cluster(name)
         money = self._answers.get(("money", name), lambda: _money(cluster), _MONEY_FRESH_S)
         return self._answers.get(("state", name), lambda: _state(cluster, money))
+
+    def _curves(self, name: str, job: str) -> Curves:
+        """Return what was read of a job's files so far; that of jobs that were looked at long ago is forgotten."""
+        cluster = self._cluster(name)
+        with self._guard:
+            found = self._open.setdefault((name, job), Curves(cluster, Job(cluster, job)))
+            self._open.move_to_end((name, job))
+            while len(self._open) > _MOST_OPEN:
+                self._open.popitem(last=False)
+        return found
 
     def _jobs(self, name: str) -> list[JobStatus]:
         cluster = self._cluster(name)

@@ -3,9 +3,7 @@ import { drawCharts } from "./charts.js";
 
 const api = `/api${pathOf("clusters", cluster, "jobs", job)}`;
 const HOUR = 1800;
-const FIELDS = ["time", "cores", "memory", "processes", "node_cores", "node_cores_total", "node_memory", "node_memory_total",
-  "received", "sent", "read", "written", "gpus", "gpu_busy", "gpu_memory", "gpu_memory_total", "gpu_hottest", "gpu_watts", "gpu_errors", "gpu_slowed"];
-let node = "", samples = [], isFinal = false;
+let node = "", samples = [], isFinal = false, isAsking = false;
 
 function rankRow(name, count, load) {
   const choose = el("button", { type: "button", "aria-pressed": String(name === node), "data-key": name, onclick: () => chooseNode(name) }, name.replace(/^deeplearning-/, ""));
@@ -20,7 +18,7 @@ async function chooseNode(name) {
   try {
     const found = await get(`${api}/load?node=${encodeURIComponent(name)}`);
     if (node !== name) return;
-    samples = found.samples.map((values) => Object.fromEntries(FIELDS.map((field, at) => [field, values[at]])));
+    samples = found.samples;
     $("load-state").textContent = found.problems.join(" ") || (samples.length ? `${name}, the last hour` : `Nothing is kept of ${name} yet.`);
   } catch (error) {
     $("load-state").textContent = error.message;
@@ -65,8 +63,8 @@ every(2, async () => {
   if (!node && names.length) chooseNode(names[0]);
   else addSample(loads);
   isFinal = now.final;
-  $("stop").hidden = $("ask-stacks").disabled = now.final;
-  if (!now.final) $("stop").hidden = false;
+  $("stop").hidden = now.final;
+  $("ask-stacks").disabled = now.final || isAsking;
 });
 
 every(3, async () => {
@@ -78,7 +76,7 @@ every(3, async () => {
 });
 
 $("ask-stacks").addEventListener("click", async () => {
-  $("ask-stacks").disabled = true;
+  $("ask-stacks").disabled = isAsking = true;
   $("stacks-state").textContent = "asking the nodes …";
   try {
     const { groups, ended, silent } = await post(`${api}/stacks`);
@@ -90,6 +88,7 @@ $("ask-stacks").addEventListener("click", async () => {
   } catch (error) {
     $("stacks-state").textContent = error.message;
   }
+  isAsking = false;
   $("ask-stacks").disabled = isFinal;
 });
 
