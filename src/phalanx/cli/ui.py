@@ -12,11 +12,10 @@ from phalanx.cli.console import note, say
 from phalanx.cli.options import debug_option
 from phalanx.errors import PhalanxError
 
-missing: str | None = None
 try:
-    from phalanx.ui.queries import Queries
-    from phalanx.ui.server import Page
+    from phalanx.ui import queries, server
 except ModuleNotFoundError as error:
+    queries = server = None
     missing = error.name
 
 
@@ -34,12 +33,12 @@ def command(port: int | None) -> int:
       phalanx ui
       phalanx ui --port 8400
     """
-    if missing:
+    if queries is None or server is None:
         raise PhalanxError(f"`phalanx ui` needs {missing}", "pip install 'phalanx[ui]'", code="extra-missing")
     waits.show_with(lambda _: nullcontext())
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        Page(Queries(), port or 0).serve(_tell)
+        server.Page(queries.Queries(), port or 0).serve(_tell)
     except KeyboardInterrupt:
         note("")
     return 0
