@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from moto.utilities.utils import get_partition
-
 from localcloud import accounts
 
+# Of regions, by the beginnings of their names; all others are in `aws`.
+_PARTITIONS = {
+    "cn-": "aws-cn",
+    "us-gov-": "aws-us-gov",
+    "eusc-": "aws-eusc",
+    "us-iso-": "aws-iso",
+    "us-isob-": "aws-iso-b",
+}
 _DOMAINS = {"aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"}
 _profile = [accounts.OWN]
 
@@ -32,7 +38,7 @@ def arn() -> str:
 
 def is_elsewhere(region: str) -> bool:
     """Whether a region is in a partition where the account's keys are unknown."""
-    return get_partition(region) != played()
+    return _of(region) != played()
 
 
 def of_principals() -> str:
@@ -52,4 +58,8 @@ def emr() -> str:
 
 def domain(region: str) -> str:
     """Return what AWS::URLSuffix is in a region."""
-    return _DOMAINS.get(get_partition(region), "amazonaws.com")
+    return _DOMAINS.get(_of(region), "amazonaws.com")
+
+
+def _of(region: str) -> str:
+    return next((name for start, name in _PARTITIONS.items() if region.startswith(start)), "aws")
