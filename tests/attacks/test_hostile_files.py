@@ -171,7 +171,7 @@ def test_a_list_that_the_head_forged_touches_no_file_elsewhere(liar, tmp_path):
         place.chmod(0o600)
         os.utime(place, (1000, 1000))
     names = ("top/link/secret", "top/../../../secret", "/secret", "top/own")
-    listed = [["top"], ["top/link"], *([name, 5, 1000 * 10**9, 0o644, 10**18] for name in names)]
+    listed = [["top"], ["top/link"], *([name, 5, 1000 * 10**9, 0o644, 10**18, 5] for name in names)]
     header = {"items": len(listed), "files": 4, "bytes": 20, "left_out": [], "unread": [], "listed": True}
     lines = (json.dumps(line).encode() + b"\n" for line in (header, *listed))
     answer_all_with(liar, MAGIC + b"".join(lines) + tar(TOP))

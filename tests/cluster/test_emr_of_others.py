@@ -218,7 +218,7 @@ def test_a_cluster_is_adopted_runs_jobs_and_is_given_back_as_it_was(others, thei
     assert "nothing is wrong" in terminal.phalanx("why", check=False).stdout.lower()
     ended = terminal.phalanx("down", "--yes")
     assert ended.stderr.count("is as it was before") == 2, ended.stderr
-    assert f"Cluster mine is given back; its EMR cluster {theirs} goes on" in ended.stdout
+    assert f"Cluster mine is given back; its EMR cluster {theirs} continues" in ended.stdout
     assert others.describe(theirs)["Status"]["State"] == "WAITING"
     assert_is_again(others, theirs, before)
     iam = api(terminal, "iam")
@@ -315,7 +315,7 @@ def test_without_a_file_system_the_master_serves_the_shared_directory_and_files_
     ran = terminal.phalanx("run", "--launcher", "exec", "-n", "2", "-N", "1", "--", "sh", "-c", line)
     assert ran.stdout.count("data") == 2
     assert others.step(theirs, "ls", "/served")[1].split() == ["data", "from-0", "from-1"]
-    assert f"its EMR cluster {theirs} goes on" in terminal.phalanx("down", "--yes").stdout
+    assert f"its EMR cluster {theirs} continues" in terminal.phalanx("down", "--yes").stdout
 
 
 def test_one_that_another_machine_adopted_is_taken_over_by_its_name(others, theirs, monkeypatch):
@@ -331,7 +331,7 @@ def test_one_that_another_machine_adopted_is_taken_over_by_its_name(others, thei
     again = adopt(others, theirs, "twice", "--yes", check=False).stderr
     assert again.count("is a node of cluster shared-one") == 2
     assert (
-        f"Cluster shared-one is given back; its EMR cluster {theirs} goes on" in terminal.phalanx("down", "-y").stdout
+        f"Cluster shared-one is given back; its EMR cluster {theirs} continues" in terminal.phalanx("down", "-y").stdout
     )
 
 

@@ -66,7 +66,8 @@ def test_choices_of_machines_rights_and_tags_are_in_the_cluster(terminal):
         document = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Resource": "*", **what}]}
         made = iam.create_policy(PolicyName=policy_name, PolicyDocument=json.dumps(document))
         policies[policy_name] = made["Policy"]["Arn"]
-    (image, *_) = ec2.describe_images(Owners=["amazon"])["Images"]
+    of_type = [{"Name": "architecture", "Values": ["x86_64"]}]
+    (image, *_) = ec2.describe_images(Owners=["amazon"], Filters=of_type)["Images"]
     chosen = {
         "name": "choices",
         "nodes": 2,

@@ -194,7 +194,7 @@ def test_an_instance_needs_no_more_than_an_image_and_a_type(aws, tmp_path):
 @pytest.mark.parametrize(
     "command",
     [
-        "ec2 stop-instances --instance-ids i-0123456789abcdef0",
+        "ec2 monitor-instances --instance-ids i-0123456789abcdef0",
         "ssm send-command --document-name AWS-RunShellScript --instance-ids i-0123456789abcdef0",
         "rds create-db-instance --db-instance-identifier a --db-instance-class b --engine c",
         "elbv2 create-load-balancer --name a",

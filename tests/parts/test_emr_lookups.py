@@ -12,6 +12,7 @@ from error_codes import each, missing, raises_code
 from fleet_fakes import forget_resources, name
 from stack_fakes import stacks
 
+from localcloud.api import partitions
 from phalanx.aws import lookups
 from phalanx.aws.inventory import orphans, remains
 from phalanx.emr import checks
@@ -113,10 +114,12 @@ def test_a_file_system_and_an_image_that_are_missing_are_named_with_the_rest(aws
     assert [fact in str(refused.value) for fact in named.values()] == [True] * 3
 
 
-def test_a_role_of_china_is_trusted_by_its_own_name(aws, emr):
+def test_a_role_of_china_is_trusted_by_its_own_name(aws, emr, monkeypatch):
     made = name("china")
     iam = emr.cloud.client("iam")
-    iam.create_role(RoleName=made, AssumeRolePolicyDocument=trust("elasticmapreduce.amazonaws.com.cn"))
+    with monkeypatch.context() as there:
+        there.setattr(partitions, "of_principals", lambda: "amazonaws.com.cn")
+        iam.create_role(RoleName=made, AssumeRolePolicyDocument=trust("elasticmapreduce.amazonaws.com.cn"))
     assert checks.require(aws, spec({"service_role": made})) == ("", "")
 
 

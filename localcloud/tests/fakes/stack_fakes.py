@@ -16,6 +16,7 @@ from fleet_fakes import ADMINISTRATOR, REGION, FakeClock, FakeRunner, name, unti
 
 from localcloud.accounts import OWN
 from localcloud.api import app as api
+from localcloud.api import partitions
 from localcloud.api.http import HttpServer
 from localcloud.cloudformation.engine import Engine
 from localcloud.context import Context, Issued
@@ -162,3 +163,5 @@ def stacks(state: Path, profile: str = OWN) -> Iterator[Stacks]:
     finally:
         http.close()
         context.stop()
+        # Of other clouds in this process.
+        partitions.play(OWN)
