@@ -67,7 +67,8 @@ def test_choices_of_machines_rights_and_tags_are_in_the_cluster(terminal):
         made = iam.create_policy(PolicyName=policy_name, PolicyDocument=json.dumps(document))
         policies[policy_name] = made["Policy"]["Arn"]
     of_type = [{"Name": "architecture", "Values": ["x86_64"]}]
-    (image, *_) = ec2.describe_images(Owners=["amazon"], Filters=of_type)["Images"]
+    images = ec2.describe_images(Owners=["amazon"], Filters=of_type)["Images"]
+    image = min(images, key=lambda one: one["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"])
     chosen = {
         "name": "choices",
         "nodes": 2,

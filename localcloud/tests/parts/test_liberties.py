@@ -70,3 +70,10 @@ def test_an_empty_page_is_not_the_end_of_a_search(logs):
 def test_what_is_not_there_has_no_empty_page(logs):
     with pytest.raises(ClientError, match="ResourceNotFound"):
         logs.get_log_events(logGroupName="other", logStreamName="stream")
+
+
+def test_the_length_of_an_object_is_known_without_its_content(cloud):
+    s3 = cloud.client("s3")
+    s3.create_bucket(Bucket="lengths")
+    s3.put_object(Bucket="lengths", Key="object", Body=b"12345")
+    assert s3.head_object(Bucket="lengths", Key="object")["ContentLength"] == 5

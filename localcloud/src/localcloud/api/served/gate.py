@@ -116,7 +116,7 @@ def _answer(app: App, call: Call, environ: dict[str, Any], start_response: Any) 
     try:
         status, headers, body = lists.answered(call, ask, environ)
         if status.startswith("200"):
-            body = liberties.taken(call, body)
+            headers, body = _sized(headers, body, liberties.taken(call, body))
     except Exception as error:
         if not isinstance(error, NotImplementedError):
             log.exception("%s", call.action)
@@ -125,10 +125,16 @@ def _answer(app: App, call: Call, environ: dict[str, Any], start_response: Any) 
         log.error("%s: %s %s", call.action, status, body[:2000])
         return _unable(call, start_response)
     if status.startswith("4"):
-        body = sentences.worded(call.service, body)
-    headers = [(name, str(len(body)) if name.lower() == "content-length" else text) for name, text in headers]
+        headers, body = _sized(headers, body, sentences.worded(call.service, body))
     start_response(status, headers)
     return [body]
+
+
+def _sized(headers: lists.Headers, before: bytes, body: bytes) -> tuple[lists.Headers, bytes]:
+    """Return a changed body with its own length. That of an answer to HEAD is of a body that is not sent."""
+    if body == before:
+        return headers, body
+    return [(name, str(len(body)) if name.lower() == "content-length" else text) for name, text in headers], body
 
 
 def _is_a_page(headers: Iterable[tuple[str, str]]) -> bool:

@@ -34,11 +34,14 @@ _FILTER = re.compile(r"<code>([a-z][\w.-]*)</code>")
 _AFTER = "after "
 
 
+Headers = list[tuple[str, str]]
+
+
 class Answer(NamedTuple):
     """What a service answered over HTTP."""
 
     status: str
-    headers: list[tuple[str, str]]
+    headers: Headers
     body: bytes
 
 
