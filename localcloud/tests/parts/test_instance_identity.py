@@ -7,21 +7,13 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fleet_fakes import IMAGE, forget_resources, name, until
-from stack_fakes import TOPIC, Stacks, stacks
+from fleet_fakes import IMAGE, name, until
+from stack_fakes import TOPIC, Stacks
 
 from localcloud.ec2 import identity
-
-
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
-    with stacks(tmp_path_factory.mktemp("state")) as running:
-        yield running
-        forget_resources(running.context.account)
 
 
 @pytest.fixture(scope="module")

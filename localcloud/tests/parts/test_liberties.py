@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from time import time
 
 import pytest
 from botocore.exceptions import ClientError
-from fleet_fakes import forget_resources
-from stack_fakes import Stacks, stacks
 
 LINES = [f"line {number}" for number in range(3)]
-
-
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
-    with stacks(tmp_path_factory.mktemp("state")) as running:
-        yield running
-        forget_resources(running.context.account)
 
 
 @pytest.fixture(scope="module")

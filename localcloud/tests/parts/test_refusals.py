@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,9 @@ import account
 import botocore.session
 import pytest
 import yaml
-from fleet_fakes import forget_resources
-from stack_fakes import Stacks, stacks
+from stack_fakes import Stacks
 
 TABLE = yaml.safe_load((Path(__file__).parents[1] / "data/refusals.yaml").read_text())
-
-
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
-    with stacks(tmp_path_factory.mktemp("state")) as running:
-        yield running
-        forget_resources(running.context.account)
 
 
 @pytest.fixture(scope="module")

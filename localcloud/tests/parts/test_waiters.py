@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import account
@@ -14,9 +14,9 @@ import pytest
 from botocore import xform_name
 from botocore.exceptions import UnknownServiceError
 from emr_fakes import Emr, command
-from fleet_fakes import IMAGE, forget_resources
+from fleet_fakes import IMAGE
 from fleet_fakes import name as unique
-from stack_fakes import TOPIC, Stacks, stacks
+from stack_fakes import TOPIC, Stacks
 from test_served import SERVICES
 
 # What the local cloud does not make, by the names of the waiters for it.
@@ -31,13 +31,6 @@ NOTHING_MADE = {
 
 Made = dict[str, Any]
 Wish = Callable[[Stacks, Made], Made]
-
-
-@pytest.fixture(scope="module")
-def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stacks]:
-    with stacks(tmp_path_factory.mktemp("state")) as running:
-        yield running
-        forget_resources(running.context.account)
 
 
 @pytest.fixture(scope="module")

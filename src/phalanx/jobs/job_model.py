@@ -62,6 +62,9 @@ class JobSpec(JobRecord):
                 "Give a path on the shared directory, such as checkpoints/mnist, or s3://bucket/prefix.",
                 code="bad-checkpoint",
             )
+        self._check_names()
+
+    def _check_names(self) -> None:
         for path in self.links:
             if path.startswith("/") or not set(path.split("/")).isdisjoint({"", ".", ".."}):
                 raise JobError(
