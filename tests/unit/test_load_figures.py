@@ -150,3 +150,9 @@ def test_a_process_that_hangs_has_no_cpu_time(monkeypatch):
     table = {2: {"parent": "1", "ticks": "7"}, 3: {"parent": "2"}}
     monkeypatch.setattr(meter, "processes", lambda: table)
     assert meter.Meter(None, 1)._job_ticks(0.0) == {2: 7}  # type: ignore[arg-type]
+
+
+def test_a_figure_that_no_gpu_can_have_is_none():
+    """Of a whole line that lies, no figure ends the starter: `inf` is no number of reasons."""
+    line = b"0, inf, nan, 1e400, -5, [N/A], 0x0000000000000004, inf"
+    assert meter._parsed(line) == [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 4.0, 0.0]

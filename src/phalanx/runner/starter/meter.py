@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 
@@ -161,9 +162,10 @@ def _parsed(line: bytes) -> List[float]:
 
 def _number(word: str) -> float:
     try:
-        return float(int(word, 16)) if word.startswith("0x") else max(0.0, float(word))
-    except ValueError:
+        value = float(int(word, 16)) if word.startswith("0x") else float(word)
+    except (OverflowError, ValueError):
         return 0.0
+    return value if math.isfinite(value) and value > 0 else 0.0
 
 
 def _totals(proc: str) -> Dict[str, float]:
