@@ -88,7 +88,8 @@ def test_choices_of_machines_rights_and_tags_are_in_the_cluster(terminal):
     (terminal.directory / "choices.yaml").write_text(json.dumps(chosen))
     terminal.phalanx("up", "--file", "choices.yaml")
     tagged = [{"Name": "tag:team", "Values": ["vision"]}, {"Name": "tag:cost center", "Values": ["ML-7"]}]
-    instances = [one for r in ec2.describe_instances(Filters=tagged)["Reservations"] for one in r["Instances"]]
+    found = [one for r in ec2.describe_instances(Filters=tagged)["Reservations"] for one in r["Instances"]]
+    instances = sorted(found, key=lambda one: ipaddress.ip_address(one["PrivateIpAddress"]))
     assert [one["ImageId"] for one in instances] == [image] * 2
     attached = [{"Name": "attachment.instance-id", "Values": [one["InstanceId"] for one in instances]}]
     assert [disk["Size"] for disk in ec2.describe_volumes(Filters=attached)["Volumes"]] == [20, 20]
