@@ -164,7 +164,8 @@ class Life:
         document = {"Version": "2012-10-17", "Statement": {"Effect": "Allow", "Action": "ec2:*", "Resource": "*"}}
         own = iam.create_policy(PolicyName="own", PolicyDocument=json.dumps(document))["Policy"]["Arn"]
         files = OwnFileSystem(api(self.terminal, "efs"), self._vpc)
-        image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+        of_type = [{"Name": "architecture", "Values": ["x86_64"]}]
+        image = ec2.describe_images(Owners=["amazon"], Filters=of_type)["Images"][0]["ImageId"]
         place = {"InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-east-1a"}
         held = ec2.create_capacity_reservation(InstanceType="c5.large", InstanceCount=2, **place)["CapacityReservation"]
         network = {"head_subnet": self._vpc.head, "worker_subnet": self._vpc.workers}

@@ -421,7 +421,8 @@ def test_only_rules_replace_the_one_that_lets_everything_out(cloud, egress, netw
 
 
 def test_an_instance_with_an_unknown_profile_is_not_launched(cloud):
-    image = cloud.client("ec2").describe_images()["Images"][0]["ImageId"]
+    of_type = [{"Name": "architecture", "Values": ["x86_64"]}]
+    image = cloud.client("ec2").describe_images(Owners=["amazon"], Filters=of_type)["Images"][0]["ImageId"]
     given = {"ImageId": image, "InstanceType": "t3.micro", "IamInstanceProfile": "nobody-s"}
     stack = cloud.create({"Machine": {"Type": "AWS::EC2::Instance", "Properties": given}})
     assert cloud.settled(stack) == "ROLLBACK_COMPLETE"

@@ -142,7 +142,8 @@ def test_auto_scaling_launches_with_a_key_that_its_own_role_may_use(cloud, way):
         operations = ["Encrypt", "Decrypt", "GenerateDataKeyWithoutPlaintext", "DescribeKey", "CreateGrant"]
         cloud.client("kms").create_grant(KeyId=used, GranteePrincipal=SCALING, Operations=operations)
     ec2, called = cloud.client("ec2"), name("group")
-    image = ec2.describe_images()["Images"][0]
+    of_type = [{"Name": "architecture", "Values": ["x86_64"]}]
+    image = ec2.describe_images(Owners=["amazon"], Filters=of_type)["Images"][0]
     disk = {
         "DeviceName": image["RootDeviceName"],
         "Ebs": {"Encrypted": True} if way == "AWS's own" else {"KmsKeyId": used, "Encrypted": True},
