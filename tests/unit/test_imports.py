@@ -57,6 +57,7 @@ PLUGINS = ("launchers", "schedulers")
 # They import by names that they have in a table: the public face, commands, launchers and schedulers.
 BY_NAME = {"phalanx", "phalanx.cli.group", "phalanx.launchers", "phalanx.schedulers"}
 STANDARD_LIBRARY_ONLY = (
+    "phalanx.counts",
     "phalanx.datasets",
     "phalanx.node",
     "phalanx.objects",

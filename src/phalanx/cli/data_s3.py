@@ -22,6 +22,7 @@ from phalanx.cli.options import (
     load_cluster,
     yes_option,
 )
+from phalanx.cli.terminal import one_line
 from phalanx.counts import counted
 from phalanx.jobs.transfer import Moved
 from phalanx.objects.download import size_text
@@ -152,6 +153,6 @@ def _report(copied: Copied, as_json: bool) -> None:
     unchanged = f"; {copied.unchanged} unchanged" if copied.unchanged else ""
     note(f"{counted(copied.objects, 'object')}, {size_text(copied.bytes)}{unchanged}")
     for one in copied.left_out[:5]:
-        note(f"left out: {one}")
+        note(f"left out: {one_line(one)}")
     if len(copied.left_out) > 5:
         note(f"left out: {len(copied.left_out) - 5} more of these")

@@ -8,6 +8,7 @@ import os
 import shlex
 import socket
 
+from phalanx.counts import first_of
 from phalanx.runner.system import COMMAND_NOT_FOUND, ENVIRONMENT
 
 TYPE_CHECKING = False
@@ -65,7 +66,8 @@ class Findings:
     @property
     def message(self) -> str:
         """A line for each problem; nodes with the same problem share it."""
-        return "\n".join(text.replace("{nodes}", ", ".join(sorted(nodes))) for text, nodes in self._problems.items())
+        problems = (text.replace("{nodes}", first_of(sorted(nodes))) for text, nodes in self._problems.items())
+        return first_of(problems, "\n")
 
 
 def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> Tuple[str, int]:
