@@ -24,7 +24,7 @@ SHORTEST_STALL_S = 6
 _LONGEST_STEP = 200
 _STEP_HINT = r"Give one with a group for the number, such as --step 'step (\d+)'."
 # The options that go with --resume; all others come from the earlier job.
-_WITH_RESUME = ("resume", "directory")
+_WITH_RESUME = ("resume", "directory", "after", "after_any")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,9 @@ class JobSpec(JobRecord):
             raise JobError(f"--restarts is {self.restarts}", "It counts restarts: 0 or more.", code="out-of-range")
         if not 0 <= self.grace_s <= LONGEST_GRACE_S:
             raise JobError(f"--grace is {self.grace_s} s", f"Give 0 to {LONGEST_GRACE_S} s.", code="out-of-range")
+        if self.restart_on and not self.restarts:
+            why = "--restart-on needs --restarts"
+            raise JobError(why, "Say how often: --restarts 3.", code="conflicting-options")
         self._check_nodes()
         self._check_via()
         self._check_stall()
@@ -181,12 +184,16 @@ class JobOptions(TypedDict, total=False):
     checkpoint: str | None
     resume: str | None
     restarts: int
+    restart_on: Sequence[int]
+    time_s: int
     grace_s: int
     step: str | None
     stall_s: int
     on_stall: str
     wait: bool
     wait_limit_s: int
+    after: Sequence[str]
+    after_any: Sequence[str]
     options: Mapping[str, str]
     via: str | None
     via_options: Sequence[str]

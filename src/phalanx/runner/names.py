@@ -11,6 +11,10 @@ RECORD = "job.json"
 OUTPUT = "output"
 # What rank 0 reads as its standard input, if the job has any; keeper.py has the name, too.
 STDIN = "stdin"
+# Where a process of the job finds, in one word, why it was sent a signal; the words.
+REASON = "PHALANX_REASON"
+REASON_FILE = "phalanx-reason"
+TIME, STOP_REQUEST, SPOT, STALL, FAILURE, LOST = "time", "stop", "spot", "stall", "failure", "lost"
 # Of Python modules that a job's programs may import, without an installed phalanx.
 LIBRARY = "library"
 # Which process receives the submission, as JSON: before the first state, it shows whether more may come.

@@ -16,6 +16,7 @@ from phalanx.runner.files import record
 from phalanx.runner.files.schema import (
     FORMAT,
     by_name,
+    exit_code,
     file_name,
     grace,
     job_id,
@@ -107,7 +108,9 @@ class JobRecord:
     `checkpoint` is a directory below the shared directory, which the processes find in PHALANX_CHECKPOINT; one job at a
     time uses it. With an s3:// prefix it is also kept there, and the head adds `mirror`. `resume` is an earlier job
     with such a directory: all but the code, the secrets and, if it is given, the command comes from that job.
-    `grace_s` is the time between SIGTERM and SIGKILL for its processes, whatever ends them.
+    `grace_s` is the time between SIGTERM and SIGKILL for its processes, whatever ends them. `time_s` is how long the
+    job may run from its first start (0: without end). It is restarted only after exit codes in `restart_on` (none:
+    any), and begins when the jobs `after` have succeeded and the jobs `after_any` have ended.
     `secrets` are variables that are written nowhere: they go over ssh into the memory of the runner on the head, and
     from there into the environments of the job's processes. A launcher puts them into neither argv nor env nor files.
     With `nodes_min` and `nodes_max` (both or none; torchrun) the job continues with the nodes that are left, and grows
@@ -145,6 +148,19 @@ class JobRecord:
         optional(None, job_id), "--resume", "Continue from this job's checkpoints, with its command.", default=None
     )
     restarts: int = option(count, "--restarts", "How often it is started again when it fails.", default=0)
+    restart_on: Tuple[int, ...] = option(
+        tuple_of(exit_code),
+        "--restart-on",
+        "With --restarts: only after these exit codes of the job, such as 75,137, and after a lost node.",
+        default=(),
+    )
+    time_s: int = option(
+        count,
+        "--time",
+        "How long it may run from its first start, restarts included, such as 4h. Then its ranks get SIGUSR1, after "
+        "--grace SIGTERM.",
+        default=0,
+    )
     grace_s: int = option(
         grace,
         "--grace",
@@ -169,6 +185,12 @@ class JobRecord:
     wait: bool = option(truth, "--wait", "Wait for free slots instead of sharing them with other jobs.", default=False)
     wait_limit_s: int = option(
         count, "--wait-limit", "With --wait: give up after this time, such as 2h.", default=86400
+    )
+    after: Tuple[str, ...] = option(
+        tuple_of(job_id), "--after", "Begin when this job has succeeded. Repeatable.", default=()
+    )
+    after_any: Tuple[str, ...] = option(
+        tuple_of(job_id), "--after-any", "Begin when this job has ended, however it did. Repeatable.", default=()
     )
     nodes_min: Optional[int] = option(optional(None, positive), default=None)
     nodes_max: Optional[int] = option(optional(None, positive), default=None)

@@ -10,6 +10,7 @@ import time
 
 from phalanx.node.proc_files import read_each
 from phalanx.objects import trees
+from phalanx.runner.names import REASON, REASON_FILE
 from phalanx.runner.reaper import find, has_other_starters
 
 TYPE_CHECKING = False
@@ -51,6 +52,7 @@ class Scratch:
         self.path = os.path.join(os.environ.get("TMPDIR", _SHORT_TEMPORARY), f"phalanx-{job_id}")
         on_disk = _ON_DISK if os.access(_ON_DISK, os.W_OK) else os.path.dirname(self.path)
         self.home = os.path.join(on_disk, f"phalanx-{job_id}-home")
+        self._reason_path = os.path.join(self.path, REASON_FILE)
         self._job_id = job_id
         self._since = time.time()
         self._own: Set[str] = set()  # shared memory of libraries that processes of this job have used
@@ -62,6 +64,22 @@ class Scratch:
         """Create the directories, private to this user. Raises OSError."""
         for path in (self.path, self.home):
             os.makedirs(path, 0o700, exist_ok=True)
+
+    def variables(self) -> Dict[str, str]:
+        """Return the variables by which the job's processes find these."""
+        return {"TMPDIR": self.path, "HOME": self.home, REASON: self._reason_path}
+
+    def say_why(self, reason: str) -> None:
+        """Write for the job's processes why they are signalled. They may have filled the disk, or removed the place."""
+        beside = f"{self._reason_path}.{os.getpid()}"
+        try:
+            # Not in place: a job could have put a link or a pipe there.
+            fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(fd, "w") as file:
+                file.write(reason)
+            os.replace(beside, self._reason_path)
+        except OSError:
+            pass
 
     def look(self, last: bool = False) -> None:
         """Note which shared memory of libraries the job's processes use. Its names will not show that.
