@@ -144,11 +144,11 @@ class JobRecord:
     resume: Optional[str] = option(
         optional(None, job_id), "--resume", "Continue from this job's checkpoints, with its command.", default=None
     )
-    restarts: int = option(count, "--restarts", "How often it is started again when it fails.", default=0)
+    restarts: int = option(count, "--restarts", "How often to start the job again when it fails.", default=0)
     grace_s: int = option(
         grace,
         "--grace",
-        "How long its processes have to save and end after SIGTERM, such as 30s.",
+        "How long processes have to save and end after SIGTERM, such as 30s.",
         default=5,
     )
     step: Optional[str] = option(
@@ -160,11 +160,11 @@ class JobRecord:
     stall_s: int = option(
         count,
         "--stall",
-        "It is stalled when its step does not advance for so long, or nothing is written and all stacks stay the same.",
+        "The job is stalled if, for this long, no step advances, or it writes nothing and all stacks stay the same.",
         default=0,
     )
     on_stall: str = option(
-        one_of(ON_STALL), "--on-stall", "What becomes of a stalled job: report, stop or restart.", default=ON_STALL[0]
+        one_of(ON_STALL), "--on-stall", "What to do with a stalled job: report, stop or restart.", default=ON_STALL[0]
     )
     wait: bool = option(truth, "--wait", "Wait for free slots instead of sharing them with other jobs.", default=False)
     wait_limit_s: int = option(
