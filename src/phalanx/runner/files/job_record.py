@@ -147,24 +147,24 @@ class JobRecord:
     resume: Optional[str] = option(
         optional(None, job_id), "--resume", "Continue from this job's checkpoints, with its command.", default=None
     )
-    restarts: int = option(count, "--restarts", "How often it is started again when it fails.", default=0)
+    restarts: int = option(count, "--restarts", "How often to start the job again when it fails.", default=0)
     restart_on: Tuple[int, ...] = option(
         tuple_of(exit_code),
         "--restart-on",
-        "With --restarts: only after these exit codes of the job, such as 75,137, and after a lost node.",
+        "With --restarts: start it again only after these exit codes, such as 75,137, or a lost node.",
         default=(),
     )
     time_s: int = option(
         count,
         "--time",
-        "How long it may run from its first start, restarts included, such as 4h. Then its ranks get SIGUSR1, after "
-        "--grace SIGTERM.",
+        "How long the job may run from its first start, such as 4h. Its ranks then get SIGUSR1, and after --grace "
+        "SIGTERM.",
         default=0,
     )
     grace_s: int = option(
         grace,
         "--grace",
-        "How long its processes have to save and end after SIGTERM, such as 30s.",
+        "How long processes have to save and end after SIGTERM, such as 30s.",
         default=5,
     )
     step: Optional[str] = option(
@@ -176,21 +176,21 @@ class JobRecord:
     stall_s: int = option(
         count,
         "--stall",
-        "It is stalled when its step does not advance for so long, or nothing is written and all stacks stay the same.",
+        "The job is stalled if, for this long, no step advances, or it writes nothing and all stacks stay the same.",
         default=0,
     )
     on_stall: str = option(
-        one_of(ON_STALL), "--on-stall", "What becomes of a stalled job: report, stop or restart.", default=ON_STALL[0]
+        one_of(ON_STALL), "--on-stall", "What to do with a stalled job: report, stop or restart.", default=ON_STALL[0]
     )
     wait: bool = option(truth, "--wait", "Wait for free slots instead of sharing them with other jobs.", default=False)
     wait_limit_s: int = option(
         count, "--wait-limit", "With --wait: give up after this time, such as 2h.", default=86400
     )
     after: Tuple[str, ...] = option(
-        tuple_of(job_id), "--after", "Begin when this job has succeeded. Repeatable.", default=()
+        tuple_of(job_id), "--after", "Start the job when this one has succeeded. Repeatable.", default=()
     )
     after_any: Tuple[str, ...] = option(
-        tuple_of(job_id), "--after-any", "Begin when this job has ended, however it did. Repeatable.", default=()
+        tuple_of(job_id), "--after-any", "Start the job when this one has ended, successfully or not. Repeatable.", default=()
     )
     nodes_min: Optional[int] = option(optional(None, positive), default=None)
     nodes_max: Optional[int] = option(optional(None, positive), default=None)
