@@ -177,6 +177,14 @@ def test_a_sample_is_kept_as_it_came_and_read_back(tmp_path):
     assert sample.odd_rank() == "3"
 
 
+def test_a_rank_that_has_ended_is_the_odd_one_and_no_rank_that_waits_for_it():
+    sample = Sample()
+    sample.take(b'{"asked": ["worker1"], "ended": ["1"], "problem": ""}')
+    waiting = [process(0, HERE), process(2, HERE)]
+    sample.take(json.dumps({"node": "worker1", "tool": "", "processes": waiting}).encode())
+    assert sample.odd_rank() == "1" and sample.words().startswith("rank 1 has ended; ranks 0, 2 wait in")
+
+
 def test_what_a_job_puts_in_the_place_of_saved_stacks_is_not_followed(tmp_path):
     (tmp_path / "stacks").mkdir()
     (tmp_path / "secret").write_text("secret")

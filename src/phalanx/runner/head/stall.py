@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.node.validate import Invalid, parse
 from phalanx.runner.files import record
+from phalanx.runner.names import STALLED
 from phalanx.runner.stack_report import JobStacks, RankStack, report, summary
 
 if TYPE_CHECKING:
@@ -96,8 +97,9 @@ class Sample:
         return text[:_LONGEST]
 
     def odd_rank(self) -> str:
-        """Return the name of the first rank of the smallest group; "" if there is none."""
-        return next((group[0].rank for group in self.found.groups()), "")
+        """Return the rank for which others wait: the first that has ended, or of the smallest group; "" without any."""
+        found = self.found
+        return [*found.ended, *(group[0].rank for group in found.groups()), ""][0]
 
     def save(self, directory: str, attempt: int, occasion: str) -> None:
         """Keep it in the job's directory. A shared directory that does not answer is not waited for."""
@@ -176,7 +178,7 @@ class StallWatch:
 
     def _stalled(self, sample: Sample, what: str) -> str:
         self.last, self._is_stalled = sample, True
-        return f"stalled: {what} for {self._clock() - self._moved_at:.0f} s; {sample.words()}"
+        return f"{STALLED}{what} for {self._clock() - self._moved_at:.0f} s; {sample.words()}"
 
 
 def _doing(one: RankStack) -> Any:
