@@ -100,6 +100,10 @@ def test_a_training_is_seen_while_it_runs_and_stopped(terminal, browser, job):
     browser.wait_for("stopped", "#facts", within_s=120)
     assert json.loads(terminal.phalanx("jobs", "--json").stdout)[0]["state"] == "stopped"
     browser.wait_for("The output has ended", "#log-state", within_s=60)
+    shown = terminal.phalanx("plot", "train-it", "--curve", "acc*")
+    assert f"train-it ({job})" in shown.stdout and "accuracy  (acc.csv)" in shown.stdout and "|*" in shown.stdout
+    terminal.phalanx("plot", job, "-o", "curves.png")
+    assert (terminal.directory / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_node_that_dies_is_marked_within_20_seconds(terminal, browser):
