@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, a_browser
-from ui_queries import HOSTILE, JOB, MadeQueries
+from ui_queries import HOSTILE, JOB, OTHER, MadeQueries
 
 from phalanx.ui.server import Page
 
@@ -114,6 +114,38 @@ def test_a_curve_grows(browser):
         browser.wait(lambda: browser.count("#curves figure[data-points='20'] canvas"), "the curve")
         made.curves_["loss"].append([20, 0.5])
         browser.wait_for("0.5 at 20", "#curves figcaption")
+
+
+def test_curves_of_another_job_are_drawn_in_the_same_charts(browser):
+    with opened(browser, MadeQueries(text="loss"), f"/clusters/demo/jobs/{JOB}"):
+        browser.wait(lambda: browser.count("#curves canvas") == 1, "the curve")
+        browser.click("#compare summary")
+        browser.wait(lambda: browser.count("#others input") == 1, "the other job")
+        browser.click("#others input")
+        browser.wait_for(f"╍ {OTHER}: 0.05 at 19", "#curves figcaption")
+        assert f"━ {JOB}: 0.05 at 19" in browser.text("#curves figcaption") and browser.count("#curves canvas") == 1
+
+
+def test_events_of_a_stack_come_and_what_failed_first_is_named(browser):
+    made = MadeQueries(text=HOSTILE)
+    failed, made.events_ = made.events_[-1], made.events_[:1]
+    made.state = "CREATE_IN_PROGRESS"
+    with opened(browser, made, "/clusters/demo"):
+        browser.wait_for("HeadGroup", "#events")
+        assert browser.text("#stack-cause") == ""
+        made.events_ = [*made.events_, failed]
+        made.state = "ROLLBACK_IN_PROGRESS"
+        browser.wait_for("Ready1 failed first: <img src=x", "#stack-cause")
+        assert browser.count("#events tbody tr") == 2 and browser.count("#main img") == 0
+
+
+def test_without_a_cluster_the_plan_and_its_price_are_there_and_creations_that_failed(browser):
+    made = MadeQueries(text=HOSTILE)
+    made.plan_ = {"file": "phalanx.yaml", "rows": [["nodes", "4 x c5.large"], ["cost", "$0.39 per hour"]]}
+    with opened(browser, made) as page:
+        browser.wait_for("$0.39 per hour", "#plan")
+        browser.wait_for("<img src=x", "#plan-problems")
+        assert browser.run("return document.querySelector('#failed a').href") == f"{page.door.origin}/clusters/broken"
 
 
 MANY = "import sys\nfor n in range(1_000_000): sys.stdout.write(f'2026-11-27T00:00:00.000Z [0] line {n} of many\\n')\n"
