@@ -33,6 +33,7 @@ class MadeQueries(Queries):
         self.plan_: dict[str, Any] | None = None
         self.wrong: PhalanxError | None = None
         self.silent: set[str] = set()
+        self.problems: list[str] = []
         self.state = "CREATE_COMPLETE"
 
     def clusters(self) -> dict[str, Any]:
@@ -87,7 +88,7 @@ class MadeQueries(Queries):
             {"file": "runs", "name": name, "lines": [{"label": one, "points": points} for one in (job, *others)]}
             for name, points in self.curves_.items()
         ]
-        return _shown({"charts": charts, "problems": []})
+        return _shown({"charts": charts, "problems": self.problems})
 
     def events(self, name: str) -> dict[str, Any]:
         return _shown({"events": self.events_})
@@ -97,7 +98,7 @@ class MadeQueries(Queries):
 
     def load(self, name: str, job: str, node: str) -> dict[str, Any]:
         samples = [{**_LOAD, "time": BEGAN_S + at, **_sample(at)} for at in range(0, 300, 2)]
-        return {"node": node, "samples": samples, "problems": []}
+        return {"node": node, "samples": [] if self.problems else samples, "problems": self.problems}
 
     def log(self, name: str, job: str, rank: str = "", find: str = "", is_whole: bool = False) -> list[str]:
         return [sys.executable, "-c", self.output]

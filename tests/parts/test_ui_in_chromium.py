@@ -14,6 +14,7 @@ import pytest
 from browser import Browser, a_browser
 from ui_queries import HOSTILE, JOB, OTHER, MadeQueries
 
+from phalanx.errors import ClusterError, JobError
 from phalanx.ui.server import Page
 
 FIRST_PAINT = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
@@ -246,6 +247,37 @@ def test_a_job_that_is_gone_is_one_sentence_and_the_page_goes_on(browser):
     with opened(browser, MadeQueries(), "/clusters/demo/jobs/261127-999999-000000"):
         browser.wait_for("its directory is gone", "#trouble")
         assert browser.count("#ask-stacks") == 1
+
+
+LOST = {
+    "the job's directory": JobError(f"job {JOB} is not on cluster demo: its directory is gone", code="no-job"),
+    "the head": ClusterError("the head of cluster demo does not answer", "Wait.", code="connection-lost"),
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_what_is_lost_while_it_is_shown_is_one_sentence_and_what_was_there_stays(browser, what):
+    made = MadeQueries(text="loss", output="import time; print('a line', flush=True); time.sleep(60)")
+    with opened(browser, made, f"/clusters/demo/jobs/{JOB}"):
+        browser.wait(lambda: browser.count("#curves canvas") == 1 and browser.count("#load canvas") == 3, "curves")
+        made.wrong = LOST[what]
+        browser.wait_for(LOST[what].message, "#trouble")
+        assert browser.text("#trouble").count(LOST[what].message) == 1 and browser.count("#curves canvas") == 1
+        assert "a line" in browser.text("#log")
+        made.wrong = None
+        made.curves_["loss"].append([20, 0.5])
+        browser.wait_for("0.5 at 20", "#curves figcaption")
+        browser.wait(lambda: browser.text("#trouble") == "", "no trouble")
+
+
+def test_a_file_that_can_t_be_read_is_named_and_the_rest_is_there(browser):
+    made = MadeQueries(text="loss")
+    made.problems = ["node.ring has another layout: this phalanx can't read it."]
+    with opened(browser, made, f"/clusters/demo/jobs/{JOB}"):
+        browser.wait_for("another layout", "#load-state")
+        browser.wait_for("another layout", "#curves-state")
+        assert browser.count("#curves canvas") == 1 and browser.count("#ranks tbody tr") == 1
+        assert browser.text("#trouble") == ""
 
 
 @pytest.mark.parametrize("width", [480, 1600])

@@ -14,7 +14,9 @@ from ui_queries import HOSTILE, JOB, MadeQueries
 
 from phalanx.aws.model import StackEvent
 from phalanx.errors import JobError
+from phalanx.runner.files import ring
 from phalanx.runner.files.job_status import JobState, JobStatus
+from phalanx.runner.load import Load, pack
 from phalanx.ui import queries as real
 from phalanx.ui.door import Door
 from phalanx.ui.pages import application
@@ -23,6 +25,10 @@ PAGES = ["/", "/clusters/demo", f"/clusters/demo/jobs/{JOB}", f"/kept/gone/{JOB}
 ANSWERS = ["/api/clusters", "/api/clusters/demo", f"/api/clusters/demo/jobs/{JOB}", "/api/clusters/demo/events"]
 LOG = f"/api/clusters/demo/jobs/{JOB}/log"
 STOP = f"/api/clusters/demo/jobs/{JOB}/stop"
+
+
+def slot(at_s: int) -> bytes:
+    return ring._TIME.pack(at_s) + pack(Load(cores=1.0))
 
 
 class Visitor:
@@ -249,6 +255,28 @@ def test_curves_of_other_jobs_are_beside_those_of_a_job_and_one_that_is_gone_is_
         ("own", ["a"]),
     ]
     assert shown["problems"] == ["Job gone is not on cluster demo: its directory is gone."]
+
+
+@pytest.mark.parametrize(
+    ("ring_bytes", "samples", "says"),
+    [
+        (b"", 0, []),
+        (b"phalanx-load-1\n".ljust(64, b"\0") + b"\1" * 400, 0, ["another layout"]),
+        (b"\xff" * 64, 0, ["another layout"]),
+        # Cut within a slot, and with a slot of numbers that no node can have.
+        (ring._HEADER.ljust(64, b"\0") + slot(7) + ring._TIME.pack(9) + b"\xff" * ring.PACKED.size + b"\1\2", 1, []),
+    ],
+)
+def test_a_ring_of_another_version_cut_short_or_damaged_is_a_sentence_or_left_out(
+    monkeypatch, ring_bytes, samples, says
+):
+    found = real.Queries()
+    record = SimpleNamespace(remote=lambda: None, shared="/efs", name="demo")
+    monkeypatch.setattr(found, "_cluster", lambda name: record)
+    monkeypatch.setattr(real.toolbox, "run", lambda *_, **__: SimpleNamespace(stdout=ring_bytes))
+    shown = found.load("demo", JOB, "deeplearning-worker1")
+    assert len(shown["samples"]) == samples and len(shown["problems"]) == len(says)
+    assert all(text in problem for text, problem in zip(says, shown["problems"], strict=True))
 
 
 def test_pages_that_ask_at_once_share_an_answer():
