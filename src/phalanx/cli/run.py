@@ -67,7 +67,7 @@ GROUPS = {
         "--no-requirements",
         "--build-env",
     ),
-    "Limits": ("--restarts", "--grace", "--step", "--stall", "--on-stall", "--wait", "--wait-limit"),
+    "Limits": ("--restarts", "--grace", "--step", "--stall", "--on-stall", "--idle-gpu", "--wait", "--wait-limit"),
     "Engine": ("--launcher",),
     "This command": ("--detach", "--quiet", "--dry-run", "--json", "--debug", "--help"),
 }

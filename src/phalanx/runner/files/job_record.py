@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,6 +41,22 @@ COMMIT = "PHALANX_COMMIT"
 
 ON_STALL = ("report", "stop", "restart")
 """What `--on-stall` may say."""
+
+
+_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def idle_gpu(value: str) -> Tuple[int, int]:
+    """Return percent and seconds of what `--idle-gpu` has, such as 10%:1h. Raises Invalid."""
+    found = re.fullmatch("([1-9][0-9]?)%:([1-9][0-9]{0,5})([smhd]?)", value, re.ASCII)
+    if not found:
+        raise Invalid(f"{value!r:.60} is not a share of time below 100 % and a time, such as 10%:1h")
+    return int(found[1]), int(found[2]) * _UNITS_S[found[3]]
+
+
+def _idle_gpu(value: Any) -> str:
+    idle_gpu(text(value))
+    return value
 
 
 @dataclass(frozen=True)
@@ -165,6 +182,12 @@ class JobRecord:
     )
     on_stall: str = option(
         one_of(ON_STALL), "--on-stall", "What becomes of a stalled job: report, stop or restart.", default=ON_STALL[0]
+    )
+    idle_gpu: Optional[str] = option(
+        optional(None, _idle_gpu),
+        "--idle-gpu",
+        "It is stalled, too, when its GPUs were less busy than this on average in that time, such as 10%:1h.",
+        default=None,
     )
     wait: bool = option(truth, "--wait", "Wait for free slots instead of sharing them with other jobs.", default=False)
     wait_limit_s: int = option(
