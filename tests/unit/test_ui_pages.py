@@ -237,6 +237,11 @@ def test_the_plan_is_that_of_this_directory_and_a_mistake_in_the_file_is_a_sente
     (tmp_path / "phalanx.yaml").write_text("name: seen\ncloud: nowhere\n")
     found = real.Queries().plan()
     assert found["plan"] is None and len(found["problems"]) == 1 and "nowhere" in found["problems"][0]
+    (tmp_path / "phalanx.yaml").write_text("name: seen\ncloud: local\nnodes: 2\ntype: c5.large\n")
+    rows = dict(real.Queries().plan()["plan"]["rows"])
+    assert "seen" in rows["cluster"] and rows["cost"]
+    monkeypatch.setattr(real, "known", lambda: ["seen"])
+    assert real.Queries().plan() == {"plan": None, "problems": []}
 
 
 def test_curves_of_other_jobs_are_beside_those_of_a_job_and_one_that_is_gone_is_named(monkeypatch):

@@ -37,6 +37,7 @@ from phalanx.plan import plan_text
 from phalanx.plan.not_checked import not_checked
 from phalanx.runner.files import ring
 from phalanx.runner.head.load_book import RINGS
+from phalanx.spec.spec_load import load
 from phalanx.state_files import known, state_directory
 from phalanx.ui import drawing
 from phalanx.ui.curves import Curves
@@ -269,11 +270,12 @@ def _plan() -> dict[str, Any]:
     path = Path(DEFAULT_FILE)
     if not path.exists():
         return {"plan": None, "problems": []}
-    found, problem = _part(lambda: planning.planned(path))
+    spec, problem = _part(lambda: load(path))
+    found = None
+    if spec and spec.name not in known():
+        found, problem = _part(lambda: planning.planned(path, ends_idle=False))
     if found is None:
-        return {"plan": None, "problems": [problem]}
-    if found.spec.name in known():
-        return {"plan": None, "problems": []}
+        return {"plan": None, "problems": [*filter(None, [problem])]}
     said = [*plan_text.warnings(found), *(f"not checked: {one}" for one in not_checked(found))]
     return _shown({"plan": {"file": str(path), "rows": plan_text.describe(found)}, "problems": said})
 

@@ -18,7 +18,7 @@ every(5, async () => {
     el("a", { href: pathOf("kept", one.cluster, one.id), "data-key": one.id }, `${one.cluster} / ${one.id}`), one.name && ` ${one.name}`)));
 });
 
-every(60, async () => {
+every(600, async () => {
   const { plan, problems } = await get("/api/plan");
   $("plan-part").hidden = !plan && !problems.length;
   show("plan", plan, () => plan ? pairs({ file: plan.file, ...Object.fromEntries(plan.rows) }) : []);
