@@ -146,6 +146,7 @@ def test_without_a_cluster_the_plan_and_its_price_are_there_and_creations_that_f
     with opened(browser, made) as page:
         browser.wait_for("$0.39 per hour", "#plan")
         browser.wait_for("<img src=x", "#plan-problems")
+        browser.wait_for("broken", "#failed")
         assert browser.run("return document.querySelector('#failed a').href") == f"{page.door.origin}/clusters/broken"
 
 
