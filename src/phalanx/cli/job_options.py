@@ -105,7 +105,13 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 
 # What a value names, where its type does not say it; relative to the shared directory, or a job.
-_METAVARS = {"links": "NAME=SHARED_PATH", "checkpoint": "SHARED_PATH", "resume": "JOB", "step": "REGEX"}
+_METAVARS = {
+    "links": "NAME=SHARED_PATH",
+    "checkpoint": "SHARED_PATH",
+    "resume": "JOB",
+    "step": "REGEX",
+    "idle_gpu": "PERCENT:TIME",
+}
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:

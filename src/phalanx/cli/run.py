@@ -68,7 +68,7 @@ GROUPS = {
         "--build-env",
     ),
     "When": ("--after", "--after-any", "--wait", "--wait-limit"),
-    "Limits": ("--time", "--grace", "--restarts", "--restart-on", "--step", "--stall", "--on-stall"),
+    "Limits": ("--time", "--grace", "--restarts", "--restart-on", "--step", "--stall", "--on-stall", "--idle-gpu"),
     "Engine": ("--launcher",),
     "This command": ("--detach", "--quiet", "--dry-run", "--json", "--debug", "--help"),
 }

@@ -33,6 +33,9 @@ STOP = int(signal.SIGUSR1)
 # Exit statuses of `halt` for a job that has not ended in time, and for one whose runner ended without a final state.
 STILL_RUNS, RUNNER_GONE = 2, 3
 
+# Begins the message of a job that stands still.
+STALLED = "stalled: "
+
 # Exit status of `stacks` where no runner of such a job is on the head.
 NO_RUNNER = 4
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,6 +42,22 @@ COMMIT = "PHALANX_COMMIT"
 
 ON_STALL = ("report", "stop", "restart")
 """What `--on-stall` may say."""
+
+
+_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def idle_gpu(value: str) -> Tuple[int, int]:
+    """Return percent and seconds of what `--idle-gpu` has, such as 10%:1h. Raises Invalid."""
+    found = re.fullmatch("([1-9][0-9]?)%:([1-9][0-9]{0,5})([smhd]?)", value, re.ASCII)
+    if not found:
+        raise Invalid(f"{value!r:.60} is not a share of time below 100 % and a time, such as 10%:1h")
+    return int(found[1]), int(found[2]) * _UNITS_S[found[3]]
+
+
+def _idle_gpu(value: Any) -> str:
+    idle_gpu(text(value))
+    return value
 
 
 @dataclass(frozen=True)
@@ -182,6 +199,12 @@ class JobRecord:
     on_stall: str = option(
         one_of(ON_STALL), "--on-stall", "What to do with a stalled job: report, stop or restart.", default=ON_STALL[0]
     )
+    idle_gpu: Optional[str] = option(
+        optional(None, _idle_gpu),
+        "--idle-gpu",
+        "It is stalled, too, when its GPUs were less busy than this on average in that time, such as 10%:1h.",
+        default=None,
+    )
     wait: bool = option(truth, "--wait", "Wait for free slots instead of sharing them with other jobs.", default=False)
     wait_limit_s: int = option(
         count, "--wait-limit", "With --wait: give up after this time, such as 2h.", default=86400
@@ -190,7 +213,10 @@ class JobRecord:
         tuple_of(job_id), "--after", "Start the job when this one has succeeded. Repeatable.", default=()
     )
     after_any: Tuple[str, ...] = option(
-        tuple_of(job_id), "--after-any", "Start the job when this one has ended, successfully or not. Repeatable.", default=()
+        tuple_of(job_id),
+        "--after-any",
+        "Start the job when this one has ended, successfully or not. Repeatable.",
+        default=(),
     )
     nodes_min: Optional[int] = option(optional(None, positive), default=None)
     nodes_max: Optional[int] = option(optional(None, positive), default=None)

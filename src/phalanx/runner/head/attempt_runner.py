@@ -8,12 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from phalanx.runner import names
+from phalanx.runner.files.job_record import idle_gpu
 from phalanx.runner.files.job_status import JobState
 from phalanx.runner.head.ending import ASK_RANKS, GIVE_UP, TERMINATE, NodeReports, Shutdown
 from phalanx.runner.head.engine_daemons import Request
 from phalanx.runner.head.membership import ANSWER_WITHIN_S, Patience, answer_within_s
 from phalanx.runner.head.runner_socket import send_text
-from phalanx.runner.head.stall import Sample, StallWatch, bring_tracer
+from phalanx.runner.head.stall import IdleGpus, Sample, StallWatch, bring_tracer
 from phalanx.runner.head.starters import Starters
 from phalanx.runner.head.verdict import ENDED_BY_ENGINE, ENGINE, KILLED, NODE, TIMED_OUT, Life, Outcome, over_time
 from phalanx.runner.liveness import LOOK_EVERY_S
@@ -82,6 +83,7 @@ class AttemptRunner:
         self._deadline = 0.0
         self._end = Shutdown(job.grace_s)
         self._look_after_s = _SILENT_AFTER_S
+        self._idle_gpus: Optional[IdleGpus] = None
         self._stall: Optional[StallWatch] = None
         self._stalled = ""
         self._last_look: Optional[Sample] = None  # at ranks that were asked to end, and have not
@@ -150,6 +152,9 @@ class AttemptRunner:
         if self._job.stall_s:
             self._stall = StallWatch(self._job.stall_s, self._starters, self._context.loads.steps)
             bring_tracer(self._job.directory)
+        if self._job.idle_gpu:
+            self._idle_gpus = IdleGpus(*idle_gpu(self._job.idle_gpu))
+            self._context.loads.on_gpus = self._idle_gpus.add
 
     def _report_begin(self) -> None:
         self._on_begin({node: self._starters.ranks[node] for node in self._starters.channels})
@@ -172,10 +177,16 @@ class AttemptRunner:
         elif time.monotonic() >= self._time_is_over_at:
             self._time_out()
         elif self._stall and (found := self._stall.check()) is not None:
-            self._stalled = found
-            self._context.on_notice(found)
-            if found:
-                self._on_stall(self._stall.last)
+            self._tell(found, self._stall.last)
+        elif self._idle_gpus and (found := self._idle_gpus.check()) is not None:
+            self._tell(found, Sample())
+
+    def _tell(self, stalled: str, sample: Sample) -> None:
+        """Say that the job stands still, or "" that it goes on."""
+        self._stalled = stalled
+        self._context.on_notice(stalled)
+        if stalled:
+            self._on_stall(sample)
 
     def _time_out(self) -> None:
         """Tell the ranks that catch SIGUSR1 that the time is over. All are asked to end after the job's grace."""
