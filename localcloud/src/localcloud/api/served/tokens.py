@@ -70,6 +70,6 @@ def _pages(call: Call) -> Mapping[str, Any]:
     model = operations.named(call.service, call.operation)
     if model is None or call.service in _CHECK_THEMSELVES:
         return {}
-    pages = lists.pagination(model.service_model.service_name).get(model.name, {})
+    pages = lists.pagination(model.service_model.service_name).get(call.operation, {})
     name = pages.get("input_token", "")
     return pages if isinstance(name, str) and not name.startswith(_OF_CALLERS) else {}
