@@ -16,7 +16,21 @@ from dataclasses import asdict
 
 from benchmarks.measure import ROOT, Figure, header, show
 
-MODULES = ("help", "up", "emr", "run", "launch", "start", "logs", "stacks", "load", "throughput", "down", "memory")
+MODULES = (
+    "help",
+    "up",
+    "emr",
+    "run",
+    "launch",
+    "start",
+    "logs",
+    "page",
+    "stacks",
+    "load",
+    "throughput",
+    "down",
+    "memory",
+)
 ONLY_BY_NAME = ("many_nodes", "membership", "send", "environment", "s3", "shards", "rules")
 
 

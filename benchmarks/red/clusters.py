@@ -367,7 +367,7 @@ DEFENCES = (
     defence(
         "a job has a HOME of its own",
         "test_later_jobs.py::test_nothing_that_a_job_leaves_at_home_steers_a_later_one",
-        ("runner/starter/starter.py", ', "HOME": self._scratch.home}', "}"),
+        ("runner/starter/scratch.py", ', "HOME": self.home', ""),
     ),
     defence(
         "requirements lead to no other file",

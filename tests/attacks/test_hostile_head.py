@@ -138,7 +138,14 @@ def test_a_forged_roster_in_the_table_is_refused(terminal, owned, forged):
 COMMANDS_WITH_AN_ANSWER = (
     *(("jobs",), ("logs",), ("stop", "x"), ("get", "x"), ("get", "x/*"), ("recipes", "--json"), ("status",)),
     *(("top",), ("top", "--json"), ("stacks",), ("stacks", "--json"), ("why",), ("jobs", "--prune", "0s", "--yes")),
-    *(("put", "phalanx.yaml"), ("notebook",), ("tensorboard",), ("check", "net"), ("data", "fetch", "mnist")),
+    *(
+        ("plot",),
+        ("put", "phalanx.yaml"),
+        ("notebook",),
+        ("tensorboard",),
+        ("check", "net"),
+        ("data", "fetch", "mnist"),
+    ),
 )
 COMMANDS_WITH_A_ROSTER = (
     ("nodes",),

@@ -100,11 +100,17 @@ def test_a_training_is_seen_while_it_runs_and_stopped(terminal, browser, job):
     browser.wait_for("stopped", "#facts", within_s=120)
     assert json.loads(terminal.phalanx("jobs", "--json").stdout)[0]["state"] == "stopped"
     browser.wait_for("The output has ended", "#log-state", within_s=60)
+    shown = terminal.phalanx("plot", "train-it", "--curve", "acc*")
+    assert f"train-it ({job})" in shown.stdout and "accuracy  (acc.csv)" in shown.stdout and "|*" in shown.stdout
+    terminal.phalanx("plot", job, "-o", "curves.png")
+    assert (terminal.directory / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_node_that_dies_is_marked_within_20_seconds(terminal, browser):
     browser.visit(f"{browser.run('return location.origin')}/clusters/seen")
     browser.wait(lambda: browser.count(".tile.ready") == 3, "three nodes", within_s=60)
+    browser.wait(lambda: browser.count("#events tbody tr") > 10, "the stack's events", within_s=60)
+    assert browser.text("#stack-cause") == ""
     nodes = {node["name"]: node for node in json.loads(terminal.phalanx("nodes", "--json").stdout)}
     victim = nodes["deeplearning-worker3"]["instance_id"]
     # One whose death AWS notices at once is replaced within a second here.

@@ -54,6 +54,13 @@ def of_stack(*events: StackEvent, **more) -> Evidence:
 LOST = "PublicRouteTable (rtb-1) has lost its route to 0.0.0.0/0"
 PLANTED = {
     "a route that somebody deleted": (Evidence(status="CREATE_COMPLETE", drift=(LOST,)), "somebody has removed a part"),
+    "a job that stands still": (
+        Evidence(
+            status="CREATE_COMPLETE",
+            stalled="job 261127-195709-d4302d is stalled: no step for 601 s; rank 3 waits in nvidia-smi (Throttl:1)",
+        ),
+        "a job stands still",
+    ),
     "a node that was lost and replaced": (
         Evidence(status="CREATE_COMPLETE", lost=("i-1 was lost at 06:35 UTC: it gave no sign of life",)),
         "a node was lost",

@@ -35,6 +35,13 @@ def test_rank_0_reads_the_input_and_no_other(two_nodes, code, launcher):
     assert (kept.read_bytes(), kept.stat().st_mode & 0o777) == (SCRIPT, 0o600)
 
 
+@pytest.mark.parametrize("command", ["sh /dev/stdin", "nice sh /dev/fd/0", "python3 /dev/stdin"])
+def test_the_input_may_be_named_as_a_file(two_nodes, code, command):
+    script = SCRIPT if "python" in command else b"echo ran\n"
+    lines, status = run(two_nodes, code, *command.split(), processes=1, stdin=script)
+    assert (status.state.value, lines[0].rpartition(": ")[2]) == ("succeeded", "ran"), (status.message, lines)
+
+
 def test_a_restart_reads_it_again_from_the_beginning(two_nodes, code):
     script = b"import os\nprint('read')\nif not os.path.exists('x'): open('x', 'w'); os._exit(3)\n"
     lines, status = run(two_nodes, code, "python3", "-u", "-", processes=1, stdin=script, restarts=1)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fake_jobs import outcome
 from fake_nodes import FakeCluster
 
 from phalanx.jobs import loads
@@ -76,6 +77,16 @@ def test_figures_of_gpus_come_from_one_nvidia_smi_that_ends_with_the_job(two_nod
     assert status.killed == 0 and "GPUs: 50 % busy" in status.load
     left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(program).encode() in _content(path)]
     assert left == []
+
+
+def test_a_job_whose_gpus_are_idle_is_stopped_if_that_was_asked(two_nodes, code):
+    program = two_nodes.root / "bin" / "nvidia-smi"
+    program.write_text(NVIDIA_SMI)
+    program.chmod(0o755)
+    given = {"directory": code, "idle_gpu": "60%:6s", "on_stall": "stop", "grace_s": 1}
+    _, status = outcome(submit(two_nodes, JobSpec(("sleep", "1000"), "exec", **given)).follow())
+    assert (status.state, status.exit_code) == (JobState.FAILED, 124) and status.verified, status
+    assert status.message == "stalled: its GPUs were 50 % busy in the last 6 s"
 
 
 @pytest.mark.parametrize("script", ["echo 'No devices were found'; exit 6", "sleep 1000"])

@@ -101,6 +101,16 @@ def test_shared_memory_that_a_process_has_open_stays(scratch, segment, alone):
         assert path.exists()
 
 
+def test_what_the_user_put_there_before_a_job_that_reads_it_stays(segment, alone, monkeypatch):
+    users = segment("weights.")
+    scratch = Scratch("job")
+    monkeypatch.setattr("phalanx.runner.starter.scratch.find", lambda *_: [(os.getpid(), "")])
+    with users.open():
+        scratch.look(last=True)
+    scratch.remove()
+    assert users.exists()
+
+
 def test_shared_memory_of_libraries_stays_while_another_job_is_on_the_node(scratch, segment):
     path = segment("torch_1234_")
     argv = ["starter", *["-"] * (VERB_AT - 1), "starter", "other"]
@@ -123,8 +133,11 @@ print("on", flush=True)
 time.sleep(300)"""
 
 
-def test_what_a_job_left_goes_while_another_job_on_the_node_keeps_its_own(two_nodes, code, segment):
-    segments = [segment("torch_0_"), segment("torch_0_")]
+@pytest.mark.parametrize("names", ["torch_0_", "weights."])
+def test_what_a_job_left_goes_while_another_job_on_the_node_keeps_its_own(two_nodes, code, segment, names):
+    segments = [segment(names), segment(names)]
+    for path in segments:
+        path.unlink()
     commands = [("python", "-c", HOLD, str(path)) for path in segments]
     jobs = [submit(two_nodes, JobSpec(each, "exec", processes=1, directory=code)) for each in commands]
     for job in jobs:

@@ -15,6 +15,7 @@ from fake_nodes import FakeCluster, marked
 from hanging_files import READ, a_hanging_file_system
 from py_spy import bring_py_spy
 
+from phalanx.cli import why
 from phalanx.jobs import rank_stacks as stacks
 from phalanx.jobs.job import Job, JobSpec, JobState, submit
 
@@ -85,10 +86,12 @@ def test_the_rank_for_which_the_others_wait_is_named_and_the_job_is_stopped(clus
     saved = stacks.take(cluster, job.id)
     assert saved.saved_at > status.submitted_at and saved.occasion == status.message
     assert ODD[kind] in list(stacks.summary(saved, saved.groups()))
+    # The last lines are those of the odd rank, and not of one that waits for it.
+    assert status.tail and "5" in status.tail[-1]
     assert marked(job.id) == []
 
 
-def test_a_rank_that_a_signal_stopped_is_named_in_the_job_while_it_runs_and_it_may_go_on(cluster, code):
+def test_a_rank_that_a_signal_stopped_is_named_in_the_job_while_it_runs_and_it_may_go_on(cluster, code, monkeypatch):
     job = started(cluster, code, "all_reduce", "lines")
     events = job.follow()
     wait_for_line(events, "number 5")
@@ -100,6 +103,10 @@ def test_a_rank_that_a_signal_stopped_is_named_in_the_job_while_it_runs_and_it_m
     wait_for_message(events, "stalled: no output")
     status = job.status()
     assert status.state is JobState.RUNNING and "rank 1 is stopped by a signal in all_reduce" in status.message
+    monkeypatch.setattr(FakeCluster, "ready", True, raising=False)
+    monkeypatch.setattr(why.Cluster, "load", lambda _: cluster)
+    said = why._from_head("demo")["stalled"]
+    assert job.id in said and "rank 1 is stopped by a signal" in said
     os.kill(pid, signal.SIGCONT)
     while job.status().message:
         assert time.monotonic() < deadline + 60

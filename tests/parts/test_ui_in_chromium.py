@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, a_browser
-from ui_queries import HOSTILE, JOB, MadeQueries
+from ui_queries import HOSTILE, JOB, OTHER, MadeQueries
 
+from phalanx.errors import ClusterError, JobError
 from phalanx.ui.server import Page
 
 FIRST_PAINT = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
@@ -116,6 +117,39 @@ def test_a_curve_grows(browser):
         browser.wait_for("0.5 at 20", "#curves figcaption")
 
 
+def test_curves_of_another_job_are_drawn_in_the_same_charts(browser):
+    with opened(browser, MadeQueries(text="loss"), f"/clusters/demo/jobs/{JOB}"):
+        browser.wait(lambda: browser.count("#curves canvas") == 1, "the curve")
+        browser.click("#compare summary")
+        browser.wait(lambda: browser.count("#others input") == 1, "the other job")
+        browser.click("#others input")
+        browser.wait_for(f"╍ {OTHER}: 0.05 at 19", "#curves figcaption")
+        assert f"━ {JOB}: 0.05 at 19" in browser.text("#curves figcaption") and browser.count("#curves canvas") == 1
+
+
+def test_events_of_a_stack_come_and_what_failed_first_is_named(browser):
+    made = MadeQueries(text=HOSTILE)
+    failed, made.events_ = made.events_[-1], made.events_[:1]
+    made.state = "CREATE_IN_PROGRESS"
+    with opened(browser, made, "/clusters/demo"):
+        browser.wait_for("HeadGroup", "#events")
+        assert browser.text("#stack-cause") == ""
+        made.events_ = [*made.events_, failed]
+        made.state = "ROLLBACK_IN_PROGRESS"
+        browser.wait_for("Ready1 failed first: <img src=x", "#stack-cause")
+        assert browser.count("#events tbody tr") == 2 and browser.count("#main img") == 0
+
+
+def test_without_a_cluster_the_plan_and_its_price_are_there_and_creations_that_failed(browser):
+    made = MadeQueries(text=HOSTILE)
+    made.plan_ = {"file": "phalanx.yaml", "rows": [["nodes", "4 x c5.large"], ["cost", "$0.39 per hour"]]}
+    with opened(browser, made) as page:
+        browser.wait_for("$0.39 per hour", "#plan")
+        browser.wait_for("<img src=x", "#plan-problems")
+        browser.wait_for("broken", "#failed")
+        assert browser.run("return document.querySelector('#failed a').href") == f"{page.door.origin}/clusters/broken"
+
+
 MANY = "import sys\nfor n in range(1_000_000): sys.stdout.write(f'2026-11-27T00:00:00.000Z [0] line {n} of many\\n')\n"
 FAST = "import time\nwhile True:\n print('x' * 40, flush=False)\n"
 
@@ -214,6 +248,37 @@ def test_a_job_that_is_gone_is_one_sentence_and_the_page_goes_on(browser):
     with opened(browser, MadeQueries(), "/clusters/demo/jobs/261127-999999-000000"):
         browser.wait_for("its directory is gone", "#trouble")
         assert browser.count("#ask-stacks") == 1
+
+
+LOST = {
+    "the job's directory": JobError(f"job {JOB} is not on cluster demo: its directory is gone", code="no-job"),
+    "the head": ClusterError("the head of cluster demo does not answer", "Wait.", code="connection-lost"),
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_what_is_lost_while_it_is_shown_is_one_sentence_and_what_was_there_stays(browser, what):
+    made = MadeQueries(text="loss", output="import time; print('a line', flush=True); time.sleep(60)")
+    with opened(browser, made, f"/clusters/demo/jobs/{JOB}"):
+        browser.wait(lambda: browser.count("#curves canvas") == 1 and browser.count("#load canvas") == 3, "curves")
+        made.wrong = LOST[what]
+        browser.wait_for(LOST[what].message, "#trouble")
+        assert browser.text("#trouble").count(LOST[what].message) == 1 and browser.count("#curves canvas") == 1
+        assert "a line" in browser.text("#log")
+        made.wrong = None
+        made.curves_["loss"].append([20, 0.5])
+        browser.wait_for("0.5 at 20", "#curves figcaption")
+        browser.wait(lambda: browser.text("#trouble") == "", "no trouble")
+
+
+def test_a_file_that_can_t_be_read_is_named_and_the_rest_is_there(browser):
+    made = MadeQueries(text="loss")
+    made.problems = ["node.ring has another layout: this phalanx can't read it."]
+    with opened(browser, made, f"/clusters/demo/jobs/{JOB}"):
+        browser.wait_for("another layout", "#load-state")
+        browser.wait_for("another layout", "#curves-state")
+        assert browser.count("#curves canvas") == 1 and browser.count("#ranks tbody tr") == 1
+        assert browser.text("#trouble") == ""
 
 
 @pytest.mark.parametrize("width", [480, 1600])

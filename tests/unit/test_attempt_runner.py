@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -37,6 +38,8 @@ class Starter:
         self.found: dict[str, object] = WELL
         self.on_spawn: Callable[[int], None] = lambda _number: None
         self.on_terminate: Callable[[int], None] = lambda number: self.ends(number, -15, was_ending=True)
+        self.on_notice: Callable[[int], None] = lambda _number: None
+        self.reasons: list[str] = []
         self.on_look: Callable[[int], None] = lambda _number: None
         self.says_last: list[tuple[int, dict[str, str]]] = []
         self.heard: list[int] = []
@@ -84,7 +87,12 @@ class Starter:
         elif kind == frames.GLANCE:
             self._say(frames.DOING, {"text": "(work) waits" * 100}, number)
             self.on_look(number)
+        elif kind == frames.NOTICE:
+            self.reasons.append(body["reason"])
+            for one in list(self._living):
+                self.on_notice(one)
         elif kind == frames.TERMINATE:
+            self.reasons.append(body["reason"])
             for one in list(self._living):
                 self.on_terminate(one)
         elif kind == frames.END:
@@ -119,6 +127,7 @@ def context(loop: Loop, tmp_path) -> SimpleNamespace:
         loads=Loads(str(tmp_path)),
         socket=SimpleNamespace(request=None, look=None),
         stop_requested=False,
+        time_left_s=lambda: float("inf"),
         publish=output.flush,
         on_notice=lambda _text: None,
         on_silence=lambda _text: None,
@@ -149,9 +158,14 @@ def conduct(context, starters, asked, monkeypatch) -> Callable[..., AttemptRunne
     # Children of this process belong to other tests.
     monkeypatch.setattr("phalanx.runner.head.attempt_runner.reap", list)
 
-    def make(*processes: Process) -> AttemptRunner:
+    def make(*processes: Process, **changes: int) -> AttemptRunner:
         return AttemptRunner(
-            context, JOB, roster(2, 1), processes, lambda _ranks: None, lambda node: starters[node].line()
+            context,
+            replace(JOB, **changes),
+            roster(2, 1),
+            processes,
+            lambda _ranks: None,
+            lambda node: starters[node].line(),
         )
 
     return make
@@ -252,6 +266,38 @@ def test_a_stop_ends_all_and_is_no_failure(conduct, starters, context):
     attempt.run()
     assert attempt.outcome.record["state"] == "stopped"
     assert starters[HEAD].heard[-2:] == [frames.TERMINATE, frames.END]
+
+
+def test_a_job_whose_time_is_over_has_its_notice_and_is_asked_to_end(conduct, starters, context):
+    context.time_left_s = lambda: 0.0
+    starters[HEAD].on_terminate = lambda number: starters[HEAD].ends(number, 1, was_ending=True)
+    attempt = conduct(rank(0, HEAD), grace_s=0)
+    attempt.run()
+    record = attempt.outcome.record
+    assert (record["state"], record["exit_code"]) == ("timed out", 124)
+    assert list(dict.fromkeys(starters[HEAD].heard))[2:] == [frames.NOTICE, frames.TERMINATE, frames.END]
+    assert {*starters[HEAD].reasons} == {"time"}
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_job_whose_ranks_end_at_the_notice_has_timed_out_all_the_same(conduct, starters, context, code):
+    context.time_left_s = lambda: 0.0
+    starters[HEAD].on_notice = ending(starters[HEAD], code)
+    attempt = conduct(rank(0, HEAD), grace_s=600)
+    attempt.run()
+    assert attempt.outcome.record["state"] == "timed out"
+    assert frames.TERMINATE not in starters[HEAD].heard
+
+
+def test_a_stop_does_not_wait_for_the_rest_of_the_time_after_the_notice(conduct, starters, context):
+    def stop(_number: int) -> None:
+        context.stop_requested = True
+
+    context.time_left_s = lambda: 0.0
+    starters[HEAD].on_notice = stop
+    attempt = conduct(rank(0, HEAD), grace_s=600)
+    attempt.run()
+    assert attempt.outcome.record["state"] == "timed out"
 
 
 def test_a_node_without_processes_of_the_job_is_asked_too(conduct, starters, asked):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -68,6 +69,8 @@ SCRIPTS = {
     "space": b"#! /bin/sh -e\n",
     "env": b"#!/usr/bin/env -S A=1 sh -e\n",
     "env-u": b"#!/usr/bin/env -S -u HOME sh\n",
+    "bom": b"\xef\xbb\xbf#!/bin/sh\n",
+    "utf-16": "\ufeff#!/bin/sh\n".encode("utf-16-le"),
     "elf": b"\x7fELF\0",
     "wine.exe": b"MZ\0\0",
 }
@@ -90,6 +93,13 @@ def scripts(work):
         (["./crlf-env"], "has Windows line ends (CRLF)"),
         (["sh", "crlf"], "'crlf' on {nodes} has Windows line ends (CRLF)"),
         (["bash", "-e", "./crlf"], "has Windows line ends (CRLF)"),
+        (["env", "-u", "HOME", "A=1", "./crlf"], "'./crlf' on {nodes} has Windows line ends (CRLF)"),
+        (["nice", "-n", "5", "timeout", "-k", "1", "9", "sh", "crlf"], "has Windows line ends (CRLF)"),
+        (["stdbuf", "-oL", "./old"], "'/usr/bin/python2.7', which"),
+        (["nohup", "no-such"], "command 'no-such' is not on {nodes}"),
+        (["env", "sh", "."], "should run '.', which is a directory on {nodes}"),
+        (["./bom"], "begins with a byte order mark"),
+        (["./utf-16"], "begins with a byte order mark"),
         (["./plain"], "has no `#!` line, so nothing can start it: `sh ./plain` runs it"),
         (["./plain.py"], "has no `#!` line, so nothing can start it: `python ./plain.py` runs it"),
         (["./empty"], "has no `#!` line"),
@@ -116,10 +126,33 @@ def test_advice_is_safe_to_type_whatever_the_name_of_a_file(scripts, content, is
 
 
 @pytest.mark.parametrize(
-    "command", ["./space", "./env", "./env-u", "./elf", "./wine.exe", "sh plain", "python3 crlf", "sh shut"]
+    "command",
+    [
+        "./space",
+        "./env",
+        "./env-u",
+        "./elf",
+        "./wine.exe",
+        "sh plain",
+        "python3 crlf",
+        "sh shut",
+        "env -C / crlf",
+        "env PATH=/x none",
+        "env -S sh",
+        "env",
+        "taskset -cp 0 1",
+        "sh /dev/null",
+        "env A=1",
+    ],
 )
 def test_any_other_program_is_left_to_the_kernel(scripts, command):
     assert problem(command.split(), scripts, ENV) == ("", 0)
+
+
+def test_only_a_regular_file_is_read(work):
+    os.mkfifo(f"{work}/pipe")
+    for command in ["sh", "pipe"], ["sh", "/dev/stdin"], ["python3", "pipe"]:
+        assert problem(command, work, ENV) == ("", 0)
 
 
 def found(problem: str = "", code: int = 0, taken: tuple[int, ...] = ()) -> dict[str, object]:

@@ -331,6 +331,7 @@ def test_why_names_the_cause_after_the_rollback_too(phalanx, cloud):
 
 def test_why_without_a_cluster_or_without_a_fault(phalanx, cloud, monkeypatch):
     monkeypatch.setattr("phalanx.jobs.toolbox.closed", lambda *_: "")
+    monkeypatch.setattr("phalanx.cli.why.list_jobs", lambda _: [])
     assert phalanx("why") != 0
     phalanx.refused("no-cluster", "no failed creation")
     phalanx("up")

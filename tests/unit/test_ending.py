@@ -30,6 +30,14 @@ def test_an_engine_without_ranks_is_asked_after_a_moment_and_has_two_seconds():
     assert steps(end, (102.9, False), (103.0, False)) == [WAIT, GIVE_UP]
 
 
+def test_a_stop_hurries_what_was_to_be_asked_later_and_nothing_else():
+    end = ending(200.0)
+    end.hurry(100.0)
+    assert steps(end, (100.0, True)) == [ASK_RANKS]
+    end.hurry(101.0)
+    assert end.deadline == 105.0
+
+
 @pytest.mark.parametrize("grace_s", [0.0, 5.0, 600.0])
 def test_ranks_have_the_grace_and_their_engine_is_asked_after_it(grace_s):
     end = ending(100.0, grace_s)

@@ -37,7 +37,8 @@ def ran(monkeypatch, tmp_path) -> Any:
 
 
 def test_every_option_of_a_job_is_a_key_and_secrets_are_none():
-    options = {field.name for field in fields(JobRecord) if field.metadata.get("flag")} - {"name", "resume"}
+    options = {field.name for field in fields(JobRecord) if field.metadata.get("flag")}
+    options -= {"name", "resume", "after", "after_any"}
     keys = {"launcher", "recipe", *(name.removesuffix("_s") for name in options)}
     assert keys == set(JOB.schema()["properties"])
     assert "secrets" not in keys
@@ -57,6 +58,13 @@ def test_a_job_has_what_the_file_says(ran):
         3,
     )
     assert (job.grace_s, job.wait, job.wait_limit_s, job.tags) == (60, True, 7200, {"team": "vision"})
+
+
+@pytest.mark.parametrize("written", ["75", "[75, 137]", "'137,75'"])
+def test_exit_codes_are_a_number_a_list_or_a_text(ran, written):
+    assert ran(f"job: {{restarts: 2, restart_on: {written}}}\n").restart_on == tuple(
+        code for code in (75, 137) if str(code) in written
+    )
 
 
 def test_the_command_line_counts_more(ran):

@@ -146,7 +146,7 @@ def test_a_job_is_read_as_it_was_written_without_its_secrets(job):
 def test_a_field_of_a_job_that_is_missing_or_of_another_kind_is_named(name):
     with pytest.raises(Invalid, match=name):
         JobRecord.from_record({key: value for key, value in FULL.to_record().items() if key != name})
-    for value in (object(), [1], {"a": 1}, {"a": {"b": 1}}):
+    for value in (object(), [-1], {"a": 1}, {"a": {"b": 1}}):
         with pytest.raises(Invalid, match=name):
             JobRecord.from_record({**FULL.to_record(), name: value})
 

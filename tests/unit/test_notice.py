@@ -81,15 +81,24 @@ def node(monkeypatch) -> SimpleNamespace:
 
 def test_of_a_rank_the_first_process_that_catches_it_is_signalled_and_no_other(node):
     node.catching = {12, 13}
-    rank_signal.Notice().pass_on({0: 10, 1: 20})
+    made = rank_signal.Notice()
+    made.pass_on({0: 10, 1: 20})
+    assert node.signalled == []
+    made.give("spot")
+    made.pass_on({0: 10, 1: 20})
     assert node.signalled == [12]
 
 
 def test_a_rank_is_signalled_once_and_as_soon_as_it_catches_it(node):
     made = rank_signal.Notice()
+    made.give("spot")
     made.pass_on({0: 10})
     assert node.signalled == []
     node.catching = {10}
     made.pass_on({0: 10})
     made.pass_on({0: 10})
     assert node.signalled == [10]
+    made.give("spot")
+    made.give("time")
+    made.pass_on({0: 10})
+    assert node.signalled == [10, 10]

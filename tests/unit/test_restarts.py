@@ -31,6 +31,12 @@ def test_it_is_tried_again(attempts, restarts):
     assert decide(attempts, restarts) == Decision(True)
 
 
+def test_it_is_tried_again_after_the_exit_codes_that_are_named_and_after_a_lost_node():
+    assert decide([failed(75)], 1, (75, 137)).restart
+    assert decide([failed(1, died=True)], 1, (75, 137)).restart
+    assert decide([failed(1)], 1, (75, 137)) == Decision(False, "exit code 1, and it is restarted only after 75, 137")
+
+
 @pytest.mark.parametrize(
     ("attempts", "restarts", "reason"),
     [

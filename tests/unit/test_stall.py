@@ -10,7 +10,7 @@ from error_codes import raises_code
 
 from phalanx.jobs.job_model import JobSpec
 from phalanx.runner.head import stall
-from phalanx.runner.head.stall import Sample, StallWatch
+from phalanx.runner.head.stall import IdleGpus, Sample, StallWatch
 
 HERE = [["all_reduce", "train.py", 71, True]]
 THERE = [["read", "data.py", 88, True]]
@@ -177,6 +177,14 @@ def test_a_sample_is_kept_as_it_came_and_read_back(tmp_path):
     assert sample.odd_rank() == "3"
 
 
+def test_a_rank_that_has_ended_is_the_odd_one_and_no_rank_that_waits_for_it():
+    sample = Sample()
+    sample.take(b'{"asked": ["worker1"], "ended": ["1"], "problem": ""}')
+    waiting = [process(0, HERE), process(2, HERE)]
+    sample.take(json.dumps({"node": "worker1", "tool": "", "processes": waiting}).encode())
+    assert sample.odd_rank() == "1" and sample.words().startswith("rank 1 has ended; ranks 0, 2 wait in")
+
+
 def test_what_a_job_puts_in_the_place_of_saved_stacks_is_not_followed(tmp_path):
     (tmp_path / "stacks").mkdir()
     (tmp_path / "secret").write_text("secret")
@@ -184,10 +192,56 @@ def test_what_a_job_puts_in_the_place_of_saved_stacks_is_not_followed(tmp_path):
     assert stall.saved(str(tmp_path)) == []
 
 
+class Gpus:
+    """Two nodes with 8 GPUs each; what they are busy with is what a test says."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.watch = IdleGpus(10, 600, lambda: self.now)
+
+    def passes(self, seconds: float, *busy: float, gpus: float = 8) -> list[str]:
+        said = []
+        for _ in range(round(seconds / 2)):
+            self.now += 2
+            for one in busy:
+                self.watch.add(one, gpus)
+            found = self.watch.check()
+            said += [] if found is None else [found]
+        return said
+
+
+def test_gpus_that_are_less_busy_than_was_said_for_the_whole_time_are_idle_and_may_be_busy_again():
+    gpus = Gpus()
+    assert gpus.passes(590, 2, 4) == []
+    assert gpus.passes(20, 2, 4) == ["stalled: its GPUs were 3 % busy in the last 600 s"]
+    assert gpus.passes(900, 2, 4) == []
+    assert gpus.passes(100, 90, 90) == [""]
+
+
+def test_gpus_of_one_node_may_be_idle_and_short_pauses_are_no_idleness():
+    gpus = Gpus()
+    assert gpus.passes(1500, 0, 40) == []
+    for _ in range(20):
+        assert gpus.passes(100, 0, 0) == [] and gpus.passes(100, 80, 70) == []
+
+
+def test_gpus_of_which_nothing_is_known_are_not_idle():
+    gpus = Gpus()
+    assert gpus.passes(2000) == []
+    assert gpus.passes(200, 0, 0) == []
+    assert gpus.passes(2000) == []
+    assert gpus.passes(2000, 0, gpus=0) == []
+
+
 @pytest.mark.parametrize(
     ("options", "code"),
     [
         ({"stall_s": 5}, "out-of-range"),
+        ({"idle_gpu": "10%:5s"}, "out-of-range"),
+        ({"idle_gpu": "100%:1h"}, "out-of-range"),
+        ({"idle_gpu": "0%:1h"}, "out-of-range"),
+        ({"idle_gpu": "1h"}, "out-of-range"),
+        ({"idle_gpu": ""}, "out-of-range"),
         ({"on_stall": "stop"}, "conflicting-options"),
         ({"on_stall": "restart", "stall_s": 60}, "conflicting-options"),
         ({"on_stall": "explode", "stall_s": 60}, "out-of-range"),

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from planted_causes import event, of_stack, signalled
 from starlette.testclient import TestClient
 from ui_queries import HOSTILE, JOB, MadeQueries
 
+from phalanx.aws.model import StackEvent
 from phalanx.errors import JobError
+from phalanx.runner.files import ring
 from phalanx.runner.files.job_status import JobState, JobStatus
+from phalanx.runner.load import Load, pack
 from phalanx.ui import queries as real
 from phalanx.ui.door import Door
 from phalanx.ui.pages import application
 
 PAGES = ["/", "/clusters/demo", f"/clusters/demo/jobs/{JOB}", f"/kept/gone/{JOB}"]
-ANSWERS = ["/api/clusters", "/api/clusters/demo", f"/api/clusters/demo/jobs/{JOB}"]
+ANSWERS = ["/api/clusters", "/api/clusters/demo", f"/api/clusters/demo/jobs/{JOB}", "/api/clusters/demo/events"]
 LOG = f"/api/clusters/demo/jobs/{JOB}/log"
 STOP = f"/api/clusters/demo/jobs/{JOB}/stop"
+
+
+def slot(at_s: int) -> bytes:
+    return ring._TIME.pack(at_s) + pack(Load(cores=1.0))
 
 
 class Visitor:
@@ -194,6 +204,84 @@ def test_a_part_that_fails_leaves_the_others(monkeypatch):
     assert shown["state"] == {"state": "CREATE_COMPLETE"} and shown["loads"] == []
     assert [one["id"] for one in shown["jobs"]] == [JOB] and "\\u202e" in shown["jobs"][0]["name"]
     assert shown["problems"] == ["The shared directory /efs does not answer."]
+
+
+def test_events_are_read_on_from_the_last_and_a_failure_has_the_node_s_own_words(monkeypatch):
+    asked: list[str | None] = []
+    events = [event("nothing", "HeadGroup", "CREATE_COMPLETE"), signalled("boot step 'boot script' failed: \u202eno")]
+
+    def since(_aws: object, _stack: str, after: str | None) -> list[StackEvent]:
+        asked.append(after)
+        return [replace(events[len(asked) - 1], event_id=str(len(asked)))]
+
+    found = real.Queries()
+    record = SimpleNamespace(stack_id="arn", aws=lambda: None)
+    monkeypatch.setattr(found, "_cluster", lambda name: record)
+    monkeypatch.setattr(real.stacks, "events", since)
+    for _ in range(2):
+        shown = found.events("demo")["events"]
+        found._answers.forget(("events", "demo"))
+    assert asked == [None, "1"] and [one["cause"] for one in shown] == [False, True]
+    assert shown[1]["reason"] == "boot step 'boot script' failed: \\u202eno"
+
+
+def test_a_creation_that_failed_has_its_events_after_its_stack_is_gone(monkeypatch):
+    monkeypatch.setattr(real.evidence, "kept", lambda name: of_stack(event("no machine"), verdict="x"))
+    (shown,) = real.Queries().events("broken")["events"]
+    assert shown["cause"] and "no machine" in shown["reason"]
+
+
+def test_the_plan_is_that_of_this_directory_and_a_mistake_in_the_file_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert real.Queries().plan() == {"plan": None, "problems": []}
+    (tmp_path / "phalanx.yaml").write_text("name: seen\ncloud: nowhere\n")
+    found = real.Queries().plan()
+    assert found["plan"] is None and len(found["problems"]) == 1 and "nowhere" in found["problems"][0]
+    (tmp_path / "phalanx.yaml").write_text("name: seen\ncloud: local\nnodes: 2\ntype: c5.large\n")
+    rows = dict(real.Queries().plan()["plan"]["rows"])
+    assert "seen" in rows["cluster"] and rows["cost"]
+    monkeypatch.setattr(real, "known", lambda: ["seen"])
+    assert real.Queries().plan() == {"plan": None, "problems": []}
+
+
+def test_curves_of_other_jobs_are_beside_those_of_a_job_and_one_that_is_gone_is_named(monkeypatch):
+    def read(_: str, job: str) -> dict[str, object]:
+        if job == "gone":
+            raise JobError("job gone is not on cluster demo: its directory is gone", code="no-job")
+        names = ["loss", "own"] if job == "a" else ["loss", "other"]
+        curves = [{"name": name, "place": "runs", "points": [(1, 2.0)]} for name in names]
+        return {"label": job, "curves": curves, "problems": []}
+
+    found = real.Queries()
+    monkeypatch.setattr(found, "_read_curves", read)
+    shown = found.curves("demo", "a", ["gone", "b", "a", "b"])
+    assert [(one["name"], [line["label"] for line in one["lines"]]) for one in shown["charts"]] == [
+        ("loss", ["a", "b"]),
+        ("own", ["a"]),
+    ]
+    assert shown["problems"] == ["Job gone is not on cluster demo: its directory is gone."]
+
+
+@pytest.mark.parametrize(
+    ("ring_bytes", "samples", "says"),
+    [
+        (b"", 0, []),
+        (b"phalanx-load-1\n".ljust(64, b"\0") + b"\1" * 400, 0, ["another layout"]),
+        (b"\xff" * 64, 0, ["another layout"]),
+        # Cut within a slot, and with a slot of numbers that no node can have.
+        (ring._HEADER.ljust(64, b"\0") + slot(7) + ring._TIME.pack(9) + b"\xff" * ring.PACKED.size + b"\1\2", 1, []),
+    ],
+)
+def test_a_ring_of_another_version_cut_short_or_damaged_is_a_sentence_or_left_out(
+    monkeypatch, ring_bytes, samples, says
+):
+    found = real.Queries()
+    record = SimpleNamespace(remote=lambda: None, shared="/efs", name="demo")
+    monkeypatch.setattr(found, "_cluster", lambda name: record)
+    monkeypatch.setattr(real.toolbox, "run", lambda *_, **__: SimpleNamespace(stdout=ring_bytes))
+    shown = found.load("demo", JOB, "deeplearning-worker1")
+    assert len(shown["samples"]) == samples and len(shown["problems"]) == len(says)
+    assert all(text in problem for text, problem in zip(says, shown["problems"], strict=True))
 
 
 def test_pages_that_ask_at_once_share_an_answer():

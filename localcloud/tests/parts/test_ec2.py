@@ -220,7 +220,7 @@ def test_only_running_instances_stop_and_only_stopped_ones_start(local):
     api = local.client("ec2")
     local.runner.gate.clear()
     made = run(local, subnet)
-    with pytest.raises(ClientError, match="IncorrectInstanceState"):
+    with pytest.raises(ClientError, match=r"IncorrectInstanceState.* never reached the 'running' state"):
         api.stop_instances(InstanceIds=[made["InstanceId"]])
     local.runner.gate.set()
     until(lambda: state(local, made["InstanceId"]) == "running")

@@ -133,6 +133,65 @@ def paged() -> list[tuple[str, str, dict[str, Any]]]:
     ]
 
 
+def test_a_token_that_no_answer_has_given_is_refused_in_the_services_words(cloud: Stacks):
+    # docs/aws-behaviour.md 2.80
+    asked = {
+        ("ec2", "DescribeVpcs", "NextToken"): (
+            "InvalidParameterValue",
+            "Value ( nobodys ) for parameter NextToken is invalid. The token is invalid.",
+        ),
+        ("autoscaling", "DescribeTags", "NextToken"): ("InvalidNextToken", "The token 'nobodys' was invalid"),
+        ("logs", "DescribeLogGroups", "nextToken"): (
+            "InvalidParameterException",
+            "The specified nextToken is invalid.",
+        ),
+    }
+    for (client, operation, name), (code, message) in asked.items():
+        with pytest.raises(ClientError) as refused:
+            cloud.plain_client(client)._make_api_call(operation, {name: "nobodys"})
+        assert (refused.value.response["Error"]["Code"], refused.value.response["Error"]["Message"]) == (code, message)
+
+
+def test_answers_have_the_members_that_moto_leaves_out(cloud: Stacks):
+    # docs/aws-behaviour.md 2.81
+    groups = cloud.client("logs").describe_log_groups()["logGroups"]
+    assert groups and {one["logGroupClass"] for one in groups} == {"STANDARD"}
+    described = [cloud.client("dynamodb").describe_table(TableName="table")["Table"]["TableId"] for _ in range(2)]
+    assert described[0] == described[1]
+    rules = cloud.client("ec2").describe_security_group_rules()["SecurityGroupRules"]
+    assert rules and all(one["SecurityGroupRuleArn"].endswith(one["SecurityGroupRuleId"]) for one in rules)
+    (made,) = cloud.client("efs").describe_file_systems(MaxItems=1)["FileSystems"]
+    assert made["FileSystemProtection"] == {"ReplicationOverwriteProtection": "ENABLED"}
+
+
+def test_a_full_page_of_a_scan_ends_with_a_key_also_where_it_is_the_last(cloud: Stacks):
+    api = cloud.client("dynamodb")
+    (key,) = api.describe_table(TableName="table")["Table"]["KeySchema"]
+    api.put_item(TableName="table", Item={key["AttributeName"]: {"S": "a"}})
+    count = api.scan(TableName="table")["Count"]
+    page = api.scan(TableName="table", Limit=count)
+    assert page["LastEvaluatedKey"]
+    assert api.scan(TableName="table", Limit=count, ExclusiveStartKey=page["LastEvaluatedKey"])["Items"] == []
+    assert "LastEvaluatedKey" not in api.scan(TableName="table", Limit=count + 1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("client", "operation", "pages"), paged(), ids=lambda one: one if isinstance(one, str) else "")
+def test_no_list_takes_a_token_that_no_answer_has_given(cloud: Stacks, client, operation, pages):
+    api = cloud.plain_client(client)
+    shape = api.meta.service_model.operation_model(operation).input_shape
+    given = {**least(shape), **{key: value for key, value in OF.get(client, {}).items() if key in shape.members}}
+    if pages["input_token"].startswith("Exclusive"):
+        return  # a name that the caller chooses
+    try:
+        api._make_api_call(operation, given)
+    except ClientError:
+        return
+    with pytest.raises(ClientError) as refused:
+        api._make_api_call(operation, {**given, pages["input_token"]: "nobodys"})
+    assert refused.value.response["Error"]["Code"] != "UnsupportedOperation"
+
+
 # What is asked of lists that belong to something.
 OF = {
     "logs": {"logGroupName": "logs"},

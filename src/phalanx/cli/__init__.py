@@ -72,6 +72,7 @@ COMMANDS = {
         "exporter": ("phalanx.cli.exporter", "Serve the load and the ranks' steps to Prometheus."),
         "stacks": ("phalanx.cli.stacks", "Show what each rank does now, and which one is elsewhere."),
         "get": ("phalanx.cli.get", "Download results of a job."),
+        "plot": ("phalanx.cli.plot", "Draw the curves of jobs, in the terminal or as a picture."),
         "tensorboard": ("phalanx.cli.tensorboard", "Show a job's TensorBoard in this machine's browser."),
         "stop": ("phalanx.cli.stop", "Stop a job and prove that no process of it is left."),
     },

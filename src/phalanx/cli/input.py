@@ -12,7 +12,10 @@ from typing import NamedTuple
 
 import click
 
+from phalanx.runner.starter.check import without_wrappers
+
 MOST_BYTES = 64 << 20
+_INPUT = ("/dev/stdin", "/dev/fd/0")
 
 
 class _Program(NamedTuple):
@@ -41,6 +44,10 @@ _PROGRAMS = {
         _set("e p v h i --eval --print --version --help --interactive --test --run"),
         _set("r C --require --import --conditions --loader --experimental-loader --input-type"),
     ),
+    r"ruby[\d.]*": _Program(_set("e v h --version --help"), _set("I r C"), "IrCEFKTWx"),
+    r"julia": _Program(
+        _set("e E v h --eval --print --version --help"), _set("C H J L p t m --project --threads --procs")
+    ),
     r"R": _Program(_set("f e h --file --version --help --args"), _set("g --gui"), script=False),
 }
 
@@ -48,8 +55,9 @@ _PROGRAMS = {
 def refuse_unread(argv: Sequence[str]) -> None:
     """Raise UsageError for an interpreter that would read this command's input as its script, and find none."""
     if _is_data() and reads_script(argv):
+        name = without_wrappers(argv)[0]
         raise click.UsageError(
-            f"{argv[0]} would read its script from this command's input, which stays on this machine: "
+            f"{name} would read its script from this command's input, which stays on this machine: "
             "send it with `phalanx run --stdin`, or name a script behind the program"
         )
 
@@ -69,22 +77,12 @@ def read() -> bytes:
 
 def reads_script(argv: Sequence[str]) -> bool:
     """Whether these words start an interpreter without a script, which reads one from its input."""
-    words = _without_env(list(argv))
+    words = without_wrappers(argv)
     name = Path(words[0]).name if words else ""
     if name == "Rscript":
         return next((word for word in words[1:] if not word.startswith("--")), "") == "-"
     program = next((program for pattern, program in _PROGRAMS.items() if re.fullmatch(pattern, name)), None)
     return program is not None and _has_no_script(program, words[1:])
-
-
-def _without_env(words: list[str]) -> list[str]:
-    """Return the words without a leading `env`, its variables and its options."""
-    if not words or Path(words[0]).name != "env":
-        return words
-    rest = words[1:]
-    while rest and (rest[0].startswith("-") or "=" in rest[0]):
-        rest = rest[2 if rest[0] in ("-u", "-C", "--unset", "--chdir") else 1 :]
-    return rest
 
 
 def _has_no_script(program: _Program, words: Sequence[str]) -> bool:
@@ -110,7 +108,7 @@ def _has_no_script(program: _Program, words: Sequence[str]) -> bool:
                 if letter in program.attached or (letter in program.valued and not is_shell):
                     break
         elif program.script or word == "CMD":
-            return False
+            return word in _INPUT
     return True
 
 

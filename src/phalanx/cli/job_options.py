@@ -16,6 +16,7 @@ from phalanx.cli.options import ExistingPath
 from phalanx.jobs.job_model import JobSpec
 from phalanx.runner.files.job_record import ON_STALL
 from phalanx.spec.spec_checks import WrongError, duration_s
+from phalanx.spec.spec_job import exit_codes
 
 
 def pairs(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -72,6 +73,21 @@ class Duration(click.ParamType):
             self.fail(f"'{value}' is not a time such as 90s, 15m or 1h30m", param, ctx)
 
 
+class ExitCodes(click.ParamType):
+    """Exit codes, written as 75,137."""
+
+    name = "exit codes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the codes."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return exit_codes(value)
+        except WrongError as error:
+            self.fail(str(error), param, ctx)
+
+
 _LARGEST_BYTES = 1 << 20
 _BLANKS = " \t\r"
 # By the type of the field, as the class spells it.
@@ -81,13 +97,21 @@ _KINDS: dict[str, dict[str, Any]] = {
     "bool": {"is_flag": True},
     "Optional[str]": {"metavar": "TEXT"},
     "str": {"type": click.Choice(ON_STALL)},
+    "Tuple[int, ...]": {"type": ExitCodes(), "metavar": "CODES"},
+    "Tuple[str, ...]": {"multiple": True, "metavar": "JOB"},
     "Path": {"type": ExistingPath(file_okay=False)},
     "Mapping[str, str]": {"multiple": True, "metavar": "NAME=value", "callback": pairs},
 }
 
 
 # What a value names, where its type does not say it; relative to the shared directory, or a job.
-_METAVARS = {"links": "NAME=SHARED_PATH", "checkpoint": "SHARED_PATH", "resume": "JOB", "step": "REGEX"}
+_METAVARS = {
+    "links": "NAME=SHARED_PATH",
+    "checkpoint": "SHARED_PATH",
+    "resume": "JOB",
+    "step": "REGEX",
+    "idle_gpu": "PERCENT:TIME",
+}
 
 
 def job_options(command: Callable[..., Any]) -> Callable[..., Any]:

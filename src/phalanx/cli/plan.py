@@ -57,14 +57,14 @@ def command(file: Path, as_json: bool, offline: bool, shows_egress: bool, on_aws
     If the cluster exists, it shows what `up` would do with it.
 
     With --on-aws, CloudFormation compares and validates the document as a change set, EC2 makes a dry run of a
-    launch, and IAM simulates your policies. The change set and its empty stack are removed in any case. The exit
+    launch, and IAM simulates your policies. The change set and its empty stack are always removed. The exit
     code is 3 if AWS would refuse something. With `cloud: local`, the local cloud answers instead of AWS.
 
     \b
     Examples:
       phalanx plan
       phalanx plan --file big.yaml --json
-      phalanx plan --offline            # asks nothing, as happens without credentials or a connection
+      phalanx plan --offline            # asks nothing, as without credentials or a connection
       phalanx plan --egress             # for a network that lets nothing else out
       phalanx plan --on-aws             # before the first `up` in an account
     """

@@ -32,14 +32,16 @@ offline_option = click.option(
 )
 
 
-def planned(file: Path, offline: bool = False) -> Plan:
+def planned(file: Path, offline: bool = False, ends_idle: bool = True) -> Plan:
     """Make the plan that `up` would carry out now; with `offline`, without contacting the cloud.
+
+    A local cloud without clusters is ended then if `ends_idle`: `up` may just have started it in another process.
 
     Without credentials or a connection it is made from the tables, too, and `facts.not_asked` is the reason.
     """
     spec = load(file)
     with with_location(file):
-        return make_plan(spec, _offline_facts(spec, "as requested") if offline else _facts(spec))
+        return make_plan(spec, _offline_facts(spec, "as requested") if offline else _facts(spec, ends_idle))
 
 
 def note_unchecked(plan: Plan) -> None:
@@ -64,7 +66,7 @@ def unsuited_text(unsuited: dict[str, str]) -> str:
     return f"The image has no Python for these recipes: {listed}. uv brings one from GitHub.{choice}"
 
 
-def _facts(spec: ClusterSpec) -> Facts:
+def _facts(spec: ClusterSpec, ends_idle: bool) -> Facts:
     cloud = connection.connect(spec.cloud, spec.region)
     cloud.limit_attempts(_ATTEMPTS)
     try:
@@ -74,7 +76,8 @@ def _facts(spec: ClusterSpec) -> Facts:
             raise
         return _offline_facts(spec, error.message)
     finally:
-        cloud.site.stop_if_idle()
+        if ends_idle:
+            cloud.site.stop_if_idle()
 
 
 def _offline_facts(spec: ClusterSpec, why: str) -> Facts:

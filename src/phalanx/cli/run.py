@@ -67,7 +67,8 @@ GROUPS = {
         "--no-requirements",
         "--build-env",
     ),
-    "Limits": ("--restarts", "--grace", "--step", "--stall", "--on-stall", "--wait", "--wait-limit"),
+    "When": ("--after", "--after-any", "--wait", "--wait-limit"),
+    "Limits": ("--time", "--grace", "--restarts", "--restart-on", "--step", "--stall", "--on-stall", "--idle-gpu"),
     "Engine": ("--launcher",),
     "This command": ("--detach", "--quiet", "--dry-run", "--json", "--debug", "--help"),
 }
@@ -294,6 +295,8 @@ def command(
       phalanx run --recipe torch --launcher torchrun -- train.py
       phalanx run --launcher torchrun --checkpoint checkpoints/mnist --restarts 3 -- train.py
       phalanx run --resume mnist
+      phalanx run --time 4h --grace 2m --checkpoint checkpoints/mnist -- python train.py
+      phalanx run --after prepare --launcher torchrun -- train.py
       phalanx run --stdin -n 1 -- python - < train.py
       phalanx run --secret WANDB_API_KEY --secret HF_TOKEN=@~/.hf -- python train.py
     """

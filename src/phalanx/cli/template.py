@@ -28,7 +28,7 @@ def command(file: Path, output: Path | None, bootstrap_action: bool, offline: bo
     Examples:
       phalanx template > cluster.json
       phalanx template -o cluster.json
-      phalanx template --offline        # asks nothing, as happens without credentials or a connection
+      phalanx template --offline        # asks nothing, as without credentials or a connection
     """
     plan = planned(file, offline)
     note_unchecked(plan)

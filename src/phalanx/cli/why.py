@@ -19,6 +19,8 @@ from phalanx.cluster.cluster_record import Cluster
 from phalanx.cluster.why import diagnose, with_quota
 from phalanx.errors import ClusterError, PhalanxError, SharedSilent
 from phalanx.jobs import toolbox
+from phalanx.jobs.job import list_jobs
+from phalanx.runner.names import STALLED
 from phalanx.spec.cloud_names import is_local
 from phalanx.spec.spec import ClusterSpec
 from phalanx.spec.spec_load import load
@@ -37,7 +39,8 @@ def command(name: str | None, file: Path | None, as_json: bool) -> None:
     """Name the cause of a cluster that failed or is stuck, with the evidence and what to do.
 
     It joins the stack's events, Auto Scaling's activities, boot logs, the function's log and the roster, and also works
-    after a failed creation was rolled back. Of a cluster that is well, it names nodes that were lost in the last hour.
+    after a failed creation was rolled back. Of a cluster that is well, it names nodes that were lost in the last hour,
+    or jobs that stand still (`run --stall`), with the rank for which the others may wait.
 
     \b
     Examples:
@@ -58,7 +61,7 @@ def diagnosed(name: str, cloud: str, region: str, file: Path | None = None) -> D
     """Return what is wrong with a cluster, or with its last creation that failed. Raises ClusterError, CloudError."""
     known = _evidence(name, cloud, region)
     diagnosis = _with_quota(diagnose(known), name, cloud, region, file)
-    return diagnosis if diagnosis.cause else diagnose(replace(known, closed=_closed(name)))
+    return diagnosis if diagnosis.cause else diagnose(replace(known, **_from_head(name)))
 
 
 def _evidence(name: str, cloud: str, region: str) -> Any:
@@ -75,17 +78,20 @@ def _evidence(name: str, cloud: str, region: str) -> Any:
     return found
 
 
-def _closed(name: str) -> str:
-    """Return why jobs can't write at the top of the shared directory, if the head answers and they can't."""
+def _from_head(name: str) -> dict[str, str]:
+    """Return why jobs can't write at the top of the shared directory, or which one stands still, if a head answers."""
     try:
         cluster = Cluster.load(name)
-        if cluster.ready and (whose := toolbox.closed(cluster.remote(), cluster.shared)):
-            return f"{cluster.shared} {whose}, so jobs can't write at its top"
+        if not cluster.ready:
+            return {}
+        if whose := toolbox.closed(cluster.remote(), cluster.shared):
+            return {"closed": f"{cluster.shared} {whose}, so jobs can't write at its top"}
+        still = [job for job in list_jobs(cluster) if not job.state.final and job.message.startswith(STALLED)]
+        return {"stalled": "; ".join(f"job {job.id} is {job.message}" for job in still)}
     except SharedSilent as error:
-        return f"{error.message} on the head"
+        return {"closed": f"{error.message} on the head"}
     except PhalanxError:
-        pass  # nothing is known of it
-    return ""
+        return {}  # nothing is known of it
 
 
 def _with_quota(diagnosis: Diagnosis, name: str, cloud: str, region: str, file: Path | None) -> Diagnosis:

@@ -55,8 +55,15 @@ ENDED = Cause(
     "The step during which they ended is the place to look: the boot script, or an image that restarts its machine.",
     r"heads were launched one after another|its agent was silent for",
 )
+STALLED = Cause(
+    "a job stands still",
+    "`phalanx stacks` shows what each of its ranks does; the one that is named first has ended, or does something else "
+    "than the others, which may wait for it.",
+    r"^job \S+ is stalled: ",
+)
 
 CAUSES = (
+    STALLED,  # the first, because a job can call its functions what it likes
     Cause(
         "a VPC endpoint is missing",
         "Nothing of `network: {access: private}` may be removed: add the endpoint that the evidence names to the VPC "

@@ -116,6 +116,12 @@ def keep(cluster: store.Cluster, evidence: Evidence) -> None:
     state_files.write_private(cluster.directory / store.BOOT_LOGS / _FILE, evidence.to_json())
 
 
+def failed_creations() -> list[str]:
+    """Return the names of clusters of whose failed creation there is evidence."""
+    found = (state_files.state_directory() / "clusters").glob(f"*/{store.BOOT_LOGS}/{_FILE}")
+    return sorted(path.parents[1].name for path in found)
+
+
 def kept(name: str) -> Evidence | None:
     """Return the evidence of the last failed creation of that name; None without any."""
     path = state_files.cluster_directory(name) / store.BOOT_LOGS / _FILE

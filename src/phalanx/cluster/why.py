@@ -36,7 +36,8 @@ class Evidence:
     `verdict` is what `up` concluded; `missing` are the roster's reasons; `progress` is the head's step and when it was
     reported; `logs` are by stream, a node's under its address; `stopped`: the groups are at 0; `drift` is what people
     removed by hand. `without_endpoint` are the services that a private cluster's nodes call and don't reach.
-    `closed`: why jobs can't write at the top of the shared directory, of a cluster that has nothing else.
+    `closed`: why jobs can't write at the top of the shared directory, of a cluster that has nothing else; `stalled`:
+    a job that stands still, and where its ranks are, of a cluster that does not even have that.
     `unlaunched`: the head's group did nothing at all. `lost` are sentences about nodes that were lost in the last hour.
     `full` are the names of nodes whose own disks are full, `hung` of those whose shared directory does not answer.
     """
@@ -56,6 +57,7 @@ class Evidence:
     full: tuple[str, ...] = ()
     hung: tuple[str, ...] = ()
     closed: str = ""
+    stalled: str = ""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, default=str)
@@ -133,6 +135,8 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from (Finding("Auto Scaling", text) for text in evidence.lost)
     if evidence.closed:
         yield Finding("head", evidence.closed)
+    if evidence.stalled:
+        yield Finding("head", evidence.stalled)
     if _is_ready(evidence) and not evidence.missing:
         return
     yield from _refusals(evidence.activities)

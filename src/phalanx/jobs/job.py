@@ -90,6 +90,9 @@ def submit(
     """
     if spec.resume:
         spec = replace(spec, resume=open_job(cluster, spec.resume).id)
+    if spec.after or spec.after_any:
+        after, after_any = (tuple(open_job(cluster, one).id for one in ids) for ids in (spec.after, spec.after_any))
+        spec = replace(spec, after=after, after_any=after_any)
     report = progress or (lambda _: None)
     sends_again = SendProgress(0, 0, 0, "the connection to the head broke; the job is sent again, as another one")
     return toolbox.persist(cluster.remote, lambda: _submit(cluster, spec, detach, report), lambda: report(sends_again))

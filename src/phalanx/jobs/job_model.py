@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 from phalanx.errors import JobError
 from phalanx.node.validate import Invalid, parse
-from phalanx.runner.files.job_record import ON_STALL, JobRecord
+from phalanx.runner.files.job_record import ON_STALL, JobRecord, idle_gpu
 from phalanx.runner.files.job_status import JobStatus
 from phalanx.runner.files.schema import LONGEST_GRACE_S
 from phalanx.spec.spec_data import PREFIX_URL
@@ -24,7 +24,7 @@ SHORTEST_STALL_S = 6
 _LONGEST_STEP = 200
 _STEP_HINT = r"Give one with a group for the number, such as --step 'step (\d+)'."
 # The options that go with --resume; all others come from the earlier job.
-_WITH_RESUME = ("resume", "directory")
+_WITH_RESUME = ("resume", "directory", "after", "after_any")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,9 @@ class JobSpec(JobRecord):
             raise JobError(f"--restarts is {self.restarts}", "It counts restarts: 0 or more.", code="out-of-range")
         if not 0 <= self.grace_s <= LONGEST_GRACE_S:
             raise JobError(f"--grace is {self.grace_s} s", f"Give 0 to {LONGEST_GRACE_S} s.", code="out-of-range")
+        if self.restart_on and not self.restarts:
+            why = "--restart-on needs --restarts"
+            raise JobError(why, "Say how often: --restarts 3.", code="conflicting-options")
         self._check_nodes()
         self._check_via()
         self._check_stall()
@@ -103,12 +106,22 @@ class JobSpec(JobRecord):
         if 0 < self.stall_s < SHORTEST_STALL_S:
             why = f"Give {SHORTEST_STALL_S} s or more, such as 10m."
             raise JobError(f"--stall is {self.stall_s} s", why, code="out-of-range")
-        if self.on_stall != "report" and not self.stall_s:
-            why = f"--on-stall {self.on_stall} needs --stall"
+        self._check_idle_gpu()
+        if self.on_stall != "report" and not (self.stall_s or self.idle_gpu):
+            why = f"--on-stall {self.on_stall} needs --stall or --idle-gpu"
             raise JobError(why, "Say how long: --stall 10m.", code="conflicting-options")
         if self.on_stall == "restart" and not self.restarts:
             why = "--on-stall restart needs --restarts"
             raise JobError(why, "Say how often: --restarts 3.", code="conflicting-options")
+
+    def _check_idle_gpu(self) -> None:
+        try:
+            within_s = idle_gpu(self.idle_gpu)[1] if self.idle_gpu is not None else SHORTEST_STALL_S
+        except Invalid as error:
+            raise JobError(f"--idle-gpu: {error}", "Write one such as 10%:1h.", code="out-of-range") from None
+        if within_s < SHORTEST_STALL_S:
+            why = f"Give {SHORTEST_STALL_S} s or more, such as 10%:1h."
+            raise JobError(f"--idle-gpu has {within_s} s", why, code="out-of-range")
 
     def _check_via(self) -> None:
         if self.via_options and not self.via:
@@ -181,12 +194,17 @@ class JobOptions(TypedDict, total=False):
     checkpoint: str | None
     resume: str | None
     restarts: int
+    restart_on: Sequence[int]
+    time_s: int
     grace_s: int
     step: str | None
     stall_s: int
     on_stall: str
+    idle_gpu: str | None
     wait: bool
     wait_limit_s: int
+    after: Sequence[str]
+    after_any: Sequence[str]
     options: Mapping[str, str]
     via: str | None
     via_options: Sequence[str]

@@ -11,6 +11,10 @@ RECORD = "job.json"
 OUTPUT = "output"
 # What rank 0 reads as its standard input, if the job has any; keeper.py has the name, too.
 STDIN = "stdin"
+# Where a process of the job finds, in one word, why it was sent a signal; the words.
+REASON = "PHALANX_REASON"
+REASON_FILE = "phalanx-reason"
+TIME, STOP_REQUEST, SPOT, STALL, FAILURE, LOST = "time", "stop", "spot", "stall", "failure", "lost"
 # Of Python modules that a job's programs may import, without an installed phalanx.
 LIBRARY = "library"
 # Which process receives the submission, as JSON: before the first state, it shows whether more may come.
@@ -28,6 +32,9 @@ STOP = int(signal.SIGUSR1)
 
 # Exit statuses of `halt` for a job that has not ended in time, and for one whose runner ended without a final state.
 STILL_RUNS, RUNNER_GONE = 2, 3
+
+# Begins the message of a job that stands still.
+STALLED = "stalled: "
 
 # Exit status of `stacks` where no runner of such a job is on the head.
 NO_RUNNER = 4

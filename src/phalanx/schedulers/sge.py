@@ -32,6 +32,7 @@ def arguments(request: Request, environment: str | None) -> list[str]:
     fixed = ["qsub", "-terse", "-N", request.name, "-j", "y", "-o", request.log, "-wd", request.directory]
     fixed += ["-S", "/bin/sh", "-r", "n", "-w", "e", "-V"]
     shape = ["-pe", environment, str(request.processes)] if environment else []
+    shape += ["-l", f"h_rt={request.limit_s}"] if request.limit_s else []
     return [*fixed, *shape, *request.options]
 
 

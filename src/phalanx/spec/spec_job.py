@@ -5,21 +5,49 @@ Its keys are the launcher, the recipe, and every field of a job that is an optio
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import Field, fields
 from typing import Any
 
 from phalanx.runner.files.job_record import ON_STALL, JobRecord
 from phalanx.runner.files.schema import LONGEST_GRACE_S
+from phalanx.spec.spec_checks import WrongError, cut
 from phalanx.spec.spec_groups import group, texts
-from phalanx.spec.spec_rules import Rule, matching, number, time_s, word
+from phalanx.spec.spec_rules import Kind, Rule, matching, number, time_s, whole, word
+from phalanx.spec.spec_yaml import Value
 
 _MOST = 1_000_000
 # These name one job.
-_OF_ONE_JOB = ("name", "resume")
-_LONGEST_S = {"grace_s": LONGEST_GRACE_S, "wait_limit_s": 30 * 86400, "stall_s": 30 * 86400}
+_OF_ONE_JOB = ("name", "resume", "after", "after_any")
+_LONGEST_S = {"grace_s": LONGEST_GRACE_S, "wait_limit_s": 30 * 86400, "stall_s": 30 * 86400, "time_s": 365 * 86400}
 _NAMED = {"env": r"[A-Za-z_][A-Za-z0-9_]*", "tags": r"[\w./@:+-]{1,63}", "links": r"[^\0\n]{1,1000}"}
 EXAMPLE = {"launcher": "torchrun", "per_node": 8, "recipe": "torch", "env": {"OMP_NUM_THREADS": "4"}, "restarts": 3}
+
+
+def exit_codes(text: str) -> tuple[int, ...]:
+    """Return the exit codes in a text such as 75,137. Raises WrongError."""
+    if not re.fullmatch(_CODES, text) or any(int(code) > _LARGEST_CODE for code in text.split(",")):
+        raise WrongError(
+            f"'{cut(text)}' is no list of exit codes",
+            f"write numbers up to {_LARGEST_CODE}, such as 75,137",
+            code="bad-value",
+        )
+    return tuple(sorted({int(code) for code in text.split(",")}))
+
+
+def _read_exit_codes(value: Value) -> tuple[int, ...]:
+    return exit_codes(",".join(map(str, value.plain)) if isinstance(value.plain, list) else value.text)
+
+
+_LARGEST_CODE = 255
+_CODES = r"\d{1,3}(,\d{1,3}){0,99}"
+_EXIT_CODES = Rule(
+    Kind("exit codes", tuple, _read_exit_codes, lambda codes: ",".join(map(str, codes))),
+    lambda codes: codes,
+    lambda: {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": whole(_CODES)}, {"type": "array"}]},
+    f"exit codes up to {_LARGEST_CODE}, such as 75,137",
+)
 
 
 def _rules() -> Iterator[tuple[str, Rule]]:
@@ -34,6 +62,8 @@ def _rule(field: Field[Any]) -> Rule:
     if field.name in _LONGEST_S:
         longest_s = _LONGEST_S[field.name]
         return time_s(longest_s, f"{longest_s} s is the longest")
+    if field.name == "restart_on":
+        return _EXIT_CODES
     if field.name == "on_stall":
         return word(ON_STALL)
     if field.type == "bool":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shlex
 import threading
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phalanx.cli.terminal import one_line
@@ -20,7 +23,12 @@ if TYPE_CHECKING:
 _MOST_FILES = 16
 _PIECE_BYTES = 1 << 20
 _DEPTH = 8
+# Of one file, `read_whole` reads so many pieces.
+_MOST_PIECES = 64
+# Of one file, `read_whole` reads so many pieces.
+_MOST_PIECES = 64
 _TIMEOUT_S = 30.0
+_CUT = "ends within a record: what comes before is shown"
 _LISTED = re.compile(rb"(\d{1,18}) ([^\0]{1,4096})")
 
 
@@ -30,6 +38,7 @@ class Curves:
     def __init__(self, cluster: ClusterAccess, job: Job) -> None:
         self._cluster, self._directory = cluster, f"{job.directory}/{WORK}"
         self._files: dict[bytes, tuple[ScalarFile, int]] = {}
+        self._is_behind = False
         self._guard = threading.Lock()
 
     def read(self, status: JobStatus) -> dict[str, Any]:
@@ -41,7 +50,17 @@ class Curves:
                 file, offset = self._files.get(name) or (opened(name), 0)
                 file.feed(data)
                 self._files[name] = file, offset + len(data)
-            return {"curves": self._curves(), "problems": self._problems(sizes, status.state.final)}
+            self._is_behind = any(offset < sizes.get(name, 0) for name, (_, offset) in self._files.items())
+            read = {name: file for name, (file, _) in self._files.items()}
+            return {"curves": _curves(read), "problems": self._problems(sizes, status.state.final)}
+
+    def read_whole(self, status: JobStatus) -> dict[str, Any]:
+        """Return what `read` does, of all that the files have. Raises PhalanxError."""
+        found = self.read(status)
+        for _ in range(_MOST_PIECES):
+            if self._is_behind:
+                found = self.read(status)
+        return found
 
     def _offset(self, name: bytes, size: int) -> int:
         """Return how much of a file was read. One that became shorter is another file."""
@@ -72,25 +91,42 @@ class Curves:
         there = f"cd {shlex.quote(self._directory)} 2>/dev/null || exit 0; {command}"
         return toolbox.run(self._cluster.remote(), self._cluster.shared, there, timeout_s=_TIMEOUT_S).stdout
 
-    def _curves(self) -> list[dict[str, Any]]:
-        found = [
-            {
-                "file": _text(name),
-                "name": one_line(curve),
-                "points": sorted(zip(points.steps, points.values, strict=True), key=_step),
-            }
-            for name, (file, _) in self._files.items()
-            for curve, points in file.curves.items()
-        ]
-        return found[:MOST_CURVES]
-
     def _problems(self, sizes: dict[bytes, int], is_over: bool) -> list[str]:
         said = []
         for name, (file, offset) in self._files.items():
             is_cut = is_over and file.rest and offset == sizes.get(name)
-            if problem := file.problem or ("ends within a record: what comes before is shown" if is_cut else ""):
+            if problem := file.problem or (_CUT if is_cut else ""):
                 said.append(f"{_text(name)} {problem}.")
         return said
+
+
+def read_directory(directory: Path) -> dict[str, Any]:
+    """Return what `Curves.read_whole` does, of files on this machine, such as those that `get` has fetched."""
+    found = (path for path in directory.rglob("*") if path.name.endswith(".csv") or "tfevents" in path.name)
+    paths = sorted(path for path in found if path.is_file() and not path.is_symlink())[:_MOST_FILES]
+    files = {os.fsencode(path.relative_to(directory)): path for path in paths}
+    read = {name: opened(name) for name in files}
+    for name, file in read.items():
+        with files[name].open("rb") as content:
+            while (data := content.read(_PIECE_BYTES)) and content.tell() <= _MOST_PIECES * _PIECE_BYTES:
+                file.feed(data)
+    problems = [f"{_text(name)} {file.problem or _CUT}." for name, file in read.items() if file.problem or file.rest]
+    return {"curves": _curves(read), "problems": problems}
+
+
+def _curves(files: Mapping[bytes, ScalarFile]) -> list[dict[str, Any]]:
+    """Return the curves of files. The place of one is a CSV file, or an event file's directory."""
+    found = [
+        {
+            "file": _text(name),
+            "place": _text(name if name.endswith(b".csv") else name.rpartition(b"/")[0] or b"."),
+            "name": one_line(curve),
+            "points": sorted(zip(points.steps, points.values, strict=True), key=_step),
+        }
+        for name, file in files.items()
+        for curve, points in file.curves.items()
+    ]
+    return found[:MOST_CURVES]
 
 
 def _step(point: tuple[float, float | None]) -> float:

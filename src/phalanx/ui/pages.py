@@ -42,9 +42,11 @@ def application(queries: Queries, is_over: Callable[[], bool]) -> Starlette:
         Route("/kept/{cluster}/{job}", pages.page("kept.html")),
         Route("/api/clusters", pages.answer(lambda _: queries.clusters())),
         Route("/api/clusters/{cluster}", pages.answer(lambda query: queries.cluster(_cluster(query)))),
+        Route("/api/plan", pages.answer(lambda _: queries.plan())),
+        Route("/api/clusters/{cluster}/events", pages.answer(lambda query: queries.events(_cluster(query)))),
         Route("/api/clusters/{cluster}/why", pages.answer(lambda query: queries.why(_cluster(query)))),
         Route(f"/api{job}", pages.answer(lambda query: queries.job(*_names(query)))),
-        Route(f"/api{job}/curves", pages.answer(lambda query: queries.curves(*_names(query)))),
+        Route(f"/api{job}/curves", pages.answer(lambda query: queries.curves(*_names(query), _others(query)))),
         Route(f"/api{job}/load", pages.answer(lambda query: queries.load(*_names(query), _asked(query, "node")))),
         Route(f"/api{job}/log", pages.log),
         Route(f"/api{job}/log.txt", pages.whole_log),
@@ -122,6 +124,11 @@ def _cluster(request: Request) -> str:
 
 def _names(request: Request) -> tuple[str, str]:
     return _cluster(request), _name(request, "job")
+
+
+def _others(request: Request) -> list[str]:
+    """Return the jobs in the address with which another one is compared; what can't be a job is left out."""
+    return [job for job in request.query_params.getlist("with") if _NAMES["job"].fullmatch(job)]
 
 
 def _asked(request: Request, name: str) -> str:

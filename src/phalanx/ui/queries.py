@@ -5,6 +5,7 @@ Several pages share an answer for a few seconds. A part that fails is a sentence
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
@@ -12,30 +13,44 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from phalanx import connection
-from phalanx.cli import cost_text, ls, nodes, status, top, why
+from phalanx.aws import stacks
+from phalanx.cli import cost_text, ls, nodes, planning, status, top, why
 from phalanx.cli.console import duration
+from phalanx.cli.options import DEFAULT_FILE
 from phalanx.cli.terminal import one_line
+from phalanx.cluster import evidence
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.cluster.stack import describe_cause
 from phalanx.errors import ClusterError, JobError, PhalanxError
 from phalanx.jobs import toolbox
 from phalanx.jobs.job import Job, JobStatus, list_jobs
 from phalanx.jobs.loads import NodeLoad, gpus_in_words, in_words, loads_of, total
 from phalanx.jobs.rank_stacks import named, take
 from phalanx.node.validate import Invalid
+from phalanx.plan import plan_text
+from phalanx.plan.not_checked import not_checked
 from phalanx.runner.files import ring
 from phalanx.runner.head.load_book import RINGS
+from phalanx.spec.spec_load import load
 from phalanx.state_files import known, state_directory
+from phalanx.ui import drawing
 from phalanx.ui.curves import Curves
+
+if TYPE_CHECKING:
+    from phalanx.aws.model import StackEvent
+    from phalanx.ui.drawing import Chart
 
 T = TypeVar("T")
 _FRESH_S, _MONEY_FRESH_S = 1.0, 30.0
 _MOST_OPEN = 16
 _MOST_JOBS = 200
+_MOST_OTHERS, _MOST_EVENTS = 3, 200
 _LAST_LINES = 1000
 _KEPT = re.compile(r"(?P<id>[\w-]{1,64})(?:\.(?P<name>.{1,64}))?\.log")
 # `phalanx …` from where this process has it, and never from the current directory.
@@ -49,6 +64,7 @@ class Queries:
     def __init__(self) -> None:
         self._answers = _Answers()
         self._open: OrderedDict[tuple[str, str], Curves] = OrderedDict()
+        self._events: dict[str, list[StackEvent]] = {}
         self._guard = threading.Lock()
 
     def clusters(self) -> dict[str, Any]:
@@ -109,10 +125,28 @@ class Queries:
         self._answers.forget(("jobs", name))
         return {"job": _job(stopped)}
 
-    def curves(self, name: str, job: str) -> dict[str, Any]:
-        """Return the curves of a job's scalars. Raises PhalanxError."""
-        status_now = self._job(name, job)
-        return self._answers.get(("curves", name, job), lambda: self._curves(name, job).read(status_now))
+    def curves(self, name: str, job: str, others: Sequence[str] = ()) -> dict[str, Any]:
+        """Return charts of a job's scalars, and of other jobs' beside them. Raises PhalanxError."""
+        own = self._read_curves(name, job)
+        found, problems = {own["label"]: own["curves"]}, [*own["problems"]]
+        for other in others[:_MOST_OTHERS]:
+            read, problem = _part(functools.partial(self._read_curves, name, other))
+            if read:
+                found.setdefault(read["label"], read["curves"])
+            problems += read["problems"] if read else [problem]
+        shown = [one for one in drawing.charts(found) if own["label"] in one.lines]
+        return {"charts": [*map(_chart, shown[: drawing.MOST_CHARTS])], "problems": problems}
+
+    def events(self, name: str) -> dict[str, Any]:
+        """Return the newest events of a cluster's stack, or of its last creation that failed. Raises PhalanxError."""
+        if name not in known() and (kept := evidence.kept(name)):
+            return _shown({"events": [*map(_event, kept.events)]})
+        cluster = self._cluster(name)
+        return self._answers.get(("events", name), lambda: self._read_events(cluster))
+
+    def plan(self) -> dict[str, Any]:
+        """Return what `up` would create by this directory's phalanx.yaml, with the price; None where it need not."""
+        return self._answers.get("plan", _plan, _MONEY_FRESH_S)
 
     def load(self, name: str, job: str, node: str) -> dict[str, Any]:
         """Return the load of a job on a node in the last hour, from its ring. Raises PhalanxError."""
@@ -154,6 +188,20 @@ class Queries:
             while len(self._open) > _MOST_OPEN:
                 self._open.popitem(last=False)
         return found
+
+    def _read_curves(self, name: str, job: str) -> dict[str, Any]:
+        status_now = self._job(name, job)
+        label = one_line(f"{status_now.name} ({job})" if status_now.name else job)
+        read = self._answers.get(("curves", name, job), lambda: self._curves(name, job).read(status_now))
+        return {"label": label, **read}
+
+    def _read_events(self, cluster: Cluster) -> dict[str, Any]:
+        """Read the events since the last call. AWS sends the newest first, so that is one page as a rule."""
+        found = self._events.setdefault(cluster.stack_id, [])
+        if cluster.stack_id:
+            found += stacks.events(cluster.aws(), cluster.stack_id, found[-1].event_id if found else None)
+            del found[:-_MOST_EVENTS]
+        return _shown({"events": [*map(_event, found)]})
 
     def _jobs(self, name: str) -> list[JobStatus]:
         cluster = self._cluster(name)
@@ -204,11 +252,40 @@ def _part(ask: Callable[[], Any]) -> tuple[Any, str]:
         return None, one_line(f"{message[:1].upper()}{message[1:]}.")
 
 
+def _chart(chart: Chart) -> dict[str, Any]:
+    lines = [{"label": label, "points": points} for label, points in chart.lines.items()]
+    return {"name": chart.name, "file": chart.place, "lines": lines}
+
+
+def _event(one: StackEvent) -> dict[str, Any]:
+    """Return an event of a stack; of a failure, with its cause, which a node may have sent."""
+    reason = describe_cause(one) if one.is_cause else one.reason if one.failed else ""
+    kind = one.resource_type.removeprefix("AWS::")
+    return {"time": one.time_s, "what": one.logical_id, "type": kind, "status": one.status, "reason": reason} | {
+        "cause": one.is_cause
+    }
+
+
+def _plan() -> dict[str, Any]:
+    path = Path(DEFAULT_FILE)
+    if not path.exists():
+        return {"plan": None, "problems": []}
+    spec, problem = _part(lambda: load(path))
+    found = None
+    if spec and spec.name not in known():
+        found, problem = _part(lambda: planning.planned(path, ends_idle=False))
+    if found is None:
+        return {"plan": None, "problems": [*filter(None, [problem])]}
+    said = [*plan_text.warnings(found), *(f"not checked: {one}" for one in not_checked(found))]
+    return _shown({"plan": {"file": str(path), "rows": plan_text.describe(found)}, "problems": said})
+
+
 def _clusters() -> dict[str, Any]:
     names = known()
     with ThreadPoolExecutor(max_workers=8) as pool:
         rows = list(pool.map(ls.row, names))
-    return _shown({"clusters": [{**row, **_in_words(row)} for row in rows], "kept": _kept(names)})
+    failed = [name for name in evidence.failed_creations() if name not in names]
+    return _shown({"clusters": [{**row, **_in_words(row)} for row in rows], "kept": _kept(names), "failed": failed})
 
 
 def _in_words(row: dict[str, Any]) -> dict[str, str]:

@@ -12,6 +12,9 @@ import struct
 from collections.abc import Iterator
 from typing import Protocol
 
+Points = list[tuple[float, "float | None"]]
+"""Steps and values, in the order of the steps; a value that is no number is None."""
+
 MOST_CURVES = 24
 MOST_POINTS = 2000
 _LONGEST_NAME = 120

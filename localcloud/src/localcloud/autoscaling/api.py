@@ -87,7 +87,7 @@ def delete_tags(worker: Reconciler, region: str, wanted: dict[str, Any]) -> None
 
 
 def set_desired(worker: Reconciler, region: str, wanted: dict[str, Any]) -> None:
-    group = groups.find(worker, region, wanted["AutoScalingGroupName"])
+    group = groups.find(worker, region, wanted["AutoScalingGroupName"], is_changed=True)
     before, desired = group.desired, int(wanted["DesiredCapacity"])
     group.set_desired(desired)
     if desired != before:

@@ -55,7 +55,7 @@ def update(
     """Change the settings that `wanted` names. Raises ValidationError."""
     _refuse_unsupported(wanted)
     with worker.lock:
-        group = find(worker, region, name)
+        group = find(worker, region, name, is_changed=True)
         if group.deleting:
             raise ValidationError(f"AutoScalingGroup '{name}' is pending delete")
         _resize(worker.context, group, wanted)
@@ -87,11 +87,15 @@ def delete(worker: Reconciler, region: str, name: str, *, force: bool, gone: Not
         worker.resized(group)
 
 
-def find(worker: Reconciler, region: str, name: str) -> Group:
-    """Return the group with this name. Raises ValidationError when there is none."""
+def find(worker: Reconciler, region: str, name: str, *, is_changed: bool = False) -> Group:
+    """Return the group with this name. Raises ValidationError when there is none.
+
+    For a change of its size, Auto Scaling's message does not name it (docs/aws-behaviour.md 3.25).
+    """
     group = worker.groups.get((region, name))
     if group is None:
-        raise ValidationError(f"AutoScalingGroup name not found - AutoScalingGroup '{name}' not found")
+        named = "null" if is_changed else f"AutoScalingGroup '{name}' not found"
+        raise ValidationError(f"AutoScalingGroup name not found - {named}")
     return group
 
 

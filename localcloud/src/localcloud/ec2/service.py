@@ -238,6 +238,8 @@ def _stop_instances(self: EC2Backend, instance_ids: list[str]) -> list[tuple[Ins
     """Stop instances, all or none (docs/aws-behaviour.md 2.75)."""
     instances = self.get_multi_instances_by_id(instance_ids)
     for instance in instances:
+        if instance.state == "pending":
+            raise EC2ClientError("IncorrectInstanceState", _NEVER_RUN.format(instance.id))
         _require_state(instance, "stopped", ("running", "stopping", "stopped"))
         if instance.lifecycle == "spot":
             raise EC2ClientError("UnsupportedOperation", _ONE_TIME.format(instance.id))
@@ -273,6 +275,7 @@ _ONE_TIME = (
     "You can't stop the Spot Instance '{}' because it is associated with a one-time Spot Instance request. You can only"
     " stop Spot Instances associated with persistent Spot Instance requests."
 )
+_NEVER_RUN = "Instance '{}' cannot be stopped as it has never reached the 'running' state."
 _STAYS = "The instance '{}' may not be stopped. Modify its 'disableApiStop' instance attribute and try again."
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import inspect
 import json
 import math
 import threading
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from moto.dynamodb.exceptions import ItemSizeToUpdateTooLarge
 from moto.dynamodb.models import DynamoDBBackend
 from moto.dynamodb.models.dynamo_type import Item, LimitedSizeDict
+from moto.dynamodb.models.table import Table
 
 from localcloud.context import Context
 from localcloud.iam import calls, errors
@@ -27,6 +29,9 @@ App = Callable[[dict[str, Any], Any], Iterable[bytes]]
 PATCHED = (
     "moto.dynamodb.models.dynamo_type.LimitedSizeDict.__setitem__",
     "moto.dynamodb.models.DynamoDBBackend.update_item",
+    "moto.dynamodb.models.table.Table.query",
+    "moto.dynamodb.models.table.Table.scan",
+    "moto.dynamodb.models.table.Table._get_last_evaluated_key",
 )
 
 ITEM_MOST_BYTES = 400 * 1024
@@ -48,6 +53,7 @@ EXHAUSTED = (
 
 
 _moto_update_item = DynamoDBBackend.update_item
+_query, _scan = Table.query, Table.scan
 
 
 @dataclass
@@ -106,6 +112,22 @@ def install(_context: Context) -> None:
     """Take moto's limit away, and check what an update has made: `list_append(a, a)` doubles an item."""
     LimitedSizeDict.__setitem__ = dict.__setitem__  # type: ignore[method-assign]
     DynamoDBBackend.update_item = _update_item
+    setattr(Table, "query", _with_key(_query))  # noqa: B010 (pyright knows the originals)
+    setattr(Table, "scan", _with_key(_scan))  # noqa: B010
+
+
+def _with_key(read: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a page that is full end with a key, also where it is the last: DynamoDB does not look further."""
+    signature = inspect.signature(read)
+
+    def page(self: Table, *arguments: Any, **named: Any) -> tuple[list[Item], int, dict[str, Any] | None]:
+        items, count, key = read(self, *arguments, **named)
+        asked = signature.bind(self, *arguments, **named).arguments
+        if key is None and items and len(items) == asked.get("limit") and not asked.get("index_name"):
+            key = self._get_last_evaluated_key(items[-1], None)
+        return items, count, key
+
+    return page
 
 
 def _update_item(self: DynamoDBBackend, table_name: str, key: dict[str, Any], *arguments: Any, **named: Any) -> Item:

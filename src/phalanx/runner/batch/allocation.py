@@ -40,6 +40,8 @@ _ENDS_WITHIN_S = 60.0
 # A scheduler that does not answer (its controller restarts) keeps its queue.
 _AWAY_WITHIN_S = 600.0
 _LOG_TAIL_BYTES = 600
+# From the grant of the nodes to the job's start, and from the end of its ranks to its own.
+_MARGIN_S = 180
 _BEAT = frames.pack(frames.BEAT)
 
 
@@ -287,7 +289,9 @@ def request_for(job: JobRecord, directory: str, scheduler: str, processes: Seque
         ranks.update(places)
     anywhere = job.processes is not None and job.per_node is None
     shape = {"processes": sum(ranks.values()), "nodes": len(ranks), "per_node": max(ranks.values())}
-    return Request(job.id, directory, scheduler, **shape, anywhere=anywhere, options=job.via_options)
+    # The ranks have the grace twice, after SIGUSR1 and after SIGTERM.
+    limit_s = job.time_s + 2 * job.grace_s + _MARGIN_S if job.time_s else 0
+    return Request(job.id, directory, scheduler, **shape, anywhere=anywhere, limit_s=limit_s, options=job.via_options)
 
 
 def log_tail(path: str) -> str:

@@ -71,6 +71,7 @@ class AllocationStatus:
 class Request:
     """What a job needs: `processes` in all, `per_node` on each of `nodes` nodes, or (`anywhere`) placed freely.
 
+    After `limit_s` seconds the scheduler may end the job (0: without end), which phalanx has done before.
     `options` are arguments for the scheduler's own command, passed on as they are.
     """
 
@@ -81,6 +82,7 @@ class Request:
     nodes: int
     per_node: int
     anywhere: bool = False
+    limit_s: int = 0
     options: Tuple[str, ...] = ()
 
     @property

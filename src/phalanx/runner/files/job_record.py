@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +17,7 @@ from phalanx.runner.files import record
 from phalanx.runner.files.schema import (
     FORMAT,
     by_name,
+    exit_code,
     file_name,
     grace,
     job_id,
@@ -40,6 +42,22 @@ COMMIT = "PHALANX_COMMIT"
 
 ON_STALL = ("report", "stop", "restart")
 """What `--on-stall` may say."""
+
+
+_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def idle_gpu(value: str) -> Tuple[int, int]:
+    """Return percent and seconds of what `--idle-gpu` has, such as 10%:1h. Raises Invalid."""
+    found = re.fullmatch("([1-9][0-9]?)%:([1-9][0-9]{0,5})([smhd]?)", value, re.ASCII)
+    if not found:
+        raise Invalid(f"{value!r:.60} is not a share of time below 100 % and a time, such as 10%:1h")
+    return int(found[1]), int(found[2]) * _UNITS_S[found[3]]
+
+
+def _idle_gpu(value: Any) -> str:
+    idle_gpu(text(value))
+    return value
 
 
 @dataclass(frozen=True)
@@ -107,7 +125,9 @@ class JobRecord:
     `checkpoint` is a directory below the shared directory, which the processes find in PHALANX_CHECKPOINT; one job at a
     time uses it. With an s3:// prefix it is also kept there, and the head adds `mirror`. `resume` is an earlier job
     with such a directory: all but the code, the secrets and, if it is given, the command comes from that job.
-    `grace_s` is the time between SIGTERM and SIGKILL for its processes, whatever ends them.
+    `grace_s` is the time between SIGTERM and SIGKILL for its processes, whatever ends them. `time_s` is how long the
+    job may run from its first start (0: without end). It is restarted only after exit codes in `restart_on` (none:
+    any), and begins when the jobs `after` have succeeded and the jobs `after_any` have ended.
     `secrets` are variables that are written nowhere: they go over ssh into the memory of the runner on the head, and
     from there into the environments of the job's processes. A launcher puts them into neither argv nor env nor files.
     With `nodes_min` and `nodes_max` (both or none; torchrun) the job continues with the nodes that are left, and grows
@@ -144,11 +164,24 @@ class JobRecord:
     resume: Optional[str] = option(
         optional(None, job_id), "--resume", "Continue from this job's checkpoints, with its command.", default=None
     )
-    restarts: int = option(count, "--restarts", "How often it is started again when it fails.", default=0)
+    restarts: int = option(count, "--restarts", "How often to start the job again when it fails.", default=0)
+    restart_on: Tuple[int, ...] = option(
+        tuple_of(exit_code),
+        "--restart-on",
+        "With --restarts: start it again only after these exit codes, such as 75,137, or a lost node.",
+        default=(),
+    )
+    time_s: int = option(
+        count,
+        "--time",
+        "How long the job may run from its first start, such as 4h. Its ranks then get SIGUSR1, and after --grace "
+        "SIGTERM.",
+        default=0,
+    )
     grace_s: int = option(
         grace,
         "--grace",
-        "How long its processes have to save and end after SIGTERM, such as 30s.",
+        "How long processes have to save and end after SIGTERM, such as 30s.",
         default=5,
     )
     step: Optional[str] = option(
@@ -160,15 +193,30 @@ class JobRecord:
     stall_s: int = option(
         count,
         "--stall",
-        "It is stalled when its step does not advance for so long, or nothing is written and all stacks stay the same.",
+        "The job is stalled if, for this long, no step advances, or it writes nothing and all stacks stay the same.",
         default=0,
     )
     on_stall: str = option(
-        one_of(ON_STALL), "--on-stall", "What becomes of a stalled job: report, stop or restart.", default=ON_STALL[0]
+        one_of(ON_STALL), "--on-stall", "What to do with a stalled job: report, stop or restart.", default=ON_STALL[0]
+    )
+    idle_gpu: Optional[str] = option(
+        optional(None, _idle_gpu),
+        "--idle-gpu",
+        "It is stalled, too, when its GPUs were less busy than this on average in that time, such as 10%:1h.",
+        default=None,
     )
     wait: bool = option(truth, "--wait", "Wait for free slots instead of sharing them with other jobs.", default=False)
     wait_limit_s: int = option(
         count, "--wait-limit", "With --wait: give up after this time, such as 2h.", default=86400
+    )
+    after: Tuple[str, ...] = option(
+        tuple_of(job_id), "--after", "Start the job when this one has succeeded. Repeatable.", default=()
+    )
+    after_any: Tuple[str, ...] = option(
+        tuple_of(job_id),
+        "--after-any",
+        "Start the job when this one has ended, successfully or not. Repeatable.",
+        default=(),
     )
     nodes_min: Optional[int] = option(optional(None, positive), default=None)
     nodes_max: Optional[int] = option(optional(None, positive), default=None)

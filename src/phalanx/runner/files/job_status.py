@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class JobState(str, Enum):
-    """The states of a job, in order; the last five are final.
+    """The states of a job, in order; the last six are final.
 
     `damaged`: its record can't be read, so nothing more is known of it. No record contains it. `stop` ends any
     processes that are left.
@@ -44,6 +44,7 @@ class JobState(str, Enum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
+    TIMED_OUT = "timed out"
     LOST = "lost"
     DAMAGED = "damaged"
 

@@ -87,6 +87,10 @@ def whole(value: Any) -> int:
     return value
 
 
+def exit_code(value: Any) -> int:
+    return count(value, 255)
+
+
 def large(value: Any) -> int:
     return count(value, _LARGEST)
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from phalanx.counts import first_of
+from phalanx.runner import names
+from phalanx.runner.files.job_record import idle_gpu
 from phalanx.runner.files.job_status import JobState
 from phalanx.runner.head.ending import ASK_RANKS, GIVE_UP, TERMINATE, NodeReports, Shutdown
 from phalanx.runner.head.engine_daemons import Request
 from phalanx.runner.head.membership import ANSWER_WITHIN_S, Patience, answer_within_s
 from phalanx.runner.head.runner_socket import send_text
-from phalanx.runner.head.stall import Sample, StallWatch, bring_tracer
+from phalanx.runner.head.stall import IdleGpus, Sample, StallWatch, bring_tracer
 from phalanx.runner.head.starters import Starters
-from phalanx.runner.head.verdict import ENDED_BY_ENGINE, ENGINE, KILLED, NODE, Life, Outcome
+from phalanx.runner.head.verdict import ENDED_BY_ENGINE, ENGINE, KILLED, NODE, TIMED_OUT, Life, Outcome, over_time
 from phalanx.runner.liveness import LOOK_EVERY_S
 from phalanx.runner.reaper import GRACE_S, KILL_WAIT_S
 from phalanx.runner.starter.check import Findings
@@ -46,8 +49,6 @@ _REPORT_COPIES_AFTER_S = 2.0
 # What the first rank does is asked after this much silence, and then after twice as long each time.
 _SILENT_AFTER_S = 4.0
 _LONGEST_ACTIVITY = 300
-# The exit code of a job that was ended because it stood still, as that of timeout(1).
-_TIMED_OUT = 124
 
 
 class AttemptRunner:
@@ -83,10 +84,13 @@ class AttemptRunner:
         self._deadline = 0.0
         self._end = Shutdown(job.grace_s)
         self._look_after_s = _SILENT_AFTER_S
+        self._idle_gpus: Optional[IdleGpus] = None
         self._stall: Optional[StallWatch] = None
         self._stalled = ""
         self._last_look: Optional[Sample] = None  # at ranks that were asked to end, and have not
         self._look_at = 0.0
+        self._time_is_over_at = math.inf
+        self._reason = names.FAILURE  # why the ranks are asked to end
 
     def run(self) -> List[NodeVerdict]:
         """Run the attempt to its end; return the nodes' verdicts."""
@@ -142,11 +146,15 @@ class AttemptRunner:
         self.began_at = time.time()
         self._report_begin()
         self._deadline = 0.0
+        self._time_is_over_at = time.monotonic() + self._context.time_left_s()
         self._phase = self._run
         self._start_all(early=False)
         if self._job.stall_s:
             self._stall = StallWatch(self._job.stall_s, self._starters, self._context.loads.steps)
             bring_tracer(self._job.directory)
+        if self._job.idle_gpu:
+            self._idle_gpus = IdleGpus(*idle_gpu(self._job.idle_gpu))
+            self._context.loads.on_gpus = self._idle_gpus.add
 
     def _report_begin(self) -> None:
         self._on_begin({node: self._starters.ranks[node] for node in self._starters.channels})
@@ -166,18 +174,33 @@ class AttemptRunner:
             self._sweep(GRACE_S)
         elif self._starters.table.only_services:
             self._shut_down(0.0)
+        elif time.monotonic() >= self._time_is_over_at:
+            self._time_out()
         elif self._stall and (found := self._stall.check()) is not None:
-            self._stalled = found
-            self._context.on_notice(found)
-            if found:
-                self._on_stall(self._stall.last)
+            self._tell(found, self._stall.last)
+        elif self._idle_gpus and (found := self._idle_gpus.check()) is not None:
+            self._tell(found, Sample())
+
+    def _tell(self, stalled: str, sample: Sample) -> None:
+        """Say that the job stands still, or "" that it goes on."""
+        self._stalled = stalled
+        self._context.on_notice(stalled)
+        if stalled:
+            self._on_stall(sample)
+
+    def _time_out(self) -> None:
+        """Tell the ranks that catch SIGUSR1 that the time is over. All are asked to end after the job's grace."""
+        self.outcome.time_out(over_time(self._job))
+        self._reason = names.TIME
+        self._starters.pass_on_notice(self._reason)
+        self._shut_down(self._job.grace_s)
 
     def _on_stall(self, sample: Sample) -> None:
         """Keep the stacks of a job that stands still, and do with it what the user said."""
         sample.save(self._job.directory, self._context.output.attempt, self._stalled)
         if self._job.on_stall != "report":
-            self.ends_job = self._job.on_stall == "stop"
-            self._fail(self._stalled, _TIMED_OUT, self._starters.table.named(sample.odd_rank()), KILLED)
+            self.ends_job, self._reason = self._job.on_stall == "stop", names.STALL
+            self._fail(self._stalled, TIMED_OUT, self._starters.table.named(sample.odd_rank()), KILLED)
             self._shut_down(0.0)
 
     def _look_if_silent(self) -> None:
@@ -191,6 +214,7 @@ class AttemptRunner:
         self.outcome.stop()
         if self._stalled and not self.ends_job:
             self.outcome.record["message"] += f"; it was {self._stalled}"
+        self._reason = names.STOP_REQUEST
         self._shut_down(0.0)
 
     def _shut_down(self, after_s: float) -> None:
@@ -206,14 +230,16 @@ class AttemptRunner:
         if not (table.running or table.has_ranks or self._starters.daemons):
             self._sweep(_AFTER_TERMINATE_S)
             return
+        if self._context.stop_requested:
+            self._end.hurry(time.monotonic())
         next_step = self._end.step(time.monotonic(), table.has_ranks)
         self._deadline = self._end.deadline
         if next_step == ASK_RANKS:
-            self._starters.ask_ranks()
+            self._starters.ask_ranks(self._reason)
             self._look_at = time.monotonic() + self._job.grace_s / 2
         elif next_step == TERMINATE:
             self._save_last_look()
-            self._starters.terminate()
+            self._starters.terminate(self._reason)
         elif self._look_at and time.monotonic() >= self._look_at and table.has_ranks:
             self._look_at, self._last_look = 0.0, Sample()
             self._starters.look(self._last_look.take)
@@ -376,7 +402,7 @@ class AttemptRunner:
         """Handle the notice that AWS takes a node back: the ranks may save their state as long as it is there."""
         self._notice = f"{node} leaves ({why})"
         self._context.on_notice(self._notice)
-        self._starters.pass_on_notice()
+        self._starters.pass_on_notice(names.SPOT)
 
     def on_closed(self, channel: Channel) -> None:
         """Handle a starter's channel that has closed, or is silent."""

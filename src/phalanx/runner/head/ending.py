@@ -40,6 +40,11 @@ class Shutdown:
         """Begin the shutdown, with the first request at this time."""
         self.deadline = ask_at
 
+    def hurry(self, now: float) -> None:
+        """Ask the ranks now, if they were to be asked later."""
+        if self._next == ASK_RANKS:
+            self.deadline = min(self.deadline, now)
+
     def step(self, now: float, has_ranks: bool) -> int:
         """Return what to do now, while some process is left."""
         are_ranks_gone = self._next == TERMINATE and not has_ranks

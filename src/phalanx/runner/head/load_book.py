@@ -16,7 +16,7 @@ from phalanx.runner.load import Load, unpack
 
 if TYPE_CHECKING:
     import socket
-    from typing import Dict, List, Sequence, Tuple
+    from typing import Callable, Dict, List, Sequence, Tuple
 
 RINGS = "load"
 _FLUSH_EVERY_S = 15.0
@@ -50,6 +50,7 @@ class Loads:
         self._flush_at = time.monotonic() + _FLUSH_EVERY_S
         self._writer = threading.Thread()
         self.steps = Steps()
+        self.on_gpus: Callable[[float, float], object] = lambda busy_percent, gpus: None  # noqa: ARG005
 
     def take(self, node: str, payload: bytes) -> None:
         """Take a sample of a node; one that no node can have is dropped."""
@@ -63,6 +64,7 @@ class Loads:
         known.node_memory = max(known.node_memory, load.node_memory)
         if load.gpus > 0:
             known.busy, known.samples = known.busy + load.gpu_busy, known.samples + 1
+            self.on_gpus(load.gpu_busy, load.gpus)
         known.ring.add(int(time.time()), load)
         if time.monotonic() > self._flush_at:
             self.flush()

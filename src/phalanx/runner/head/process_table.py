@@ -136,9 +136,9 @@ class ProcessTable:
         return min(ranks, default=None)
 
     def named(self, name: str) -> Optional[int]:
-        """Return the number of the rank of this name that lives; None if none does."""
-        ranks = (number for number in self._live if self._members[number].is_rank)
-        return next((number for number in ranks if self._members[number].name == name), None)
+        """Return the number of the newest rank of this name, which may have ended; None if there was none."""
+        ranks = (number for number, one in reversed(self._members.items()) if one.is_rank and one.name == name)
+        return next(ranks, None)
 
     def first_rank(self) -> Optional[Tuple[str, int, Member]]:
         """Return the node of the first rank that lives, its number there, and its entry."""

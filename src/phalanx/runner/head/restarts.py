@@ -19,8 +19,11 @@ class Decision(NamedTuple):
     reason: str = ""
 
 
-def decide(attempts: Sequence[Attempt], restarts: int) -> Decision:
-    """Decide whether to make another attempt, after these failed and with `restarts` allowed in all."""
+def decide(attempts: Sequence[Attempt], restarts: int, restart_on: Sequence[int] = ()) -> Decision:
+    """Decide whether to make another attempt, after these failed and with `restarts` allowed in all.
+
+    With `restart_on`, an attempt that its program ended must have ended with one of these exit codes.
+    """
     last, used = attempts[-1], len(attempts) - 1
     if not restarts or (last.ran_s is None and not last.died):
         return Decision(False)
@@ -28,6 +31,9 @@ def decide(attempts: Sequence[Attempt], restarts: int) -> Decision:
         return Decision(False, "its engine had restarted it as often as allowed")
     if used >= restarts:
         return Decision(False, f"after {used} restart{'s' if used > 1 else ''}, the number allowed")
+    if restart_on and not last.died and last.exit_code not in restart_on:
+        listed = ", ".join(map(str, restart_on))
+        return Decision(False, f"exit code {last.exit_code}, and it is restarted only after {listed}")
     if len(attempts) > 1 and _same_at_once(attempts[-2], last):
         return Decision(
             False,

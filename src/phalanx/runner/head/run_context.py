@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ class RunContext:
         self.on_wait: Callable[[str], None] = lambda _text: None  # called with what the job waits for
         self.on_notice: Callable[[str], None] = lambda _text: None  # called with which node leaves, and why
         self.on_silence: Callable[[str], None] = lambda _text: None  # called with what the first rank does meanwhile
+        # Returns how many seconds of the job's time limit are left, or infinity.
+        self.time_left_s: Callable[[], float] = lambda: math.inf
         self._watch_signals()
 
     @property

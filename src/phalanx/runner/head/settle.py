@@ -271,6 +271,7 @@ def _decide(lost: JobStatus) -> tuple[bool, str]:
         return False, ""
     if lost.has_secrets:
         return False, "its secrets ended with the runner, so it can't start again by itself"
+    # An attempt that its runner's end has ended may always be repeated, whatever exit codes are named.
     decision = decide(with_lost(lost.attempts, lost.message), lost.restarts)
     return decision.restart, decision.reason
 

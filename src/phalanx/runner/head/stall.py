@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.node.validate import Invalid, parse
 from phalanx.runner.files import record
+from phalanx.runner.names import STALLED
 from phalanx.runner.stack_report import JobStacks, RankStack, report, summary
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ _SAMPLES, _EVERY_S, _FEWEST = 10, 2.0, 3
 # A rank that uses this part of a core, on a node that has more ranks than cores, computes.
 _BUSY = 0.1
 _MOST_LINES = 3
+# Of the time in which GPUs must be idle.
+_PARTS = 60
 _LONGEST = 300
 _WRITTEN_WITHIN_S = 2.0
 
@@ -96,8 +99,9 @@ class Sample:
         return text[:_LONGEST]
 
     def odd_rank(self) -> str:
-        """Return the name of the first rank of the smallest group; "" if there is none."""
-        return next((group[0].rank for group in self.found.groups()), "")
+        """Return the rank for which others wait: the first that has ended, or of the smallest group; "" without any."""
+        found = self.found
+        return [*found.ended, *(group[0].rank for group in found.groups()), ""][0]
 
     def save(self, directory: str, attempt: int, occasion: str) -> None:
         """Keep it in the job's directory. A shared directory that does not answer is not waited for."""
@@ -176,7 +180,40 @@ class StallWatch:
 
     def _stalled(self, sample: Sample, what: str) -> str:
         self.last, self._is_stalled = sample, True
-        return f"stalled: {what} for {self._clock() - self._moved_at:.0f} s; {sample.words()}"
+        return f"{STALLED}{what} for {self._clock() - self._moved_at:.0f} s; {sample.words()}"
+
+
+class IdleGpus:
+    """Says when a job's GPUs were less busy than `percent` on average in the last `within_s`, and when no longer.
+
+    Where less than half of that time was measured, as while nvidia-smi does not answer, nothing is known.
+    """
+
+    def __init__(self, percent: float, within_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._percent, self._within_s, self._clock = percent, within_s, clock
+        self._each_s = max(_EVERY_S, within_s / _PARTS)
+        self._began_at = clock()
+        self._parts: Dict[int, List[float]] = {}  # number of a part of the time → busy GPUs, and GPUs
+        self._is_idle = False
+
+    def add(self, busy_percent: float, gpus: float) -> None:
+        """Add a sample of a node: the mean utilisation of so many GPUs."""
+        part = self._parts.setdefault(int(self._clock() / self._each_s), [0.0, 0.0])
+        part[0], part[1] = part[0] + busy_percent * gpus, part[1] + gpus
+
+    def check(self) -> Optional[str]:
+        """Return how busy they were, in words, once; "" when they are busy again; None in between."""
+        now = self._clock()
+        first = int((now - self._within_s) / self._each_s)
+        self._parts = {number: part for number, part in self._parts.items() if number > first}
+        count = sum(gpus for _, gpus in self._parts.values())
+        if now < self._began_at + self._within_s or 2 * len(self._parts) * self._each_s < self._within_s or not count:
+            return None
+        busy = sum(part for part, _ in self._parts.values()) / count
+        was_idle, self._is_idle = self._is_idle, busy < self._percent
+        if self._is_idle == was_idle:
+            return None
+        return f"{STALLED}its GPUs were {busy:.0f} % busy in the last {self._within_s:.0f} s" if self._is_idle else ""
 
 
 def _doing(one: RankStack) -> Any:

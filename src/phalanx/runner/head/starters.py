@@ -190,19 +190,19 @@ class Starters:
         number = self._spawn(Member(label, request.node, is_rank=False), ("/bin/sh", "-c", request.command), {})
         self.daemons.started(number, request.agent)
 
-    def ask_ranks(self) -> None:
-        """Ask the ranks to end. Their engines do not hear of it yet."""
+    def ask_ranks(self, reason: str) -> None:
+        """Ask the ranks to end, for a reason in one word. Their engines do not hear of it yet."""
         self.is_terminated = True
-        self._send_to_all(frames.pack_json(frames.TERMINATE, {"only_ranks": True}))
+        self._send_to_all(frames.pack_json(frames.TERMINATE, {"only_ranks": True, "reason": reason}))
 
-    def terminate(self) -> None:
+    def terminate(self, reason: str) -> None:
         """Ask all processes to end."""
         self.is_terminated = True
-        self._send_to_all(frames.pack_json(frames.TERMINATE, {"only_ranks": False}))
+        self._send_to_all(frames.pack_json(frames.TERMINATE, {"only_ranks": False, "reason": reason}))
 
-    def pass_on_notice(self) -> None:
-        """Signal all ranks that a node leaves."""
-        self._send_to_all(frames.pack(frames.NOTICE))
+    def pass_on_notice(self, reason: str) -> None:
+        """Signal all ranks that the job's end is near: a node leaves, or its time is over."""
+        self._send_to_all(frames.pack_json(frames.NOTICE, {"reason": reason}))
 
     def glance(self) -> bool:
         """Ask what the first rank does; `on_doing` gets the answer. Return whether there is a rank."""

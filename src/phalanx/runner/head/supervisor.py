@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from dataclasses import replace
@@ -16,9 +17,11 @@ from phalanx.runner.head.checkpoint_copy import CheckpointCopy
 from phalanx.runner.head.elastic import ElasticAttemptRunner
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.planner import Plan, Planner
+from phalanx.runner.head.predecessors import Predecessors
 from phalanx.runner.head.restarts import decide
 from phalanx.runner.head.run_context import RunContext
 from phalanx.runner.head.slots import Occupancy, alone, gpus_of, ranks_of
+from phalanx.runner.head.verdict import TIMED_OUT, over_time
 from phalanx.runner.process import Launcher, Process, RefusedError, planned, with_recipes
 from phalanx.runner.system import ENVIRONMENT
 
@@ -64,6 +67,7 @@ class Supervisor:
         self._copy: Optional[CheckpointCopy] = None
         self._unreached = ""  # the message of the last attempt, if that began nothing
         self._free_tries = _FREE_TRIES
+        context.time_left_s = self._time_left_s
         context.on_wait = self._on_wait
         context.on_notice = lambda text: self._write(message=text)
         context.on_silence = lambda text: self._write(activity=text)
@@ -77,7 +81,7 @@ class Supervisor:
             self._release()
 
     def _run_attempts(self) -> None:
-        over = self._prepare() or self._bring_checkpoints()
+        over = self._wait_for_others() or self._prepare() or self._bring_checkpoints()
         if over:
             self._end(over)
             return
@@ -92,6 +96,23 @@ class Supervisor:
                 self._attempt(plan)
             if self.status.state.final:
                 return
+
+    def _wait_for_others(self) -> Dict[str, Any]:
+        """Wait for the jobs that it follows. Return how it ended, if it was stopped or can't begin."""
+        if not (self._job.after or self._job.after_any):
+            return {}
+        message = self.status.message
+        predecessors = Predecessors(os.path.dirname(self._directory), self._job)
+        while not (predecessors.are_over() or self._context.stop_requested):
+            self._on_wait(predecessors.awaited)
+            self._context.loop.turn(_LOOK_EVERY_S)
+        if self._context.stop_requested:
+            message = f"stopped on request while waiting for {predecessors.awaited}"
+            return {"state": JobState.STOPPED, "message": message}
+        if predecessors.obstacle:
+            return {"state": JobState.FAILED, "message": predecessors.obstacle, "exit_code": _REFUSED}
+        self._write(message=message)
+        return {}
 
     def _prepare(self) -> Optional[Dict[str, Any]]:
         """Prepare the job's environment, if it has one. Return how the job ended when that failed."""
@@ -153,12 +174,23 @@ class Supervisor:
 
     def _end_or_restart(self, outcome: Dict[str, Any]) -> None:
         """Decide after a failed attempt, the last one remembered."""
-        decision = decide(self._attempts, self.status.restarts)
-        if decision.restart:
+        decision = decide(self._attempts, self.status.restarts, self._job.restart_on)
+        if self._time_left_s() <= 0.0:
+            self._end({**outcome, **self._timed_out(f" after {outcome['message']}")})
+        elif decision.restart:
             self._report_restart(outcome["message"])
         else:
             reason = f" ({decision.reason})" if decision.reason else ""
             self._end({**outcome, "message": outcome["message"] + reason})
+
+    def _time_left_s(self) -> float:
+        """Return how long the job may still run."""
+        if not self._job.time_s:
+            return math.inf
+        return self._job.time_s - (time.time() - (self.status.started_at or time.time()))
+
+    def _timed_out(self, when: str) -> Dict[str, Any]:
+        return {"state": JobState.TIMED_OUT, "message": over_time(self._job) + when, "exit_code": TIMED_OUT}
 
     # Slots that other jobs use.
 
@@ -186,6 +218,8 @@ class Supervisor:
         self._context.loop.turn(_LOOK_EVERY_S)
         if self._context.stop_requested:
             self._end({"state": JobState.STOPPED, "message": f"stopped on request while waiting for {awaited}"})
+        elif self._time_left_s() <= 0.0:
+            self._end({**self._timed_out(f" while waiting for {awaited}"), "nodes": self._nodes})
         elif time.monotonic() > give_up_at:
             message = f"waited {self._job.wait_limit_s} s for {awaited}"
             self._end({"state": JobState.FAILED, "message": message, "exit_code": _NO_SLOTS})

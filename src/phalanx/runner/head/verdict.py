@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Dict, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional
 
 from phalanx.runner.files.job_status import JobState
+
+if TYPE_CHECKING:
+    from phalanx.runner.files.job_record import JobRecord
 
 # How much a failure explains. A rank that its engine ended explains nothing; the engine's exit code says more, and a
 # rank that failed by itself more than that. A killed engine explains the ends of its ranks, and a lost node explains
@@ -17,8 +20,16 @@ RANK = 2
 KILLED = 3
 NODE = 4
 
+TIMED_OUT = 124
+"""The exit code of a job that was ended because of its time limit, or because it stood still; as that of timeout(1)."""
+
 # Two reports of one moment arrive within this; a node with a wrong clock misleads by no more.
 _MOMENT_S = 1.0
+
+
+def over_time(job: JobRecord) -> str:
+    """Return the message of a job whose time is over."""
+    return f"it reached its time limit of {job.time_s} s"
 
 
 class Life(NamedTuple):
@@ -75,11 +86,15 @@ class Outcome:
         self._record = {"state": JobState.FAILED, "message": message, "exit_code": exit_code}
 
     def _yields_to(self, weight: int, at: float) -> bool:
-        return self._record["state"] != JobState.STOPPED and (weight, -at) > (self._weight, -self._at)
+        return self._record["state"] == JobState.FAILED and (weight, -at) > (self._weight, -self._at)
 
     def stop(self) -> None:
         """Note the user's request to stop; an earlier failure stays."""
         self._record = self._record or {"state": JobState.STOPPED, "message": "stopped on request"}
+
+    def time_out(self, message: str) -> None:
+        """Note that the job's time is over, whatever its processes do from now on; an earlier end stays."""
+        self._record = self._record or {"state": JobState.TIMED_OUT, "message": message, "exit_code": TIMED_OUT}
 
     def explain(self, message: str, died: bool) -> None:
         """Replace the message by a better explanation from outside."""

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import socket
+import stat
 
 from phalanx.counts import first_of
 from phalanx.runner.system import COMMAND_NOT_FOUND, ENVIRONMENT
@@ -26,6 +27,20 @@ _TAKE_A_VALUE = ("-W", "-X", "-o", "+o", "-O", "+O")
 _PLAIN_OPTIONS = ("-u", "-B", "-O", "-OO", "-b", "-d", "-q", "-v")
 _FIRST_BYTES = 1024
 _OF_SHELLS = ("cd", "export", "source", ".", "ulimit", "umask", "set", "eval", "exec", "trap", "alias", "unset")
+_CODING_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+# Programs that start the command behind their own words: the options whose value is the next word, the beginnings of
+# those with which they start none or another one, and how many words of their own follow the options.
+_WRAPPERS: Dict[str, Tuple[Tuple[str, ...], Tuple[str, ...], int]] = {
+    "env": (("-u", "-C", "--unset", "--chdir"), ("-S", "--split-string"), 0),
+    "nice": (("-n", "--adjustment"), (), 0),
+    "nohup": ((), (), 0),
+    "numactl": (("-N", "-m", "-i", "-p", "-C", "--cpunodebind", "--membind", "--physcpubind"), (), 0),
+    "setsid": ((), (), 0),
+    "stdbuf": (("-i", "-o", "-e", "--input", "--output", "--error"), (), 0),
+    "taskset": ((), ("-p", "-cp", "-pc", "--pid"), 1),
+    "time": (("-f", "-o", "--format", "--output"), (), 0),
+    "timeout": (("-s", "-k", "--signal", "--kill-after"), (), 1),
+}
 _CRLF = (
     "'{name}' on {{nodes}} has Windows line ends (CRLF), which no shell reads: `sed -i 's/\\r$//' {word}` changes them"
 )
@@ -79,6 +94,9 @@ def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> T
     if ENVIRONMENT in env and not os.path.exists(python):
         return _missing_interpreter(env[ENVIRONMENT], python), COMMAND_NOT_FOUND
     path = env.get("PATH", os.defpath)
+    inner = without_wrappers(command)
+    if which(command[0], directory, path) and inner and not _is_elsewhere(command[: -len(inner)]):
+        command = inner
     place = which(command[0], directory, path)
     if place is None:
         return _missing_command(command[0], directory, path), COMMAND_NOT_FOUND
@@ -92,6 +110,25 @@ def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> T
             _SCRIPT_NOT_FOUND,
         )
     return "", 0
+
+
+def without_wrappers(command: Sequence[str]) -> List[str]:
+    """Return the words of the command that programs such as `env`, `nice` and `timeout` start in the end."""
+    words = list(command)
+    while words and (name := os.path.basename(words[0])) in _WRAPPERS:
+        valued, others, own = _WRAPPERS[name]
+        rest = words[1:]
+        while rest and (rest[0].startswith("-") or (name == "env" and "=" in rest[0])):
+            if rest[0].startswith(others):
+                return []
+            rest = rest[2 if rest[0] in valued else 1 :]
+        words = rest[own:]
+    return words
+
+
+def _is_elsewhere(words: Sequence[str]) -> bool:
+    """Whether a wrapper with these words may find its command in another place than the job does."""
+    return any(word.startswith(("PATH=", "-C", "--chdir", "-i", "--ignore-environment")) for word in words)
 
 
 def python_target(command: Sequence[str]) -> List[str]:
@@ -184,6 +221,8 @@ def _word(name: str) -> str:
 def _unrunnable(name: str, place: str, directory: str, path: str) -> str:
     """Return why the kernel can't start an executable file; "" if it can, or may have its own way (binfmt_misc)."""
     line, is_text = _start(place)
+    if line.startswith(_CODING_MARKS):
+        return f"'{name}' on {{nodes}} begins with a byte order mark, so nothing can start it: save it as UTF-8 without"
     if not is_text:
         return ""
     if not line.startswith(b"#!"):
@@ -198,11 +237,13 @@ def _unrunnable(name: str, place: str, directory: str, path: str) -> str:
 
 
 def _unreadable(shell: str, script: Optional[str], directory: str) -> str:
-    """Return why a shell can't read its script: each of its words would end in a carriage return."""
-    is_shell = os.path.basename(shell) in _SHELLS
-    if script and is_shell and _start(os.path.join(directory, script))[0].endswith(b"\r"):
-        return _CRLF.format(name=script, word=_word(script))
-    return ""
+    """Return why a shell can't read its script: a directory, or words that would end in a carriage return."""
+    if not script or os.path.basename(shell) not in _SHELLS:
+        return ""
+    place = os.path.join(directory, script)
+    if os.path.isdir(place):
+        return f"{shell} should run '{script}', which is a directory on {{nodes}}"
+    return _CRLF.format(name=script, word=_word(script)) if _start(place)[0].endswith(b"\r") else ""
 
 
 def _interpreter(words: Sequence[str]) -> str:
@@ -219,8 +260,13 @@ def _interpreter(words: Sequence[str]) -> str:
 
 
 def _start(path: str) -> Tuple[bytes, bool]:
-    """Return a file's first line, and whether the file begins like text; b"" and False if it can't be read."""
+    """Return a file's first line, and whether the file begins like text; b"" and False if it can't be read.
+
+    Only a regular file is read: /dev/stdin is the starter's own here, and a pipe may never end.
+    """
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return b"", False
         with open(path, "rb") as file:
             start = file.read(_FIRST_BYTES)
     except OSError:

@@ -1,4 +1,4 @@
-"""Passes the notice that AWS takes a node back on to the ranks: a signal at which a training script saves its state."""
+"""Passes the notice on to the ranks that the job's end is near: a signal at which a training script saves its state."""
 
 from __future__ import annotations
 
@@ -22,11 +22,17 @@ class Notice:
     """
 
     def __init__(self) -> None:
+        self._reason = ""
         self._reached: Set[int] = set()
+
+    def give(self, reason: str) -> None:
+        """Begin to pass this on; ranks that were signalled for another reason are signalled again."""
+        if reason != self._reason:
+            self._reason, self._reached = reason, set()
 
     def pass_on(self, ranks: Mapping[int, int]) -> None:
         """Signal the ranks (process number → pid) that catch the signal now and have not been signalled."""
-        waiting = {number: pid for number, pid in ranks.items() if number not in self._reached}
+        waiting = {number: pid for number, pid in ranks.items() if self._reason and number not in self._reached}
         children = children_of(processes()) if waiting else {}
         for number, pid in waiting.items():
             found = _first_catcher(pid, children)

@@ -10,6 +10,7 @@ import time
 
 from phalanx.node.proc_files import read_each
 from phalanx.objects import trees
+from phalanx.runner.names import REASON, REASON_FILE
 from phalanx.runner.reaper import find, has_other_starters
 
 TYPE_CHECKING = False
@@ -51,9 +52,11 @@ class Scratch:
         self.path = os.path.join(os.environ.get("TMPDIR", _SHORT_TEMPORARY), f"phalanx-{job_id}")
         on_disk = _ON_DISK if os.access(_ON_DISK, os.W_OK) else os.path.dirname(self.path)
         self.home = os.path.join(on_disk, f"phalanx-{job_id}-home")
+        self._reason_path = os.path.join(self.path, REASON_FILE)
         self._job_id = job_id
         self._since = time.time()
-        self._own: Set[str] = set()  # shared memory of libraries that processes of this job have used
+        self._own: Set[str] = set()  # shared memory that processes of this job have used
+        self._users = set(_ours(_SHARED_MEMORY, ("",), 0.0)) - set(_ours(_SHARED_MEMORY, _OF_LIBRARIES, 0.0))
         self._looks: Dict[str, int] = {}  # by path, or by the pid in it
         self._pids: Set[str] = set()  # of this job's processes
         self._before: Set[Tuple[str, int]] = set(_of_system_v())  # objects that this job did not make
@@ -63,12 +66,29 @@ class Scratch:
         for path in (self.path, self.home):
             os.makedirs(path, 0o700, exist_ok=True)
 
+    def variables(self) -> Dict[str, str]:
+        """Return the variables by which the job's processes find these."""
+        return {"TMPDIR": self.path, "HOME": self.home, REASON: self._reason_path}
+
+    def say_why(self, reason: str) -> None:
+        """Write for the job's processes why they are signalled. They may have filled the disk, or removed the place."""
+        beside = f"{self._reason_path}.{os.getpid()}"
+        try:
+            # Not in place: a job could have put a link or a pipe there.
+            fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(fd, "w") as file:
+                file.write(reason)
+            os.replace(beside, self._reason_path)
+        except OSError:
+            pass
+
     def look(self, last: bool = False) -> None:
-        """Note which shared memory of libraries the job's processes use. Its names will not show that.
+        """Note which new shared memory the job's processes use. Its names will not show that.
 
         Call this repeatedly while they live, at the `last` moment, too.
         """
-        new = [path for path in _ours(_SHARED_MEMORY, _OF_LIBRARIES, self._since) if not self._is_own(path)]
+        new = [path for path in _ours(_SHARED_MEMORY, ("",), self._since) if not self._is_own(path)]
+        new = [path for path in new if path not in self._users]
         if not last:
             new = [path for path in new if self._looks.get(_maker(path) or path, 0) < _LOOKS]
         makers = {f"maker {one['cpid']}" for one in self._new_of_system_v("shm")}
@@ -88,8 +108,8 @@ class Scratch:
     def remove(self) -> None:
         """Remove the directories, and unused files that engines wrote elsewhere since this was created.
 
-        So does the unused shared memory of libraries that `look` has seen. When no other job is on the node, all of
-        it goes, also that of earlier jobs, and semaphores and queues that were made meanwhile.
+        So does the unused shared memory that `look` has seen. When no other job is on the node, all that libraries
+        left goes, also that of earlier jobs, and semaphores and queues that were made meanwhile.
         """
         for path in (self.path, self.home):
             if os.path.isdir(path):
@@ -100,8 +120,7 @@ class Scratch:
             # Those of engines, too: a recipe's check starts one outside of any job, for example.
             segments = _ours(_SHARED_MEMORY, (*_SEGMENTS, *_OF_LIBRARIES), 0.0)
             files += _ours(_QUEUES, ("",), self._since) if os.path.isdir(_QUEUES) else []
-        else:
-            segments += filter(self._is_own, _ours(_SHARED_MEMORY, _OF_LIBRARIES, self._since))
+        segments += filter(self._is_own, _ours(_SHARED_MEMORY, ("",), self._since))
         self._remove_of_system_v(is_alone)
         for path in filter(_is_abandoned, _ours(_SHORT_TEMPORARY, ("",), self._since) if is_alone else ()):
             _unlink(path)

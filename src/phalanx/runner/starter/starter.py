@@ -20,7 +20,7 @@ from phalanx.runner import frames
 from phalanx.runner.environments import node_copy
 from phalanx.runner.liveness import BEAT_EVERY_S, FENCE_S, Contact, Pace
 from phalanx.runner.loop import READ_BYTES, Loop, Sender
-from phalanx.runner.names import LIBRARY, STDIN
+from phalanx.runner.names import LIBRARY, LOST, STDIN
 from phalanx.runner.reaper import GRACE_S, Sweep, has_group, kill, signal_group
 from phalanx.runner.starter import fabric as network
 from phalanx.runner.starter.answers import answer
@@ -85,7 +85,7 @@ class Starter:
         self._held: List[socket.socket] = []  # of keepers whose engine does not know yet that their ranks have ended
         self._holds_ends = False
         self._grace_s = GRACE_S
-        self._notice: Optional[Notice] = None
+        self._notice = Notice()
         self._agents: Dict[int, int] = {}  # ASK number → where its answer goes
         self._next_rank = frames.FIRST_RANK_NUMBER
         self._sweep: Optional[Sweep] = None
@@ -189,6 +189,7 @@ class Starter:
                 self._waiting.append((number, body))
         elif kind == frames.TERMINATE:
             self._scratch.look(last=True)
+            self._scratch.say_why(body["reason"])
             self._ask_ranks()
             if not body["only_ranks"]:
                 self._terminate()
@@ -197,7 +198,8 @@ class Starter:
         elif kind == frames.GLANCE:
             self._watch.glance(number, self._numbers)
         elif kind == frames.NOTICE:
-            self._notice = self._notice or Notice()
+            self._scratch.say_why(body["reason"])
+            self._notice.give(body["reason"])
             self._pass_on_notice()
         elif kind == frames.LOOK:
             self._watch.look(self._ranks(), self._work)
@@ -301,7 +303,7 @@ class Starter:
     def _environment(self, extra: Dict[str, str]) -> Dict[str, str]:
         # Unbuffered: a Python rank's output appears at once, as on a terminal.
         own = {RUNNER_SOCKET: self._socket_name, **extra, MARK: self._job_id, STARTER_SOCKET: self._socket_name}
-        own_places = {"PWD": self._work, "TMPDIR": self._scratch.path, "HOME": self._scratch.home}
+        own_places = {"PWD": self._work, **self._scratch.variables()}
         node = {**network.variables(), **network.flight_recorder(self._directory), **os.environ, **own_places}
         node.update(self._guest.variables())
         env = {"PYTHONUNBUFFERED": "1", **node, **own}
@@ -348,8 +350,7 @@ class Starter:
                 kill(pid, signal.SIGKILL)
 
     def _pass_on_notice(self) -> None:
-        if self._notice:
-            self._notice.pass_on({n: pid for n, pid in self._ranks().items() if descends(pid, os.getpid())})
+        self._notice.pass_on({n: pid for n, pid in self._ranks().items() if descends(pid, os.getpid())})
 
     def _ranks(self) -> Dict[int, int]:
         """Return the ranks that live here (process number → pid)."""
@@ -467,6 +468,7 @@ class Starter:
             self.abandoned = True
             self._out.send(frames.pack_json(frames.LEAVING, {"reason": reason}))
             if self._sweep is None:
+                self._scratch.say_why(LOST)
                 self._begin_sweep(self._grace_s)
 
     def _step_sweep(self) -> None:

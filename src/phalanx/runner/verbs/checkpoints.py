@@ -23,7 +23,7 @@ _HOMES = ".phalanx/s3"
 # Of S3, by the partition; "amazonaws.com" in the others (docs/aws-behaviour.md 6.1).
 _DOMAINS = {"aws-cn": "amazonaws.com.cn", "aws-eusc": "amazonaws.eu"}
 # What belongs to a submission, and not to the job that it continues.
-_OWN = ("id", "submitted_at", "stack", "resume")
+_OWN = ("id", "submitted_at", "stack", "resume", "after", "after_any")
 
 
 def continued(directory: str, job: JobRecord) -> JobRecord:

@@ -45,6 +45,7 @@ def submit(directory: str, plugins: Plugins, detach: bool) -> int:
     raise_file_limit()
     try:
         job = checkpoints.continued(directory, _read_job())
+        _require_jobs(directory, (*job.after, *job.after_any))
         roster = _roster()
         occupancy = Occupancy(directory)
         processes = _planned(job, directory, plugins, roster, occupancy)
@@ -112,6 +113,13 @@ def _roster() -> Roster:
             "`phalanx status` shows the state of the cluster.",
             code="no-roster",
         ) from None
+
+
+def _require_jobs(directory: str, ids: Sequence[str]) -> None:
+    """Raise RefusedError unless all of these jobs are here: one that was never here would not end."""
+    for one in ids:
+        if not os.path.isdir(os.path.join(os.path.dirname(directory), one)):
+            raise RefusedError(f"there is no job {one} to begin after\n`phalanx jobs` lists the jobs.", code="no-job")
 
 
 def _planned(

@@ -3,7 +3,7 @@ import { $, cell, clock, cluster, el, every, get, gib, heads, items, pairs, path
 const api = `/api${pathOf("clusters", cluster)}`;
 const LARGE = 24;
 const tiles = new Map();
-let chosen = "";
+let chosen = "", eventsOf = null;
 
 /** Sum what several jobs use on a node. */
 function loadsByNode(loads) {
@@ -109,8 +109,36 @@ $("ask-why").addEventListener("click", async () => {
   }
 });
 
+function eventRow(one) {
+  const kind = one.status.endsWith("_FAILED") ? "failed" : one.status.endsWith("_IN_PROGRESS") ? "running" : "";
+  return el("tr", {}, cell(new Date(one.time * 1000).toLocaleTimeString(), { class: "tight" }), cell([el("span", { class: kind }, one.status)], { class: "tight" }),
+    cell([el("span", {}, one.what), el("div", { class: "quiet" }, one.type)]), cell(one.reason));
+}
+
+/** Show the stack's events, the newest first, while it changes; and what failed first. */
+async function drawEvents(state) {
+  if (eventsOf === state) return;
+  let events = [];
+  try {
+    ({ events } = await get(`${api}/events`));
+  } catch (error) {
+    $("stack-cause").textContent = state && error.message;
+    return;
+  }
+  if (!state.endsWith("_IN_PROGRESS")) eventsOf = state;
+  const began = events.findLastIndex((one) => one.type === "CloudFormation::Stack" && /^(CREATE|UPDATE|DELETE)_IN_PROGRESS$/.test(one.status));
+  const cause = /ROLLBACK|FAILED|^$/.test(state) && events.slice(Math.max(0, began)).find((one) => one.cause);
+  $("stack-cause").textContent = cause ? `${cause.what} failed first: ${cause.reason}` : "";
+  if (state.endsWith("_IN_PROGRESS") || cause) $("stack-part").open = true;
+  $("stack-sum").textContent = `${events.length} events, the newest first`;
+  show("events", events, () => [heads("Time", "State", "Resource", "Reason"), el("tbody", {}, ...events.toReversed().map(eventRow))]);
+}
+
 every(2, async () => {
-  const { state, jobs, loads, load, problems } = await get(api);
+  // A cluster that could not be created has events, and nothing else.
+  const found = await get(api).catch(async (error) => { await drawEvents(""); throw error; });
+  const { state, jobs, loads, load, problems } = found;
+  if (state) await drawEvents(state.state);
   show("problems", problems, items);
   drawJobs(jobs);
   if (!state) return;

@@ -3,6 +3,8 @@ import { drawCharts } from "./charts.js";
 
 const api = `/api${pathOf("clusters", cluster, "jobs", job)}`;
 const HOUR = 1800;
+const MOST_BESIDE = 3, MOST_LISTED = 30;
+const beside = new Set();
 let node = "", samples = [], isFinal = false, isAsking = false;
 
 function rankRow(name, count, load) {
@@ -27,7 +29,7 @@ async function chooseNode(name) {
 }
 
 function drawLoad() {
-  const curve = (name, of) => ({ name, file: node, points: samples.map((one) => [one.time, of(one)]) });
+  const curve = (name, of) => ({ name, file: node, lines: [{ label: node, points: samples.map((one) => [one.time, of(one)]) }] });
   const found = [curve("cores of the job", (one) => one.cores), curve("memory of the job, GiB", (one) => one.memory / 2 ** 30),
     curve("network, MB/s", (one) => (one.received + one.sent) / 1e6)];
   if (samples.some((one) => one.gpus > 0)) found.push(curve("GPU, % busy", (one) => one.gpu_busy));
@@ -67,13 +69,36 @@ every(2, async () => {
   $("ask-stacks").disabled = now.final || isAsking;
 });
 
-every(3, async () => {
-  const { curves, problems } = await get(`${api}/curves`);
-  $("curves-state").textContent = problems.join(" ") || (curves.length ? "" :
+const redraw = every(3, async () => {
+  const asked = [...beside];
+  const { charts, problems } = await get(`${api}/curves?${asked.map((one) => `with=${encodeURIComponent(one)}`).join("&")}`);
+  $("curves-state").textContent = problems.join(" ") || (charts.length ? "" :
     "None. Scalars that the job writes for TensorBoard, or into a CSV file with a header, appear here.");
-  drawCharts($("curves"), curves, false);
+  drawCharts($("curves"), charts, false);
   return !isFinal;
 });
+
+function compare(event) {
+  const { value, checked } = event.target;
+  if (checked) beside.add(value);
+  else beside.delete(value);
+  for (const box of $("others").querySelectorAll("input")) box.disabled = !box.checked && beside.size >= MOST_BESIDE;
+  redraw();
+}
+
+$("compare").addEventListener("toggle", async () => {
+  if (!$("compare").open) return;
+  try {
+    const { jobs } = await get(`/api${pathOf("clusters", cluster)}`);
+    const others = (jobs ?? []).filter((one) => one.id !== job).slice(0, MOST_LISTED);
+    $("others").replaceChildren(...others.map((one) => el("li", {}, el("label", {},
+      el("input", { type: "checkbox", value: one.id, checked: beside.has(one.id) }), ` ${one.name || one.id} `, el("span", { class: "quiet" }, `${one.name ? one.id : ""} ${one.state}`)))));
+    if (!others.length) $("others").replaceChildren(el("li", {}, "There is no other job."));
+  } catch (error) {
+    $("others").replaceChildren(el("li", {}, error.message));
+  }
+});
+$("others").addEventListener("change", compare);
 
 $("ask-stacks").addEventListener("click", async () => {
   $("ask-stacks").disabled = isAsking = true;

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from localcloud.api import account_played
-from localcloud.api.served import liberties, lists, operations, sentences, table
+from localcloud.api.served import left_out, liberties, lists, operations, sentences, table, tokens
 from localcloud.iam import calls, errors
 from localcloud.iam.calls import Call
 
@@ -37,15 +37,16 @@ _CHECKED_AT_LAUNCH = ("InstanceType",)
 
 def wrap(app: App) -> App:
     """Return `app` behind the gate. `iam.wrap` must stand before it: it parses the call."""
+    given = tokens.Tokens()
 
     def gate(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         call: Call = environ[calls.PARSED]
-        refusal = _refusal(call)
+        refusal = _refusal(call) or given.refusal(call)
         if refusal:
             return errors.refused(call, *refusal, start_response, 400)
         if call.service == "ec2" and call.operation != _TRIED and str(call.params.get("DryRun", "")).lower() == "true":
             return _dry_run(call, start_response)
-        return _answer(app, call, environ, start_response)
+        return _answer(app, call, environ, start_response, given)
 
     return gate
 
@@ -103,7 +104,9 @@ def _described(call: Call, found: list[Problem]) -> Refusal:
     return code, f"{len(found)} validation {errors_in} detected: {'; '.join(one.text() for one in found)}"
 
 
-def _answer(app: App, call: Call, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+def _answer(
+    app: App, call: Call, environ: dict[str, Any], start_response: Any, given: tokens.Tokens
+) -> Iterable[bytes]:
     """Return the service's answer; refuse the call where the service has no proper one."""
 
     def ask(environ: dict[str, Any]) -> lists.Answer:
@@ -114,9 +117,11 @@ def _answer(app: App, call: Call, environ: dict[str, Any], start_response: Any) 
 
     liberties.asked(environ)
     try:
-        status, headers, body = lists.answered(call, ask, environ)
-        if status.startswith("200"):
+        status, headers, body = answer = lists.answered(call, ask, environ)
+        if status.startswith("20"):
+            _, headers, body = left_out.put(call, answer)
             headers, body = _sized(headers, body, liberties.taken(call, body))
+            given.remember(call, body)
     except Exception as error:
         if not isinstance(error, NotImplementedError):
             log.exception("%s", call.action)

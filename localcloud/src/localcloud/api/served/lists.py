@@ -65,11 +65,11 @@ def answered(call: Call, ask: Ask, environ: dict[str, Any]) -> Answer:
         filters = {}
     if not answer.status.startswith("200"):
         return answer
-    result = _parsed(call, model, answer)
+    result = parsed(call, model, answer)
     for name, values in filters.items():
         _filter(model.output_shape, result, name, values)
     is_cut = page is not None and page.cut(result)
-    return _written(call, model, answer, result) if filters or is_cut else answer
+    return written(call, model, answer, result) if filters or is_cut else answer
 
 
 def _tried(ask: Ask, environ: dict[str, Any], body: bytes) -> Answer | None:
@@ -220,7 +220,7 @@ class _Page(NamedTuple):
 
 def _page(call: Call, model: Any) -> _Page | None:
     """Return the page that a request asks for, where AWS's models say how the operation has pages."""
-    pages = _pagination(model.service_model.service_name).get(model.name, {}) if call.service != "s3" else {}
+    pages = pagination(model.service_model.service_name).get(model.name, {}) if call.service != "s3" else {}
     limit, names = call.params.get(str(pages.get("limit_key"))), (pages.get("result_key"), pages.get("output_token"))
     if not all(isinstance(name, str) and "." not in name for name in names) or not str(limit or "").isdigit():
         return None
@@ -238,7 +238,8 @@ def _read(token: str) -> tuple[int, str] | None:
 
 
 @functools.cache
-def _pagination(service: str) -> dict[str, Any]:
+def pagination(service: str) -> dict[str, Any]:
+    """Return how a service's operations have pages, by botocore's name of it."""
     try:
         return get_pagination_model(service)
     except UnknownServiceError:
@@ -248,18 +249,20 @@ def _pagination(service: str) -> dict[str, Any]:
 # Answers, read and written as AWS's models say
 
 
-def _parsed(call: Call, model: Any, answer: Answer) -> dict[str, Any]:
+def parsed(call: Call, model: Any, answer: Answer) -> dict[str, Any]:
+    """Return what an answer says, by its operation's model."""
     read = create_parser(_PROTOCOLS.get(call.protocol, call.protocol))
     found = read.parse({"body": answer.body, "headers": dict(answer.headers), "status_code": 200}, model.output_shape)
     return {key: value for key, value in found.items() if key != "ResponseMetadata"}
 
 
-def _written(call: Call, model: Any, answer: Answer, result: dict[str, Any]) -> Answer:
+def written(call: Call, model: Any, answer: Answer, result: dict[str, Any]) -> Answer:
+    """Return an answer that says this instead."""
     write = get_serializer_class(model.service_model.service_name, _PROTOCOLS.get(call.protocol, call.protocol))
     body = write(operation_model=model).serialize(result)["body"]
-    written = body.encode() if isinstance(body, str) else body
-    sized = {"content-length": str(len(written))}
-    return Answer(answer.status, [(name, sized.get(name.lower(), text)) for name, text in answer.headers], written)
+    content = body.encode() if isinstance(body, str) else body
+    sized = {"content-length": str(len(content))}
+    return Answer(answer.status, [(name, sized.get(name.lower(), text)) for name, text in answer.headers], content)
 
 
 _PROTOCOLS = {"rest": "rest-json"}

@@ -52,7 +52,8 @@ def of_rest(service: str, environ: Mapping[str, Any], body: bytes) -> tuple[str,
     except (HTTPException, NotImplementedError):
         return "", {}
     if service == _OBJECTS:
-        return str(operation.name), {"prefix": request.args.get("prefix", ""), **labels}
+        token = request.args.get("continuation-token", "")
+        return str(operation.name), {"prefix": request.args.get("prefix", ""), "ContinuationToken": token, **labels}
     parts = {"url_params": labels, "url_path": request.path, "values": request.args, "headers": request.headers}
     return str(operation.name), _parsed(operation, "rest-json", {**parts, "body": body, "method": request.method})
 

@@ -23,7 +23,12 @@ _SENTENCES = {
             r"The role policy with name \1 cannot be found."
         ),
     },
-    "sqs": {r"An error occurred \(\w+\) when calling the \w+ operation: ": ""},
+    "sqs": {
+        r"An error occurred \(\w+\) when calling the \w+ operation: ": "",
+        r"Reason: must be between": "Reason: Must be between",
+        r"Reason: must be (?:&lt;|<)= 0 and (?:&gt;|>)= 20 if": "Reason: Must be >= 0 and <= 20, if",
+    },
+    "ssm": {r"Parameter [^\s\"]+ not found\.": ""},
 }
 
 
