@@ -328,6 +328,16 @@ DEFENCES = (
         ),
     ),
     defence(
+        "user data that is small can not become large",
+        "localcloud/tests/unit/test_reading_user_data.py::test_a_small_file_takes_little_memory -k path",
+        ("localcloud/nodes/user_data.py", "room -= 1", "break  # room -= 1"),
+    ),
+    defence(
+        "parts of user data count together",
+        "localcloud/tests/unit/test_reading_user_data.py::test_a_small_file_takes_little_memory -k parts",
+        ("localcloud/nodes/user_data.py", "if self._room < 0:", "if False:"),
+    ),
+    defence(
         "the nodes can be dialled only by this user",
         "test_web_page.py::test_another_user_reads_and_connects_to_nothing",
         ("localcloud/network/dialer.py", "path.chmod(0o600)", "path.chmod(0o666)"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import tracemalloc
 
 import pytest
 
@@ -50,12 +52,38 @@ def test_what_can_not_be_read_is_named_and_the_node_boots(data: str | bytes, why
 
 
 def test_a_small_file_can_not_become_large_scripts():
-    lines = "\n".join(f"- &l{n} [{', '.join([f'*l{n - 1}'] * 9) if n else 'x'}]" for n in range(8))
-    found = read(f"#cloud-config\nx:\n{lines}\nruncmd: [*l7]\n")
-    assert sum(map(len, found.values())) < 2 << 20
     same = "\n".join(f"- {{path: /f{n}, content: *c}}" for n in range(400))
     found = read(f"#cloud-config\nx: &c {'y' * 9000}\nwrite_files:\n{same}\n")
     assert "more than" in found["config"]
+
+
+def lists(depth: int) -> str:
+    return "x:\n" + "\n".join(f"- &l{n} [{', '.join([f'*l{n - 1}'] * 9) if n else 'x'}]" for n in range(depth))
+
+
+def archive(parts: int) -> bytes:
+    part = base64.b64encode(gzip.compress(b"#!/bin/sh\n" + b"#" * 1_000_000)).decode()
+    parts_text = f"--b\nContent-Type: text/x-shellscript\nContent-Transfer-Encoding: base64\n\n{part}\n" * parts
+    return gzip.compress(f"Content-Type: multipart/mixed; boundary=b\n\n{parts_text}--b--\n".encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        f"#cloud-config\n{lists(8)}\nruncmd: [[*l7]]\n",
+        f"#cloud-config\n{lists(8)}\nwrite_files: [{{path: *l7}}]\n",
+        "#cloud-config\nruncmd: &a [*a]\n",
+        archive(100),
+    ],
+    ids=["commands", "path", "itself", "parts"],
+)
+def test_a_small_file_takes_little_memory(data: str | bytes):
+    tracemalloc.start()
+    try:
+        assert "of more than" in read(data)["config"]
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_later_part_replaces_the_keys_of_an_earlier_one():

@@ -65,6 +65,7 @@ class _Found:
         self._hooks: list[str] = []
         self._parts: list[str] = []
         self._notes: list[str] = []
+        self._room = _MOST_BYTES
 
     def note(self, text: str) -> None:
         """Let the console say something."""
@@ -79,6 +80,9 @@ class _Found:
                     content = part.get_payload(decode=True)
                     self.read(_unpacked(content if isinstance(content, bytes) else b""), part.get_content_subtype())
             return
+        self._room -= len(data)
+        if self._room < 0:
+            raise _ReadError(f"its parts are of more than {_MOST_BYTES} bytes")
         if kind not in _KINDS.values():
             kind = next((name for start, name in _KINDS.items() if text.lstrip().startswith(start)), "")
         if kind == _SCRIPT:
@@ -87,7 +91,7 @@ class _Found:
             self._hooks.append(text.removeprefix("#cloud-boothook"))
         elif kind == _CONFIG:
             # As with cloud-init, a key of a later part replaces that of an earlier one.
-            self._config |= _mapping(yaml.load(text, yaml.SafeLoader))
+            self._config |= _mapping(_loaded(text))
         elif kind:
             self.note(f"user data of the type {kind} is not served: not run")
         elif text.strip():
@@ -210,6 +214,26 @@ def _script(lines: list[str]) -> str:
 
 def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".removeprefix("_ReadError: ")
+
+
+def _loaded(text: str) -> Any:
+    """Load YAML. Raises _ReadError if its aliases, written out, would be too large: a few lines can be gigabytes."""
+    loader = yaml.SafeLoader(text)
+    try:
+        document = loader.get_single_node()
+        room, nodes = _MOST_BYTES, [document]
+        while nodes:
+            node = nodes.pop()
+            room -= 1 + (len(node.value) if isinstance(node, yaml.ScalarNode) else 0)
+            if room < 0:
+                raise _ReadError(f"it is a document of more than {_MOST_BYTES} bytes")
+            if isinstance(node, yaml.MappingNode):
+                nodes += [one for pair in node.value for one in pair]
+            elif isinstance(node, yaml.SequenceNode):
+                nodes += node.value
+        return loader.construct_document(document) if document else None
+    finally:
+        loader.dispose()
 
 
 def _mapping(found: Any) -> dict[Any, Any]:
