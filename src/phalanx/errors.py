@@ -16,10 +16,13 @@ phalanx raises it: that of STATUSES, or else that of the class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from phalanx.counts import first_of
+
 _T = TypeVar("_T")
+_LONGEST = 1 << 16
 
 # What was typed or written, and names something that does not exist or can't be, is a mistake wherever it is found.
 _MISTAKES = """
@@ -58,6 +61,8 @@ class PhalanxError(Exception):
     code = "failed"
 
     def __init__(self, message: str, hint: str = "", *, code: str = "") -> None:
+        if len(message) > _LONGEST:  # of an answer, a name or a log without an end
+            message = f"{message[:_LONGEST]}… ({len(message) - _LONGEST:,} more characters)"
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -74,7 +79,7 @@ class PhalanxError(Exception):
 
 
 class SpecError(PhalanxError):
-    """One or more mistakes in what the user wrote; `message` lists all of them, one a line."""
+    """One or more mistakes in what the user wrote; `message` lists the first of them, one a line."""
 
     exit_code = 2
     code = "spec"
@@ -82,10 +87,10 @@ class SpecError(PhalanxError):
     """The single ones, if there are several."""
 
     @classmethod
-    def of(cls, mistakes: Sequence[SpecError], message: str) -> SpecError:
-        """Return one error for these mistakes; its code is theirs if they share one."""
+    def of(cls, mistakes: Sequence[SpecError], texts: Iterable[str]) -> SpecError:
+        """Return one error for these mistakes, with the first of the texts; its code is theirs if they share one."""
         codes = {one.code for one in mistakes}
-        every = cls(message, code=codes.pop() if len(codes) == 1 else "several-mistakes")
+        every = cls(first_of(texts, "\n"), code=codes.pop() if len(codes) == 1 else "several-mistakes")
         every.mistakes = tuple(mistakes)
         return every
 
@@ -93,7 +98,7 @@ class SpecError(PhalanxError):
     def alike(cls, messages: Sequence[str], hint: str, *, code: str) -> SpecError:
         """Return one error for mistakes of one kind, a line for each; the hint for all of them follows the last."""
         *others, last = messages
-        every = cls.of([*(cls(one, code=code) for one in others), cls(last, hint, code=code)], "\n".join(messages))
+        every = cls.of([*(cls(one, code=code) for one in others), cls(last, hint, code=code)], messages)
         every.hint = hint
         return every
 
@@ -101,14 +106,14 @@ class SpecError(PhalanxError):
 def in_lines(*mistakes: SpecError) -> SpecError:
     """Return one error with a line for each mistake, its hint included."""
     texts = (f"{one.message}; {one.hint}" if one.hint else one.message for one in mistakes)
-    return SpecError.of(mistakes, "\n".join(texts))
+    return SpecError.of(mistakes, texts)
 
 
 class Mistakes:
     """Collects the mistakes that independent checks find, to report all of them at once."""
 
     def __init__(self) -> None:
-        self._found: list[SpecError] = []
+        self._found: dict[str, SpecError] = {}
 
     def check(self, look: Callable[..., _T], *arguments: Any) -> _T | None:
         """Return what a check returns; None if it finds a mistake."""
@@ -121,16 +126,16 @@ class Mistakes:
 
     def add(self, mistake: SpecError) -> None:
         """Add a mistake that is not known yet."""
-        if str(mistake) not in map(str, self._found):
-            self._found.append(mistake)
+        self._found.setdefault(str(mistake), mistake)
 
     def report(self) -> None:
         """Raise SpecError with all mistakes; where there are several, each has its hint below it."""
-        if len(self._found) == 1:
-            raise self._found[0]
-        if self._found:
-            texts = ("\n  ".join(filter(None, (one.message, one.hint))) for one in self._found)
-            raise SpecError.of(self._found, "\n".join(texts))
+        found = list(self._found.values())
+        if len(found) == 1:
+            raise found[0]
+        if found:
+            texts = ("\n  ".join(filter(None, (one.message, one.hint))) for one in found)
+            raise SpecError.of(found, texts)
 
 
 class CloudError(PhalanxError):

@@ -57,6 +57,7 @@ PLUGINS = ("launchers", "schedulers")
 # They import by names that they have in a table: the public face, commands, launchers and schedulers.
 BY_NAME = {"phalanx", "phalanx.cli.group", "phalanx.launchers", "phalanx.schedulers"}
 STANDARD_LIBRARY_ONLY = (
+    "phalanx.counts",
     "phalanx.datasets",
     "phalanx.node",
     "phalanx.objects",
@@ -71,6 +72,7 @@ STANDARD_LIBRARY_ONLY = (
 )
 MAY_PRINT = (
     "phalanx.cli",
+    "phalanx.counts",
     "phalanx.datasets",
     "phalanx.netcheck",
     "phalanx.node",

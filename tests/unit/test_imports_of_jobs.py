@@ -121,7 +121,7 @@ def test_links_that_lead_nowhere_on_the_nodes_are_reported_before_they_are_sent(
         (tmp_path / name).touch()
         (tmp_path / "code" / name).symlink_to(tmp_path / name)
     assert warned(tmp_path / "code", "true").startswith(f"a -> {tmp_path / 'a'}, b -> {tmp_path / 'b'}, c -> ")
-    assert "(and 1 more)" in warned(tmp_path / "code", "true")
+    assert " and 1 more: " in warned(tmp_path / "code", "true")
 
 
 def test_looking_for_own_modules_reads_no_fifo_and_nothing_outside(tmp_path):

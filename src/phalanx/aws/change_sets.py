@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.aws import s3_objects, stacks
 from phalanx.aws.model import IN_REVIEW, ChangeSet, InBucket, StackChange, StackState, Validation
 from phalanx.aws.refusals import code, is_gone
+from phalanx.counts import first_of
 from phalanx.errors import CloudError
 from phalanx.spec.own_tags import CLUSTER_TAG
 from phalanx.waits import waiting
@@ -37,7 +38,7 @@ class NotComparedError(CloudError):
     """CloudFormation can't make a change set. `validations` are those that stopped it, if they could be read."""
 
     def __init__(self, reason: str, validations: Sequence[Validation] = ()) -> None:
-        text = "; ".join(map(str, validations)) or reason
+        text = first_of(map(str, validations), "; ") or reason
         super().__init__(
             f"CloudFormation can't compare the stack with the file: {text}", "Nothing was changed.", code="not-compared"
         )

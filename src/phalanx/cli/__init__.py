@@ -83,6 +83,7 @@ COMMANDS = {
     },
 }
 
+_MOST_PROBLEMS = 100
 _UNEXPECTED = "This is an unexpected error. Run `phalanx --debug …` to see where it happened."
 _HELP = """One YAML file becomes a distributed deep-learning cluster: in your AWS account, or on this machine.
 
@@ -282,10 +283,10 @@ def _report_unexpected(error: Exception, context: click.Context | None) -> int:
 
 
 def _print_as_json(error: PhalanxError) -> None:
-    """Print the error where a command with --json prints its result, with every mistake among its `problems`."""
+    """Print the error where a command with --json prints its result, with its first mistakes as `problems`."""
     from phalanx.cli.console import print_json  # here, because few commands fail
 
-    problems = [_described(one) for one in getattr(error, "mistakes", ()) or (error,)]
+    problems = [_described(one) for one in (getattr(error, "mistakes", ()) or (error,))[:_MOST_PROBLEMS]]
     try:
         print_json({"error": {**_described(error), "problems": problems}})
     except OSError:  # standard error still has it

@@ -11,6 +11,7 @@ import click
 from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.environment import ENVIRONMENT, chosen_environment, environment_options
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster
+from phalanx.counts import first_of
 from phalanx.errors import JobError
 from phalanx.jobs import check_net, net_result
 from phalanx.jobs.check_net import RESULT, gbit
@@ -155,4 +156,8 @@ def _print(found: Network, promised_bit_s: dict[str, float], problems: list[str]
         hint = " (`--recipe torch`, or `--launcher mpi` with mpi4py)" if "module" in found.no_engine else ""
         say(f"no all-reduce: {found.no_engine}{hint}")
     say()
-    say(f"wrong: {'; '.join(problems)}" if problems else f"fine: all {len(found.nodes)} nodes are about equally fast")
+    say(
+        f"wrong: {first_of(problems, '; ')}"
+        if problems
+        else f"fine: all {len(found.nodes)} nodes are about equally fast"
+    )

@@ -11,6 +11,7 @@ import click
 from phalanx.cli.console import note
 from phalanx.cli.job_options import pairs
 from phalanx.cli.options import ExistingPath
+from phalanx.counts import first_of
 from phalanx.jobs import environments
 from phalanx.jobs.environments import recipe_names
 from phalanx.jobs.requirements_file import by_text_only
@@ -71,10 +72,9 @@ def chosen_environment(
         note(f"{added} is installed on top of the recipe {recipe}; --no-requirements leaves it out")
     chosen = environments.choose(directory, recipe, False if no_requirements else requirements, build_env)
     if places := by_text_only(chosen.files) if chosen else []:
-        named = ", ".join(place.removeprefix("own/") for place in places[:_MOST_NAMED])
-        more = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
+        named = first_of((place.removeprefix("own/") for place in places), most=_MOST_NAMED)
         note(
-            f"{named}{more}: phalanx does not see when the content behind such a URL changes. Jobs use what was "
+            f"{named}: phalanx does not see when the content behind such a URL changes. Jobs use what was "
             "installed first until you change the line, or run `phalanx recipes --remove-unused`"
         )
     return chosen

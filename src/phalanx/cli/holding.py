@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx.cli.console import note, say
+from phalanx.counts import first_of
 from phalanx.errors import ClusterError, JobError
 from phalanx.jobs.job import open_job
 from phalanx.jobs.relay import host_of
@@ -77,7 +78,7 @@ def _report(name: str, ended: Ended) -> int:
         note(click.style("error: ", fg="red", bold=True) + f"{name} ended by itself with status {ended.status}:")
         note("\n".join(f"  | {line}" for line in ended.tail))
     if ended.left:
-        note(f"processes of {name} are left on the head: {', '.join(ended.left)}")
+        note(f"processes of {name} are left on the head: {first_of(ended.left)}")
     else:
         killed = f"; {ended.killed} had to be killed" if ended.killed else ""
         note(f"{name} has ended; no process of it is left on the head{killed}")

@@ -15,7 +15,7 @@ from phalanx.aws.model import StackEvent
 from phalanx.cli.console import note
 from phalanx.cli.terminal import beneath, obeys, visible
 from phalanx.cluster.stack import NodeAnswered, NodeMissing
-from phalanx.counts import counted
+from phalanx.counts import counted, first_of
 from phalanx.waits import waiting
 
 if TYPE_CHECKING:
@@ -129,8 +129,7 @@ class Watch:
             yield self._nodes
 
     def _in_progress(self) -> str:
-        names = list(self._busy)
-        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return first_of(self._busy, most=3)
 
 
 def _status_line(title: str, started_s: float) -> Any:

@@ -12,7 +12,7 @@ from phalanx.cli.console import note, print_json, say
 from phalanx.cli.following import Terminated, follow
 from phalanx.cli.mounted import scattered
 from phalanx.cli.terminal import one_line
-from phalanx.counts import counted, size_text
+from phalanx.counts import counted, first_of, size_text
 from phalanx.jobs.job import processes, submit
 from phalanx.launchers import load
 
@@ -81,9 +81,8 @@ def _opening(job: Opening) -> str:
     """Return one line: what the job is, what is sent for it, and what is not."""
     where = f"{counted(job.ranks, 'rank')} on {counted(job.nodes, 'node')}"
     sends = f"{counted(job.files, 'file')}, {size_text(job.bytes)}" + ", of which only changes" * job.in_parts
-    kept = [f"{one.name} by {one.file}, {_size(one)}" for one in job.left_out[:_MOST_LEFT_OUT]]
-    more = len(job.left_out) - _MOST_LEFT_OUT
-    stays = f"; not sent: {'; '.join(kept)}{f'; and {more} more' if more > 0 else ''}" if kept else ""
+    kept = first_of((f"{one.name} by {one.file}, {_size(one)}" for one in job.left_out), "; ", most=_MOST_LEFT_OUT)
+    stays = f"; not sent: {kept}" if kept else ""
     return f"job {job.id} starts: {job.launcher}, {where}; sends {sends}{stays}"
 
 

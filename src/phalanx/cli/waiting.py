@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from phalanx.cli.console import duration, note
+from phalanx.counts import first_of
 
 _SILENT_S = 2.0
 _EVERY_S = 10.0
@@ -75,6 +76,5 @@ def describe(waits: Sequence[Wait], now: float) -> str:
     """Describe the innermost wait of each thread, of those that take long."""
     innermost = {wait.thread: wait for wait in waits if wait.since_s + _SILENT_S <= now}.values()
     names = list(dict.fromkeys(wait.what for wait in innermost))
-    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
     oldest_s = min(wait.since_s for wait in innermost)
-    return f"waiting for {', '.join(names[:_MOST_SHOWN])}{more} ({duration(now - oldest_s)})"
+    return f"waiting for {first_of(names, most=_MOST_SHOWN)} ({duration(now - oldest_s)})"

@@ -13,6 +13,7 @@ from phalanx.aws.inventory import foreign, remains
 from phalanx.aws.model import Resource, StackEvent
 from phalanx.cluster import rivals
 from phalanx.cluster.stack import Deadline, Follower, ForeignDeleted, Leftovers, RoleFreed, Stack
+from phalanx.counts import first_of
 from phalanx.errors import CloudError
 from phalanx.spec.spec_limits import is_metal
 
@@ -128,7 +129,7 @@ class Deletion:
         others = others_in(self.stack.cloud, self.stack.name, resources)
         if others:
             lines += ["Its VPC has resources that phalanx did not make:", *(f"  {line}" for line in others)]
-        message = "\n".join([f"stack {self.stack.name} could not be deleted:", *lines])
+        message = f"stack {self.stack.name} could not be deleted:\n{first_of(lines, chr(10))}"
         return message, "Remove what uses these resources, then run `phalanx down` again."
 
     def delete_evidence(self, resources: Sequence[Resource]) -> None:
@@ -158,7 +159,7 @@ class Deletion:
             if left != reported:
                 yield Leftovers(tuple(left))
                 reported = left
-            deadline.check("; ".join(left))
+            deadline.check(first_of(left, "; "))
             time.sleep(cloud.poll_interval_s)
 
 
@@ -183,7 +184,7 @@ def _delete_guard_duty(cloud: Aws, resources: Sequence[Resource], deadline_s: fl
                 shown = left
             if time.monotonic() > end_s:
                 raise CloudError(
-                    f"{vpc} can't be deleted: {'; '.join(left)}",
+                    f"{vpc} can't be deleted: {first_of(left, '; ')}",
                     "Delete it, then run `phalanx down` again.",
                     code="not-deleted",
                 )

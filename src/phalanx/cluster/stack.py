@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from phalanx.aws import change_sets, log_groups, stacks, tables
 from phalanx.aws.model import StackEvent, StackState
 from phalanx.cluster.head_watch import HeadWatch
+from phalanx.counts import first_of
 from phalanx.errors import CloudError, ClusterError, NewerFormat
 from phalanx.node import validate
 from phalanx.node.roster import COMING, Roster
@@ -62,7 +63,7 @@ class Leftovers:
     lines: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"waiting for these to be deleted too: {'; '.join(self.lines)}"
+        return f"waiting for these to be deleted too: {first_of(self.lines, '; ')}"
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ class Creation:
         if (cause is None or cause.is_unexplained) and self.state is not None:
             refused = change_sets.of_creation(self.stack.cloud, self.stack.stack_id)
             if refused:
-                return "\n".join(map(str, refused))
+                return first_of(map(str, refused), "\n")
         if cause is not None:
             return describe_cause(cause)
         if self.state is None:

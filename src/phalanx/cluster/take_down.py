@@ -15,7 +15,7 @@ from phalanx.cluster import give_back
 from phalanx.cluster.cluster_record import JOB_USER, Cluster
 from phalanx.cluster.deletion import LETS_NODES_IN, Deletion, file_systems_of
 from phalanx.cluster.stack import ForeignDeleted, Leftovers, RoleFreed, Stack, require_ours
-from phalanx.counts import counted
+from phalanx.counts import counted, first_of
 from phalanx.errors import CloudError, CloudUnreachable, ClusterError, PhalanxError
 from phalanx.spec import spec_lustre
 from phalanx.spec.spec_storage import HEAD
@@ -234,7 +234,7 @@ def _described(lines: list[str], shared: str) -> str:
     owners = sorted(
         {owner for owner, tab, _ in (line.partition("\t") for line in lines) if tab and _USER.fullmatch(owner)}
     )
-    whose = f", which belong to {' and '.join(owners)}" if owners not in ([], [JOB_USER]) else ""
+    whose = f", which belong to {first_of(owners, most=5)}" if owners not in ([], [JOB_USER]) else ""
     first = lines[0].rpartition("\t")[2].removeprefix("./")
     return f"{count} in {shared}, such as {first}{whose}"
 

@@ -182,7 +182,8 @@ def _modules() -> list[str]:
         for name in ("__init__.py", "adapters.py", "proc_files.py", "roster.py", "sigv4.py", "validate.py")
     ]
     # Without what only the jobs of `data stage` need.
-    found += [path for path in _PACKAGE.glob("objects/*.py") if path.stem != "staging"] + [_PACKAGE / "guest_file.py"]
+    found += [path for path in _PACKAGE.glob("objects/*.py") if path.stem != "staging"]
+    found += [_PACKAGE / "counts.py", _PACKAGE / "guest_file.py"]
     return sorted(path.relative_to(_PACKAGE).as_posix() for path in found)
 
 

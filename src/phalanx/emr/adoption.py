@@ -21,6 +21,7 @@ from phalanx.cluster.deletion import Deletion
 from phalanx.cluster.give_back import Released
 from phalanx.cluster.ready import record_ready, settings
 from phalanx.cluster.stack import Creation, Progress, Stack
+from phalanx.counts import first_of
 from phalanx.errors import ClusterError, PhalanxError, StackFailed
 from phalanx.node import outcome
 from phalanx.node.account import UID as JOB_UID
@@ -193,10 +194,10 @@ class EmrAdoption:
         self.closed = next((mode[1] for mode in map(_CLOSED.fullmatch, has[self.found.master]) if mode), "")
         without = [one.instance_id for one, marks in has.items() if "shared" not in marks]
         if without and len(without) < len(has):
-            wrong.append(f"{shared} is mounted on the other nodes, and not on {', '.join(without)}")
+            wrong.append(f"{shared} is mounted on the other nodes, and not on {first_of(without)}")
         if wrong:
             hint = f"Mount one file system at {shared} on all nodes, or choose another --shared." if without else ""
-            raise ClusterError("\n".join(wrong), hint, code="unsuited-emr-cluster")
+            raise ClusterError(first_of(wrong, "\n"), hint, code="unsuited-emr-cluster")
         return bool(without)
 
     def _exists(self, name: str) -> bool:

@@ -11,6 +11,7 @@ from phalanx.aws import sessions, stacks
 from phalanx.aws.model import StackState
 from phalanx.cluster import give_back
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.counts import first_of
 from phalanx.emr import look_up
 from phalanx.emr.adoption import Nodes, job_role_of, unsuited
 from phalanx.errors import ClusterError
@@ -114,7 +115,7 @@ def _boot(cloud: Aws, domain: str, state: StackState, nodes: Nodes, new: Sequenc
     ]
     if wrong:
         raise ClusterError(
-            "\n".join(wrong), "They are nodes of the EMR cluster, and no members.", code="unsuited-emr-cluster"
+            first_of(wrong, "\n"), "They are nodes of the EMR cluster, and no members.", code="unsuited-emr-cluster"
         )
     for one in new:
         if any(mark.startswith("stack/") for mark in has[one]):  # of an attempt before
@@ -133,7 +134,9 @@ def _boot(cloud: Aws, domain: str, state: StackState, nodes: Nodes, new: Sequenc
     scripts = {one: adopted.boot(terms, one, state.stack_id, domain, made, role) for one in new}
     if failed := nodes.boot(scripts):
         lines = [f"the agent could not be started on {one.instance_id}: {text}" for one, text in failed.items()]
-        raise ClusterError("\n".join(lines), "Run the same `phalanx scale` to try again.", code="agent-not-started")
+        raise ClusterError(
+            first_of(lines, "\n"), "Run the same `phalanx scale` to try again.", code="agent-not-started"
+        )
 
 
 def _require_same_agent(cluster: Cluster, state: StackState) -> None:

@@ -10,7 +10,6 @@ from phalanx.errors import SpecError
 from phalanx.node.roster import Roster
 
 # The first lines show well enough that a file is not a hosts file.
-_MAX_MISTAKES = 20
 _LARGEST_BYTES = 1 << 20
 # $DEEPLEARNING_WORKERS_PATH on every node: the names of all nodes.
 _ON_NODES = "/opt/deeplearning/workers"
@@ -42,9 +41,6 @@ def parse(text: str, roster: Roster, place: str) -> tuple[str, ...]:
         words = line.partition("#")[0].split()
         if not words:
             continue
-        if len(mistakes) == _MAX_MISTAKES:
-            mistakes.append("… and so on")
-            break
         mistake = _take(words[0].partition(":")[0], number, roster, found)
         if mistake:
             mistakes.append(f"{place}:{number}: {mistake}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from phalanx.counts import first_of
 from phalanx.errors import JobError
 from phalanx.jobs.check_net import Link, Network
 from phalanx.node import validate
@@ -32,7 +33,7 @@ def network(text: bytes, names: Mapping[str, str]) -> Network:
             raise Invalid(f"it has {len(sums)} sums for {len(nodes)} nodes")
         failed = [validate.fields(_CUT, one)["error"] for one in sums if isinstance(one, dict) and "error" in one]
         if failed:
-            return Network(nodes, links, no_engine="; ".join(sorted(set(failed))))
+            return Network(nodes, links, no_engine=first_of(sorted(set(failed)), "; "))
         found = [validate.fields(_SUM, one) for one in sums]
     except Invalid as error:
         raise JobError(f"the nodes' result can't be read: {error}", code="invalid-answer") from error

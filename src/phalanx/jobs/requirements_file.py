@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from phalanx import guest_file
+from phalanx.counts import first_of
 from phalanx.errors import JobError
 from phalanx.guest_file import shown
 
@@ -24,7 +25,6 @@ _MAX_FILES = 100
 _MAX_BYTES, _MAX_LINES = 4 << 20, 10_000
 # Without the options behind it. What takes longer to check than such a line is not what people write.
 _MAX_LENGTH = 4096
-_MAX_MISTAKES = 20
 # No expression here takes more time than in proportion to the text.
 _COMMENT = re.compile(r"(^|(?<=\s))#.*$")
 _CODING = re.compile(r"#.*?coding[:=]\s*(?P<name>[-\w.]+)")
@@ -64,7 +64,7 @@ def collect(path: Path) -> dict[str, str]:
     files = _Files(path.parent)
     files.add(path, "")
     if files.mistakes:
-        raise JobError("\n".join(files.mistakes[:_MAX_MISTAKES]), files.hint, code="requirements-file")
+        raise JobError(first_of(files.mistakes, "\n"), files.hint, code="requirements-file")
     return files.texts
 
 

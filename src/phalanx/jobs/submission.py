@@ -12,6 +12,7 @@ from phalanx.code.bundle import Opening, SendProgress
 from phalanx.code.code_tree import CodeTree
 from phalanx.code.commit import Commit
 from phalanx.code.upload import Upload
+from phalanx.counts import first_of
 from phalanx.jobs import own_imports
 from phalanx.jobs.head_command import HeadCommand, JobPlan
 from phalanx.jobs.job_model import JobSpec
@@ -19,7 +20,7 @@ from phalanx.runner.names import MANIFEST, STDIN, WORK
 
 # Below this, sending one tar takes less time than asking what the head has.
 SMALL_BYTES = 1 << 20
-_LINKS_NAMED = 3
+_MOST_NAMED = 3
 _MEASURED_WITHIN_S = 0.2
 
 
@@ -74,7 +75,8 @@ def _of_what_stays(tree: CodeTree, spec: JobSpec) -> str:
     files = dict.fromkeys(tree.left_out[name] for name in names)
     stay = "stays" if len(kept) == 1 else "stay"
     line, file = _line_that_sends(names[0], tree.left_out[names[0]])
-    return f"{', '.join(kept)} {stay} here, as {', '.join(files)} says; a line such as `{line}` in {file} sends it"
+    whose = f"{first_of(kept, most=_MOST_NAMED)} {stay} here, as {first_of(files, most=_MOST_NAMED)} says"
+    return f"{whose}; a line such as `{line}` in {file} sends it"
 
 
 def _of_links(tree: CodeTree) -> str:
@@ -82,9 +84,8 @@ def _of_links(tree: CodeTree) -> str:
     links = [f"{name} -> {target}" for name, target in tree.links_out().items()]
     if not links:
         return ""
-    more = f" (and {len(links) - _LINKS_NAMED} more)" if len(links) > _LINKS_NAMED else ""
     return (
-        f"{', '.join(links[:_LINKS_NAMED])}{more}: a link that leads out of the code is sent as a link, and what it "
+        f"{first_of(links, most=_MOST_NAMED)}: a link that leads out of the code is sent as a link, and what it "
         "leads to is not; copy that with `phalanx put`, or put it in place of the link"
     )
 

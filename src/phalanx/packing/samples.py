@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from phalanx.counts import first_of
 from phalanx.guest_file import answering, leads_out
 
 PATH, LABEL = "path", "label"
@@ -148,8 +149,7 @@ def _samples(root: str, names: Sequence[str], labels: Iterable[tuple[float, ...]
             wrong.append(f"{name!r} leads out of {root or '.'}")
         found.append(Sample(name, path, own, status.st_size, status.st_mtime_ns))
     if wrong:
-        more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        raise PackError(f"{'; '.join(wrong[:_SHOWN])}{more}", code="bad-samples")
+        raise PackError(first_of(wrong, "; ", most=_SHOWN), code="bad-samples")
     return found
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from phalanx.counts import first_of
 from phalanx.data import table
 from phalanx.spec.cloud_names import is_local
 
@@ -39,6 +40,7 @@ _OF_EVERY_SYSTEM = (
 _OF_EMR = "emr|mnt/(?:hdfs|mapred|s3|tmp|var|yarn)"
 OF_THE_SYSTEM = rf"(?:^|/)\.\.(?:/|$)|^/+(?:mnt/*)?$|^/+(?:{_OF_EVERY_SYSTEM}|{_OF_EMR}|s3)(?:/|$)"
 """A pattern of such paths, for JSON Schema; `shared` finds them in other spellings, too."""
+_MOST_VALID = 60
 UNIT_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
@@ -59,7 +61,7 @@ def nearest(word: str, valid: Iterable[str]) -> str:
     """Return a hint with the most similar valid words, or with all of them if none is similar."""
     known = sorted(valid)
     near = difflib.get_close_matches(word, known, n=2, cutoff=0.6)
-    return f"did you mean {' or '.join(near)}?" if near else f"valid: {', '.join(known)}"
+    return f"did you mean {' or '.join(near)}?" if near else f"valid: {first_of(known, most=_MOST_VALID)}"
 
 
 def at_most_nodes(value: int, above: Mapping[str, Any]) -> int:

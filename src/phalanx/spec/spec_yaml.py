@@ -27,7 +27,7 @@ class Mistake:
     code: str = "not-yaml"
 
     def error(self, file: str) -> SpecError:
-        where = f"{file}:{self.line}: {self.field}: " if self.field else f"{file}:{self.line}: "
+        where = f"{file}:{self.line}: {_shown(self.field)}: " if self.field else f"{file}:{self.line}: "
         return SpecError(f"{where}{self.what}", self.hint, code=self.code)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from phalanx.counts import first_of
 from phalanx.node.validate import Invalid, count, fields, require_format, truth
 from phalanx.runner.files.schema import (
     FORMAT,
@@ -68,9 +69,9 @@ class NodeVerdict(NamedTuple):
     def of(cls, node: str, report: Mapping[str, Sequence[str]]) -> NodeVerdict:
         """Return a node's verdict from the report of its sweep."""
         left, ended = report["left"], report["ended"]
-        message = f"could not be ended: {', '.join(left)}" if left else ""
+        message = f"could not be ended: {first_of(left)}" if left else ""
         if ended and not left:
-            message = f"had to be ended: {', '.join(ended[:5])}" + (" …" if len(ended) > 5 else "")
+            message = f"had to be ended: {first_of(ended)}"
         return cls(node, not left, len(ended), message)
 
 

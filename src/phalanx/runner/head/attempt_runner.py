@@ -7,6 +7,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from phalanx.counts import first_of
 from phalanx.runner import names
 from phalanx.runner.files.job_record import idle_gpu
 from phalanx.runner.files.job_status import JobState
@@ -132,14 +133,13 @@ class AttemptRunner:
         """Report which nodes still copy what the job needs: the code, or its environment."""
         within_s = answer_within_s(self._job)
         if within_s > ANSWER_WITHIN_S and time.monotonic() > self._deadline - within_s + _REPORT_COPIES_AFTER_S:
-            more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
-            self._context.on_wait(f"copies of what the job needs to {silent[0]}{more}")
+            self._context.on_wait(f"copies of what the job needs to {first_of(silent, most=1)}")
 
     def _check_deadline(self, silent: Sequence[str]) -> None:
         if self._is_late():
             self.lost.update(silent)
             within = f"within {answer_within_s(self._job):g} s"
-            self._fail(f"no answer from {', '.join(silent)} {within}", 1, None, NODE)
+            self._fail(f"no answer from {first_of(silent)} {within}", 1, None, NODE)
             self._sweep(GRACE_S)
 
     def _begin(self) -> None:

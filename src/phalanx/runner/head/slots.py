@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from phalanx.counts import first_of
 from phalanx.node.validate import Invalid
 from phalanx.runner.files import state as states
 from phalanx.runner.files.schema import is_job_id
@@ -204,4 +205,4 @@ def _status(directory: str) -> Optional[JobStatus]:
 
 
 def _listed(jobs: List[str]) -> str:
-    return f"job {jobs[0]}" + (f" and {len(jobs) - 1} more" if len(jobs) > 1 else "")
+    return f"job {first_of(jobs, most=1)}"

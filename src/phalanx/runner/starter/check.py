@@ -9,6 +9,7 @@ import shlex
 import socket
 import stat
 
+from phalanx.counts import first_of
 from phalanx.runner.system import COMMAND_NOT_FOUND, ENVIRONMENT
 
 TYPE_CHECKING = False
@@ -80,7 +81,8 @@ class Findings:
     @property
     def message(self) -> str:
         """A line for each problem; nodes with the same problem share it."""
-        return "\n".join(text.replace("{nodes}", ", ".join(sorted(nodes))) for text, nodes in self._problems.items())
+        texts = (text.replace("{nodes}", first_of(sorted(nodes))) for text, nodes in self._problems.items())
+        return first_of(texts, "\n")
 
 
 def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> Tuple[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from phalanx.counts import first_of
 from phalanx.node import proc_files
 from phalanx.runner.names import STATES
 from phalanx.runner.reaper import add_descendants, children_of, processes
@@ -74,8 +75,7 @@ def _loaded(pid: int) -> List[str]:
     names = {_plain(place[:_LONGEST_NAME]) for place in places if place}
     if not names:
         return []
-    more = f" and {len(names) - _MOST_PACKAGES} more" if len(names) > _MOST_PACKAGES else ""
-    return [f"loaded {', '.join(sorted(names)[:_MOST_PACKAGES])}{more}"]
+    return [f"loaded {first_of(sorted(names), most=_MOST_PACKAGES)}"]
 
 
 def _plain(name: str) -> str:
