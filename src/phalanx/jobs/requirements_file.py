@@ -187,7 +187,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _of_options(line: str, top: Path) -> list[str]:
-    """Return the files of the code that a line of options includes. Raises ValueError for an option that none may have."""
+    """Return the files of the code that a line of options includes. Raises ValueError for any other option."""
     try:
         words = deque(shlex.split(line))
     except ValueError as error:

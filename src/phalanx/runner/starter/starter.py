@@ -27,10 +27,12 @@ from phalanx.runner.starter.answers import answer
 from phalanx.runner.starter.check import (
     PACKAGE_NOT_FOUND,
     PORT_TAKEN,
+    kept_there,
     missing_packages,
     problem,
     python_target,
     taken,
+    with_kept,
 )
 from phalanx.runner.starter.forward import Forwarder
 from phalanx.runner.starter.guest import Guest
@@ -247,8 +249,12 @@ class Starter:
 
     def _check(self, body: Dict[str, Any]) -> None:
         env = self._environment(body["env"])
-        found = (problem(command, self._work, env) for command in body["commands"])
-        text, code = next((one for one in found if one[0]), ("", 0))
+        text, code = "", 0
+        for command in body["commands"]:
+            text, code = problem(command, self._work, env)
+            if text:
+                text = with_kept(text, command, self._work, kept_there(self._directory))
+                break
         ports = taken(body["ports"])
         if ports and not text:
             text, code = f"port {', '.join(map(str, ports))} on {{nodes}} is taken", PORT_TAKEN
@@ -271,7 +277,7 @@ class Starter:
         self._loop.watch(answer, lambda fd: self._on_imports(fd, target))
 
     def _on_imports(self, fd: int, target: List[str]) -> None:
-        text = missing_packages(target, os.read(fd, select.PIPE_BUF))
+        text = missing_packages(target, os.read(fd, select.PIPE_BUF), kept_there(self._directory))
         self._loop.forget(fd)
         os.close(fd)
         self._answer_check(text, PACKAGE_NOT_FOUND if text else 0)
