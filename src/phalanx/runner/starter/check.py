@@ -85,6 +85,17 @@ class Findings:
         return "\n".join(text.replace("{nodes}", ", ".join(sorted(nodes))) for text, nodes in self._problems.items())
 
 
+def first_problem(
+    commands: Sequence[Sequence[str]], directory: str, env: Mapping[str, str], job_directory: str
+) -> Tuple[str, int]:
+    """Return `problem` of the first command that has one, with the reason if the user's machine keeps a file of it."""
+    for command in commands:
+        text, code = problem(command, directory, env)
+        if text:
+            return _with_kept(text, command, directory, kept_there(job_directory)), code
+    return "", 0
+
+
 def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> Tuple[str, int]:
     """Return what is missing for this command and the exit code for that; "", 0 when nothing is.
 
@@ -156,7 +167,7 @@ def kept_there(job_directory: str) -> Dict[str, str]:
     return {name: text for name, text in kept.items() if isinstance(text, str)} if isinstance(kept, dict) else {}
 
 
-def with_kept(text: str, command: Sequence[str], directory: str, kept: Mapping[str, str]) -> str:
+def _with_kept(text: str, command: Sequence[str], directory: str, kept: Mapping[str, str]) -> str:
     """Return the text of `problem`, with the reason if the user's machine keeps the program or the script."""
     command = without_wrappers(command) or command
     words = filter(None, (command[0], _script(command)))

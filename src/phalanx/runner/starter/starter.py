@@ -27,12 +27,11 @@ from phalanx.runner.starter.answers import answer
 from phalanx.runner.starter.check import (
     PACKAGE_NOT_FOUND,
     PORT_TAKEN,
+    first_problem,
     kept_there,
     missing_packages,
-    problem,
     python_target,
     taken,
-    with_kept,
 )
 from phalanx.runner.starter.forward import Forwarder
 from phalanx.runner.starter.guest import Guest
@@ -249,12 +248,7 @@ class Starter:
 
     def _check(self, body: Dict[str, Any]) -> None:
         env = self._environment(body["env"])
-        text, code = "", 0
-        for command in body["commands"]:
-            text, code = problem(command, self._work, env)
-            if text:
-                text = with_kept(text, command, self._work, kept_there(self._directory))
-                break
+        text, code = first_problem(body["commands"], self._work, env, self._directory)
         ports = taken(body["ports"])
         if ports and not text:
             text, code = f"port {', '.join(map(str, ports))} on {{nodes}} is taken", PORT_TAKEN
