@@ -23,5 +23,5 @@ def size_text(size_bytes: int) -> str:
 def first_of(texts: Iterable[str], between: str = ", ", most: int = 20) -> str:
     """Join the first `most` texts, and say how many more there are: a list that others wrote has no end."""
     found = list(texts)
-    ends = " and " if between in (", ", " and ") else between + "and "
+    ends = " and " if between == ", " else between + "and "
     return between.join(found[:most]) + (f"{ends}{len(found) - most:,} more" if len(found) > most else "")

@@ -60,6 +60,12 @@ def test_ranks_that_save_and_leave_at_the_notice_end_the_job_before_the_grace(cl
     assert (newest(cluster)["state"], newest(cluster)["attempt"]) == ("timed out", 0)
 
 
+def test_a_job_that_can_lose_nodes_ends_at_its_limit_too(cluster, code):
+    elastic = ("--launcher", "torchrun", "--nodes", "1:4", "--restarts", "3", "--time", "8s", "--grace", "2s")
+    done = run(cluster, code, *elastic, "--", "save.py", "leaves")
+    assert (done.returncode, newest(cluster)["state"]) == (124, "timed out"), done.stderr
+
+
 def test_a_rank_without_a_handler_is_not_ended_by_the_notice(cluster, code):
     done = run(
         cluster, code, "--launcher", "exec", "--time", "2s", "--grace", "3s", "--", "sh", "-c", "sleep 4; echo done"

@@ -166,6 +166,26 @@ def test_the_file_system_is_mounted_only_where_its_group_lets_nfs_in(network: Ne
     network.becomes("reached", "worker2", (network.mount_target(), 2049))
 
 
+def test_a_public_name_means_the_private_address_while_the_vpc_has_host_names(network: Network):
+    head = [{"Name": "private-ip-address", "Values": [network.nodes["worker1"]]}]
+    name = network.ec2.describe_instances(Filters=head)["Reservations"][0]["Instances"][0]["PublicDnsName"]
+    private = f"ip-{network.nodes['worker1'].replace('.', '-')}.ec2.internal"
+    services = "sqs.us-east-1.amazonaws.com iam.amazonaws.com"
+
+    def found() -> str:
+        asked = f"for name in {name} {private} {services}; do getent ahostsv4 $name | head -1; done"
+        return " ".join(line.split()[0] for line in network.terminal.on("worker2", asked).splitlines())
+
+    address = network.nodes["worker1"]
+    assert found() == f"{address} {address}"
+    network.ec2.modify_vpc_attribute(VpcId=network.made["Vpc"], EnableDnsHostnames={"Value": False})
+    try:
+        wait_until(lambda: address not in found(), "the names to be gone")
+    finally:
+        network.ec2.modify_vpc_attribute(VpcId=network.made["Vpc"], EnableDnsHostnames={"Value": True})
+    wait_until(lambda: found() == f"{address} {address}", "the names to be back")
+
+
 def test_workers_get_out_by_the_private_route_only(network: Network):
     with network.without_route("PrivateRouteTable", NatGatewayId=network.made["NatGateway"]):
         network.becomes("dropped", "worker2", WEB, API)

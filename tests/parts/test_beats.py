@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +21,8 @@ def ends(monkeypatch):
         ear, beat = beats.Ear("127.0.0.1"), beats.Beat()
         here.setattr(beats, "PORT", ear._socket.getsockname()[1])
         here.setattr(beats.threading, "Thread", THREAD)
-        beat._socket.settimeout(60)
+        for end in (ear, beat):
+            end._socket.settimeout(60)
         beat.head = "127.0.0.1"
         ear.known.add("127.0.0.1")
         yield ear, beat
@@ -60,6 +62,28 @@ def test_a_worker_learns_that_its_hello_has_not_arrived(ends):
     ear.known.add("127.0.0.1")
     exchange(*ends)
     assert not beat.unknown
+
+
+def test_a_pause_of_the_head_is_no_silence_of_its_workers(ends):
+    ear, _ = ends
+    now = time.monotonic()
+    ear.heard |= {"10.0.1.2": now - 60, "10.0.1.3": now - 31}
+    ear._awake_at = now - 30
+    assert ear.now() - now < 5
+    assert ear.heard["10.0.1.2"] - now == pytest.approx(-30, abs=5)
+    assert ear.heard["10.0.1.3"] - now == pytest.approx(-1, abs=5)
+
+
+def test_a_worker_is_silent_while_the_head_waits_for_aws(monkeypatch):
+    """However long each answer takes, as on a crowded machine: only the ear's thread runs meanwhile."""
+    monkeypatch.setattr(beats, "PORT", 0)
+    monkeypatch.setattr(beats, "EVERY_S", 0.01)
+    monkeypatch.setattr(beats, "_PAUSE_S", 0.5)
+    ear = beats.Ear("127.0.0.1")
+    ear.heard["10.0.1.2"] = began = time.monotonic()
+    time.sleep(0.6)
+    ear.now()
+    assert ear.heard["10.0.1.2"] == began
 
 
 def test_a_silent_head_is_noticed_and_its_silence_is_counted(ends):

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 from cluster_in_memory import Keys, Memory, a_memory, an_agent, keys_of_four, says_hello, turn
-from rosters import a_node
 
 from phalanx.node import validate, worker
 from phalanx.node.aws_client import AwsError
@@ -130,17 +129,6 @@ def test_ec2_is_asked_whether_a_silent_worker_has_ended(memory, keys, tmp_path):
     turn(head)
     assert "i-2" in head.state.dropped
     assert (memory.terminated, memory.asked) == ([], [["i-2"]] * 3)
-
-
-def test_a_pause_of_the_head_is_no_silence_of_its_workers_and_does_not_end_one(memory, keys, tmp_path):
-    head, two = silent_worker(memory, keys, tmp_path)
-    three = a_node(3).address
-    now = time.monotonic()
-    head.state.beats |= {two.describe().address: now - 60, three: now - 31}
-    head._awake_at = now - 30
-    assert head._now() - now < 5
-    assert head.state.beats[two.describe().address] - now == pytest.approx(-30, abs=5)
-    assert head.state.beats[three] - now == pytest.approx(-1, abs=5)
 
 
 def test_a_head_that_comes_back_goes_on_with_another_authority(memory, keys, tmp_path):

@@ -79,6 +79,24 @@ def test_a_missing_package_is_reported_once_before_any_rank_starts(two_nodes, co
     assert [line for line in lines if line[0].isdigit()] == []
 
 
+@pytest.mark.parametrize(
+    ("command", "kept"), [("python3 src/train.py", "src/own.py"), ("sh src/x.sh", "src/x.sh"), ("nice ./own", "own")]
+)
+@pytest.mark.parametrize("size", [0, 2 << 20])
+def test_what_an_ignore_file_keeps_here_is_the_reason_and_no_package_to_install(two_nodes, code, command, kept, size):
+    (code / "src").mkdir()
+    (code / "src/train.py").write_text("import own\n")
+    for name in ("src/own.py", "src/x.sh", "own"):
+        (code / name).write_text("#!/bin/sh\n")
+        (code / name).chmod(0o755)
+    (code / "large").write_bytes(bytes(size))  # it is sent in parts
+    (code / ".gitignore").write_text("own*\n*.sh\n")
+    _, status = run(two_nodes, code, *command.split())
+    assert f".gitignore keeps {kept} on" in status.message
+    assert f"`!{kept}` in .phalanxignore" in status.message
+    assert "requirements.txt" not in status.message
+
+
 def test_a_missing_engine_is_reported_with_its_recipe(two_nodes, code):
     (code / "train.py").write_text("import mxnet\n")
     _, status = run(two_nodes, code, "python3", "train.py", launcher="dmlc")

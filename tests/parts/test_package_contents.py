@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,19 +25,19 @@ class Shared:
         self.home = home
         self._jobs = 0
 
-    def environment(self, *lines: str) -> str:
+    def environment(self, *lines: str, **build_env: str) -> str:
         """Return the environment of a job with this requirements.txt."""
-        result = self.result(*lines)
+        result = self.result(*lines, **build_env)
         assert "path" in result, result
         return result["path"]
 
-    def result(self, *lines: str) -> dict[str, str]:
+    def result(self, *lines: str, **build_env: str) -> dict[str, str]:
         self._jobs += 1
         code, job = self.home / "code", self.home / f".phalanx/jobs/{self._jobs}"
         for directory in (code, job):
             directory.mkdir(parents=True, exist_ok=True)
         (code / "requirements.txt").write_text("".join(f"{line}\n" for line in lines))
-        wanted = from_requirements(code / "requirements.txt")
+        wanted = replace(from_requirements(code / "requirements.txt"), variables=build_env)
         record = JobRecord(("true",), id=str(self._jobs), environment=wanted)
         (job / "job.json").write_text(json.dumps(record.to_record()))
         umask = os.umask(0o022)
@@ -77,8 +78,8 @@ def word_of(place: str) -> str:
 def test_a_job_runs_the_rebuilt_wheel(tmp_path, monkeypatch):
     monkeypatch.setattr(node_copy, "HOME", str(tmp_path / "none"))
     shared = Shared(tmp_path)
-    wheel = write_wheel(tmp_path / "w", "old")
-    lines = ("--no-index", str(wheel))
+    (tmp_path / "packages.txt").write_text(f"{write_wheel(tmp_path / 'w', 'old')}\n")
+    lines = ("--no-index", f"-r {tmp_path}/packages.txt")
     assert word_of(shared.environment(*lines)) == "old"
     write_wheel(tmp_path / "w", "new")
     assert word_of(shared.environment(*lines)) == "new"
@@ -113,6 +114,55 @@ def test_a_rebuilt_package_is_another_environment_and_the_old_one_again_the_old(
     assert shared.environment(*lines) != before
     old.write_bytes(kept)
     assert shared.environment(*lines) == before
+
+
+@pytest.mark.parametrize("line", ["-r {r}", "-c file://{r}\ntiny", "--constraint={r}\ntiny"])
+@pytest.mark.parametrize(
+    "inside", ["{w}", "tiny @ file://{w}", "-c more.txt", "\ufeff-cmore.txt", "-f \\\r\n../w\r\ntiny\r\n"]
+)
+def test_what_a_file_of_the_cluster_names_counts_by_its_content_too(shared, line, inside):
+    wheel, listed = write_wheel(shared.home / "w", "old"), shared.home / "lists/packages.txt"
+    listed.parent.mkdir()
+    listed.write_text(inside.format(w=wheel) + "\n-r packages.txt\n", newline="")
+    (listed.parent / "more.txt").write_text(f"{wheel}\n")
+    lines = line.format(r=listed).splitlines()
+    before = shared.environment(*lines)
+    assert shared.environment(*lines) == before
+    write_wheel(shared.home / "w", "new")
+    assert shared.environment(*lines) != before
+
+
+def test_a_version_in_a_file_of_the_cluster_counts_and_so_does_a_list_of_the_builds_variables(shared, repository):
+    listed = shared.home / "packages.txt"
+    found = set()
+    for text in ("tiny==1", "tiny==2", "tiny==2\n\udcff", f"git+file://{repository}@main"):
+        listed.write_text(text, errors="surrogateescape")
+        found.add(shared.environment(f"-r {listed}"))
+    git(repository, "commit", "-q", "--allow-empty", "-m", "second")
+    found.add(shared.environment(f"-r {listed}"))
+    assert len(found) == 5
+    pinned = {"PIP_CONSTRAINT": str(listed)}
+    before = shared.environment("tiny", **pinned)
+    listed.write_text("tiny==3")
+    assert shared.environment("tiny", **pinned) != before
+
+
+@pytest.mark.parametrize("kind", ["fifo", "large", "many", "missing", "directory"])
+def test_what_is_no_list_is_named_and_never_waited_for(shared, kind):
+    listed = shared.home / "packages.txt"
+    if kind == "fifo":
+        os.mkfifo(listed)
+    elif kind == "large":
+        listed.write_bytes(b"#" * (5 << 20))
+    elif kind == "directory":
+        listed.mkdir()
+    elif kind == "many":
+        for number in range(200):
+            (shared.home / f"{number}.txt").write_text(f"-r {number + 1}.txt\n")
+        listed.write_text("-r 0.txt\n")
+    result = shared.result(f"-r {listed}")
+    # pip says itself what is wrong with the last two.
+    assert ("include" in result.get("problem", "")) == (kind not in ("missing", "directory"))
 
 
 @pytest.mark.parametrize("line", ["{d}", "-e {d}", "--editable=file://{d}#egg=tiny", "tiny @ file://{d}", "{d}[extra]"])

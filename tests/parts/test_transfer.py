@@ -162,6 +162,23 @@ def test_what_is_no_file_is_no_success(cluster, job, tmp_path, kind):
         get(cluster, "odd", tmp_path / "home", job)
 
 
+@pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK])
+def test_what_is_no_file_in_a_directory_is_missing_and_the_rest_comes(cluster, job, tmp_path, monkeypatch, kind):
+    for place in (tmp_path / "data", Path(job.directory, "work/data")):
+        (place / "below").mkdir(parents=True)
+        os.mknod(place / "below/odd", kind | 0o600)
+        (place / "plain").touch()
+        (place / "link").symlink_to("/etc/passwd")
+    for copied in (put(cluster, tmp_path / "data"), get(cluster, "data", tmp_path / "home", job)):
+        assert [name.partition(":")[0] for name in copied.unread] == ["below/odd"]
+        assert copied.left_out == ("link",)
+    for there in (Path(cluster.shared, "data"), tmp_path / "home"):
+        assert names(there) == ["below", "plain"]
+    monkeypatch.setattr(cli_put, "load_cluster", lambda *_: cluster)
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(cli_put.command, ["data"], standalone_mode=False).return_value == 1
+
+
 def test_a_missing_path_is_reported_with_what_is_there(cluster, job):
     with raises_code("no-file", "work/chekpoints (job 261121-0001)") as caught:
         get(cluster, "chekpoints", job=job)

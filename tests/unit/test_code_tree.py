@@ -57,7 +57,7 @@ def test_the_rest_of_the_repositorys_rules_apply_unless_they_exclude_all(tmp_pat
 def test_words_that_name_what_is_left_out_are_found(tmp_path):
     make(tmp_path, "data/\n*.csv\n", "data/x", "a.csv", "a.py")
     tree = code_tree.scan(tmp_path)
-    arguments = ("python", "a.py", "--data=./data", "data/x", "a.csv", "dat", "")
+    arguments = ("python", "a.py", "--data=./data", "data/x", "a.csv", "dat", "", "data/none", "data/x/y", "none.csv")
     assert tree.left_out_of(arguments) == {"--data=./data": "data/", "data/x": "data/", "a.csv": "a.csv"}
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from fake_cloud import roster
 
 from phalanx.counts import counted, first_of, size_text
-from phalanx.errors import PhalanxError
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 nodes"), (1, "1 node"), (2, "2 nodes"), (1234, "1,234 nodes")])
@@ -22,16 +23,18 @@ def test_a_size_is_in_the_largest_unit_that_it_fills(size_bytes, text):
     assert size_text(size_bytes) == text
 
 
-@pytest.mark.parametrize(
-    ("number", "between", "text"),
-    [(2, ", ", "0, 1"), (3, ", ", "0, 1 and 1 more"), (1002, "\n", "0\n1\nand 1,000 more")],
-)
-def test_a_list_that_others_wrote_has_an_end(number, between, text):
-    assert first_of(map(str, range(number)), between, most=2) == text
+def test_of_a_long_list_the_first_are_named_and_the_others_counted():
+    assert first_of(["a", "b"]) == "a, b"
+    assert first_of("abcd", most=2) == "a, b and 2 more"
+    assert first_of(map(str, range(25_000)), "\n", most=1) == "0\nand 24,999 more"
 
 
-def test_a_message_has_an_end():
-    assert len(PhalanxError("x" * 10_000_000).message) < 100_000
+def test_a_file_full_of_mistakes_is_answered_in_a_screen(phalanx, tmp_path):
+    (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 1\n" + "".join(f"k{n}: 1\n" for n in range(15_000)))
+    assert phalanx("plan") == 2
+    assert "and 14,980 more" in phalanx.err and len(phalanx.err) < 20_000
+    assert phalanx("plan", "--json") == 2
+    assert len(json.loads(phalanx.out)["error"]["problems"]) == 100
 
 
 def test_a_cluster_of_one_node_with_one_slot_has_no_plural(phalanx, cloud, tmp_path):

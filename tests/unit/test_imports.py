@@ -72,6 +72,7 @@ STANDARD_LIBRARY_ONLY = (
 )
 MAY_PRINT = (
     "phalanx.cli",
+    "phalanx.counts",
     "phalanx.datasets",
     "phalanx.netcheck",
     "phalanx.node",

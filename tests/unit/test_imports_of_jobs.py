@@ -10,6 +10,8 @@ import pytest
 from phalanx.code.bundle import SendProgress
 from phalanx.jobs.job_model import JobSpec
 from phalanx.jobs.submission import Submission
+from phalanx.launchers import load
+from phalanx.runner.process import with_recipes
 from phalanx.runner.starter.check import missing_packages, python_target
 from phalanx.runner.starter.imports import Reader
 
@@ -101,6 +103,8 @@ def warned(root: Path, *command: str) -> str:
         ("import utils", {".gitignore": "lib/"}, ""),
         ("if X:\n    import utils", {".gitignore": "utils.py"}, ""),
         ("import (", {".gitignore": "utils.py"}, ""),
+        ("from lib import VERSION, nosuch\nimport other", {"lib/.gitignore": "utils.py"}, ""),
+        ("from lib import VERSION", {".gitignore": "lib/"}, "lib stays here"),
     ],
 )
 @pytest.mark.parametrize("command", [("python", "train.py"), ("python3", "-u", "-m", "train")])
@@ -151,7 +155,17 @@ def test_the_target_of_a_python_command_is_found(command, target):
 
 
 def test_no_answer_says_nothing_and_an_answer_names_all():
-    assert missing_packages(["t.py"], b"") == missing_packages(["t.py"], b"[]") == ""
-    assert missing_packages(["t.py"], b'["a", "b"]').startswith(
-        "no module named 'a', 'b' on {nodes}, which t.py imports"
-    )
+    assert missing_packages(["t.py"], b"", {}) == missing_packages(["t.py"], b"[]", {}) == ""
+    text = missing_packages(["t.py"], b'["a", "b"]', {})
+    assert text.startswith("no module named 'a', 'b' on {nodes}, which t.py imports")
+    assert text.endswith("add it to requirements.txt")
+
+
+@pytest.mark.parametrize(("target", "place"), [(["src/t.py"], "src/a"), (["t.py"], "a"), (["-m", "pkg.t"], "a")])
+def test_a_module_that_stays_on_the_users_machine_is_not_to_be_installed(target, place):
+    kept = {place: "KEPT", "other": "OTHER"}
+    assert missing_packages(target, b'["a"]', kept).endswith(f", which {target[-1]} imports: KEPT")
+    both = missing_packages(target, b'["a", "b"]', kept)
+    assert "KEPT; 'b' is neither" in both and "OTHER" not in both
+    for message in (both, "no module named 'jax' on n, which t.py imports: KEPT"):
+        assert ("--recipe" in with_recipes(load("jax"), message.replace("'b'", "'jax'"))) == (message is both)

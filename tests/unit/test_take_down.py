@@ -198,7 +198,7 @@ def test_it_is_said_whose_data_it_is_and_names_that_are_none_are_left_out(with_d
     asked: list[str] = []
     listing = b"alice\t./a\nphalanx\t./b c\nalice\t./d\n\x1b[2J\t./e\n"
     TakeDown(with_data(listing), "demo", wanted=lambda contents: bool(asked.append(contents)))
-    assert asked == ["4 files in /efs, such as a, which belong to alice and phalanx"]
+    assert asked == ["4 files in /efs, such as a, which belong to alice, phalanx"]
 
 
 @pytest.mark.parametrize(

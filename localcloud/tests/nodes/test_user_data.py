@@ -122,7 +122,14 @@ def test_efs_is_mounted_by_nfs_alone(lab: Lab, pair: tuple[str, str], server: st
     ask = f"mkdir -p /mnt/nfs && mount -t {{}} -o {options} {server}:/ /mnt/nfs && cat /mnt/nfs/seen && umount /mnt/nfs"
     assert lab.ssh(pair[0], ask.format("nfs4")).stdout == "shared\n"
     assert lab.ssh(pair[0], ask.format("nfs")).stdout == "shared\n"
-    for wrong, why in (("nfsvers=3", "version"), ("tls", "incorrect mount option")):
+    for version in ("nfsvers=4.0,mountport=2049", "vers=4.1", "nfsvers=4,minorversion=1"):
+        lab.ssh(pair[0], f"mount -t nfs -o {version} {server}:/ /mnt/nfs && umount /mnt/nfs")
+    for wrong, why in (
+        ("nfsvers=3", "version"),
+        ("nfsvers=4.2", "not supported"),
+        ("vers=4.2", "not supported"),
+        ("tls", "incorrect mount option"),
+    ):
         assert why in lab.ssh(pair[0], f"mount -t nfs4 -o {wrong} {server}:/ /mnt/nfs", check=False).stderr
     missing = lab.ssh(pair[0], f"mount -t nfs4 {server}:/nowhere /mnt/nfs", check=False)
     assert (missing.returncode, "No such file" in missing.stderr) == (32, True)

@@ -121,6 +121,11 @@ def test_templates(case):
             "/aws/service/deeplearning/ami/x86_64/typo/latest/ami-id",
             r"Unable to fetch parameters \[/aws/service/deeplearning/ami/x86_64/typo/latest/ami-id\]",
         ),
+        (
+            {"Type": "AWS::SSM::Parameter::Value<AWS::EC2::Image::Id>"},
+            "/aws/service/debian/release/12/latest/amd64",
+            "The local cloud does not serve the image /aws/service/debian/release/12/latest/amd64",
+        ),
     ],
 )
 def test_parameters(cloud, rules, value, message):
@@ -300,3 +305,40 @@ Outputs:
     sid = cloud.cloudformation.create_stack(StackName=name("yaml"), TemplateBody=text)["StackId"]
     assert cloud.settled(sid) == "CREATE_COMPLETE"
     assert cloud.outputs(sid)["Name"].endswith("/hi")
+
+
+AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+OF_AWS_ALONE = [
+    "/aws/service/ami-amazon-linux-latest/amzn2-ami-hvm-x86_64-gp2",
+    "/aws/service/debian/release/12/latest/amd64",
+    "/aws/service/canonical/ubuntu/server/20.04/stable/current/amd64/hvm/ebs-gp2/ami-id",
+    "/aws/service/ecs/optimized-ami/amazon-linux-2023/recommended/image_id",
+]
+
+
+@pytest.mark.parametrize("in_template", [False, True])
+def test_the_name_of_an_image_is_resolved_at_the_launch(cloud, in_template):
+    ec2, image = cloud.client("ec2"), {"ImageId": f"resolve:ssm:{AMAZON_LINUX}"}
+    if in_template:
+        template = ec2.create_launch_template(LaunchTemplateName=name("resolves"), LaunchTemplateData=image)
+        image = {"LaunchTemplate": {"LaunchTemplateId": template["LaunchTemplate"]["LaunchTemplateId"]}}
+    launch = {"InstanceType": "t3.micro", "MinCount": 1, "MaxCount": 1}
+    made = ec2.run_instances(**launch, **image)["Instances"][0]
+    found = cloud.client("ssm").get_parameter(Name=AMAZON_LINUX)["Parameter"]["Value"]
+    assert made["ImageId"] == found
+    with pytest.raises(ClientError, match="InvalidParameterValue"):
+        ec2.run_instances(**launch, ImageId="resolve:ssm:/nobody/has/this")
+
+
+@pytest.mark.parametrize("image", OF_AWS_ALONE)
+def test_the_name_of_an_image_that_only_aws_has_is_not_served(cloud, image):
+    launch = {"InstanceType": "t3.micro", "MinCount": 1, "MaxCount": 1}
+    for ask in (
+        lambda: cloud.client("ssm").get_parameter(Name=image),
+        lambda: cloud.client("ssm").get_parameters(Names=[AMAZON_LINUX, image]),
+        lambda: cloud.client("ec2").run_instances(ImageId=f"resolve:ssm:{image}", **launch),
+    ):
+        with pytest.raises(ClientError, match="does not serve") as refused:
+            ask()
+        assert refused.value.response["Error"]["Code"] == "UnsupportedOperation"
+        assert image in refused.value.response["Error"]["Message"]

@@ -9,7 +9,7 @@ import pytest
 from fleet_fakes import until
 
 from localcloud.network.guard import Guard
-from localcloud.network.records import Interface, Network
+from localcloud.network.records import Dns, Interface, Network
 from localcloud.nodes.packet_filter import CannotFilter
 
 
@@ -21,6 +21,10 @@ class Runner:
         self.gate = threading.Event()
         self.gate.set()
         self.problem = ""
+        self.told: list[Dns] = []
+
+    def resolve(self, vpc_id: str, dns: Dns) -> None:
+        self.told.append(dns)
 
     def filter(self, vpc_id: str, ruleset: str) -> None:
         self.loaded.append((vpc_id, ruleset))
@@ -92,3 +96,14 @@ def test_a_closed_vpc_is_left_alone(site: Site):
     site.nodes = 1
     site.guard.settle()
     assert len(site.runner.loaded) == 1
+
+
+def test_the_name_server_knows_a_vpc_s_attributes_also_where_nothing_is_filtered(site: Site):
+    site.runner.problem = "no nft"
+    for _ in range(2):
+        site.guard.settle()
+    assert site.runner.told == [Dns()]
+    site.guard.close("vpc-1")
+    site.guard.open("vpc-1")
+    site.guard.settle()
+    assert len(site.runner.told) == 2

@@ -32,6 +32,7 @@ def facts(instance_id: str = "i-1", public: str | None = "203.0.113.5", role: st
         region="us-east-1",
         image_id="ami-1",
         public_address=public,
+        public_name="ec2-203-0-113-5.compute-1.amazonaws.com" if public else "",
         role_name=role,
         credentials=lambda: {"Code": "Success", "AccessKeyId": "ASIA1", "Token": "t"},
         tags={"Name": "demo"},

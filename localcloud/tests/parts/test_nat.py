@@ -142,6 +142,69 @@ def test_an_instances_name_has_its_address_also_without_a_way_out(monkeypatch, d
     assert answered(Names().answer(query(f"ip-10-0-1-256.{domain}"))) == (3, [])
 
 
+PUBLIC = "ec2-203-0-113-5.compute-1.amazonaws.com"
+
+
+def test_a_public_name_has_the_private_address_in_its_own_vpc(monkeypatch):
+    monkeypatch.setattr(routes, "is_open", lambda: False)
+    names = Names()
+    names.learn("vpc-1", {"is_on": True, "has_host_names": True, "public": {PUBLIC: "10.0.1.12"}})
+    assert answered(names.answer(query(PUBLIC.upper()), ("vpc-1", "10.0.1.13"))) == (0, ["10.0.1.12"])
+    assert answered(names.answer(query(PUBLIC), ("vpc-2", "10.0.1.13"))) == (2, [])
+    names.forget("vpc-1")
+    assert answered(names.answer(query(PUBLIC), ("vpc-1", "10.0.1.13"))) == (2, [])
+
+
+@pytest.mark.parametrize("name", ["ip-10-0-1-12.ec2.internal", "fs-0123.efs.us-east-1.amazonaws.com"])
+def test_without_host_names_a_vpc_has_no_names_of_its_own(monkeypatch, name):
+    monkeypatch.setattr(routes, "is_open", lambda: True)
+    names, here = Names(), ("vpc-1", "10.0.1.12")
+    names.tell(here, {"fs-0123.efs.us-east-1.amazonaws.com": "10.0.1.5"})
+    names.learn("vpc-1", {"is_on": True, "has_host_names": False, "public": {}})
+    assert answered(names.answer(query(name), here)) == (3, [])
+    assert answered(names.answer(query("localhost"), here)) == (0, ["127.0.0.1"])
+
+
+@pytest.mark.parametrize("name", ["localhost", "ip-10-0-1-12.ec2.internal"])
+def test_without_dns_support_a_vpc_resolves_nothing(monkeypatch, name):
+    monkeypatch.setattr(routes, "is_open", lambda: True)
+    names = Names()
+    names.learn("vpc-1", {"is_on": False, "has_host_names": True, "public": {}})
+    assert answered(names.answer(query(name), ("vpc-1", "10.0.1.12"))) == (5, [])
+
+
+SERVICES = [
+    "sqs.us-east-1.amazonaws.com", "EC2.eu-west-1.amazonaws.com", "ec2-fips.us-gov-west-1.amazonaws.com",
+    "ec2.us-east-1.api.aws", "sqs.cn-north-1.amazonaws.com.cn", "ec2.eusc-de-east-1.amazonaws.eu", "iam.amazonaws.com",
+    "sts.amazonaws.com", "us-east-1.queue.amazonaws.com", "lambda.cn-north-1.api.amazonwebservices.com.cn",
+    "vpce-0123-4567.sqs.us-east-1.vpce.amazonaws.com", "vpce-0123-4567-us-east-1a.ec2.us-east-1.vpce.amazonaws.com",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("proxy", ["", "http://proxy.test:3128"])
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_real_services_of_aws_are_found_by_no_name(monkeypatch, name, proxy):
+    monkeypatch.setenv("https_proxy", proxy)
+    monkeypatch.setattr(routes, "is_open", lambda: True)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("another server was asked"))
+    assert answered(Names().answer(query(name))) == (3, [])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ossci-datasets.s3.amazonaws.com", "s3.us-east-1.amazonaws.com", "bucket.s3.eu-west-1.amazonaws.com",
+        "s3-us-west-2.amazonaws.com", "s3.dualstack.us-east-1.amazonaws.com", "awscli.amazonaws.com",
+        "checkip.amazonaws.com", "site-1.us-east-1.elb.amazonaws.com", "a1.execute-api.us-east-1.amazonaws.com",
+        "sqs.us-east-1.amazonaws.com.test", "x-1.d.codeartifact.us-east-1.amazonaws.com",
+    ],
+)  # fmt: skip
+def test_public_data_at_aws_is_found(monkeypatch, name):
+    monkeypatch.setenv("https_proxy", "http://proxy.test:3128")
+    monkeypatch.setattr(routes, "is_open", lambda: True)
+    assert answered(Names().answer(query(name)))[1] != []
+
+
 def test_a_file_system_has_a_name_only_where_it_has_a_mount_target(monkeypatch):
     monkeypatch.setattr(routes, "is_open", lambda: False)
     names, here, there = Names(), ("vpc-1", "10.0.1.12"), ("vpc-1", "10.0.2.12")

@@ -181,3 +181,22 @@ def test_members_of_a_vpcs_default_group_reach_each_other(site: Site):
 
 def test_a_vpc_that_is_gone_has_no_network(site: Site):
     assert reading.network(site.cloud.context.account, "vpc-0123456789abcdef0", []) is None
+
+
+def test_public_names_are_those_of_a_vpc_with_both_dns_attributes(site: Site):
+    public = str(next(i.public_ip for i in fleet.current().live() if i.public_ip))
+    name = f"ec2-{public.replace('.', '-')}.compute-1.amazonaws.com"
+
+    def seen() -> tuple[bool, bool, dict[str, str]]:
+        dns = site.read().dns
+        return dns.is_on, dns.has_host_names, dict(dns.public)
+
+    def shown() -> str:
+        every = site.ec2.describe_instances()["Reservations"]
+        return next(i["PublicDnsName"] for r in every for i in r["Instances"] if i.get("PublicIpAddress") == public)
+
+    assert (seen(), shown()) == ((True, False, {}), "")
+    site.ec2.modify_vpc_attribute(VpcId=site.vpc, EnableDnsHostnames={"Value": True})
+    assert (seen(), shown()) == ((True, True, {name: site.made["public address"]}), name)
+    site.ec2.modify_vpc_attribute(VpcId=site.vpc, EnableDnsSupport={"Value": False})
+    assert (seen(), shown()) == ((False, True, {}), "")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.errors import PhalanxError
 from phalanx.node.sigv4 import Credentials
-from phalanx.objects import download, multipart
+from phalanx.objects import download, multipart, trees
 from phalanx.objects.keys_as_files import NamesError
 from phalanx.objects.s3_client import Bucket, Client, Object, S3Error
 
@@ -36,6 +36,11 @@ class Copied:
     bytes: int
     left_out: tuple[str, ...] = ()
     unchanged: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything but links is there: S3 has none."""
+        return all(one.endswith(f": {trees.LINK}") for one in self.left_out)
 
 
 class Store:

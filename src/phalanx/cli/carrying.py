@@ -49,7 +49,7 @@ class Meter:
         say(copied.place)
         note(f"{files}{size(copied.bytes)} in {duration(time.monotonic() - self._started_s)}{unchanged}")
         for name in copied.left_out[:5]:
-            note(f"left out: {one_line(name)} (a link that leads out of the directory, or a special file)")
+            note(f"left out: {one_line(name)} (a link that leads out of the directory)")
         if len(copied.left_out) > 5:
             note(f"left out: {len(copied.left_out) - 5} more of these")
         for name in copied.unread[:5]:

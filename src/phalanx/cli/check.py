@@ -156,5 +156,8 @@ def _print(found: Network, promised_bit_s: dict[str, float], problems: list[str]
         hint = " (`--recipe torch`, or `--launcher mpi` with mpi4py)" if "module" in found.no_engine else ""
         say(f"no all-reduce: {found.no_engine}{hint}")
     say()
-    fine = f"fine: all {len(found.nodes)} nodes are about equally fast"
-    say(f"wrong: {first_of(problems, '; ')}" if problems else fine)
+    say(
+        f"wrong: {first_of(problems, '; ')}"
+        if problems
+        else f"fine: all {len(found.nodes)} nodes are about equally fast"
+    )

@@ -41,18 +41,23 @@ _SHOWN = 20
 @debug_option
 @click.argument("source", metavar="PATH", type=ExistingPath())
 @click.argument("url", metavar="s3://BUCKET/KEY")
-def put(name: str | None, file: Path | None, as_json: bool, source: Path, url: str) -> None:
+def put(name: str | None, file: Path | None, as_json: bool, source: Path, url: str) -> int:
     """Copy a file or a directory from this machine to S3, with your own rights.
 
     A directory's files are placed below KEY. Objects with the same content are not copied again, so after an
     interruption the same command continues. In the local cloud, a missing bucket is created.
+
+    What can't be copied is named, and the rest is copied. The exit code is 1 then, except for links, which S3 does
+    not have.
 
     \b
     Examples:
       phalanx data put images s3://my-bucket/pets
       phalanx data put labels.csv s3://my-bucket/pets/
     """
-    _report(_store(name, file, url, make=True).put(source, _meter()), as_json)
+    copied = _store(name, file, url, make=True).put(source, _meter())
+    _report(copied, as_json)
+    return 0 if copied.is_whole else 1
 
 
 @click.command("get")

@@ -33,8 +33,8 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
     directory, which is created if needed.
 
     Each file appears only when it is complete. A file that exists here with the same size and time is not fetched
-    again. If something can't be read, it is named, the rest is copied, and the exit code is 1. Links that lead out of
-    what is copied are left out, and named.
+    again. If something can't be read, or is a pipe, a socket or a device, it is named, the rest is copied, and the
+    exit code is 1. Links that lead out of what is copied are left out, and named.
 
     With two arguments or more, the first is JOB if there is such a job, and the last is PATH if a JOB_PATH is before
     it.

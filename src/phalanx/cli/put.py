@@ -31,7 +31,8 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
     SHARED_PATH is relative to the shared directory, or absolute; by default its top. If it is a directory or ends
     with a slash, the files are placed in it, as with cp. Several PATHs are always placed in a directory, which is
     created if needed. Each file appears only when it is complete. A file that exists there with the same size and
-    time is not sent again. The exit code is 1 if something could not be read.
+    time is not sent again. If something can't be read, or is a pipe, a socket or a device, it is named,
+    the rest is copied, and the exit code is 1.
 
     If PATH is an S3 URL, a job copies the object, or everything below the prefix, with the rights of the role of
     jobs. `data` in phalanx.yaml must name it, or a prefix above it. SHARED_PATH is then a directory. Files that

@@ -234,7 +234,7 @@ def _described(lines: list[str], shared: str) -> str:
     owners = sorted(
         {owner for owner, tab, _ in (line.partition("\t") for line in lines) if tab and _USER.fullmatch(owner)}
     )
-    whose = f", which belong to {first_of(owners, ' and ', most=5)}" if owners not in ([], [JOB_USER]) else ""
+    whose = f", which belong to {first_of(owners, most=5)}" if owners not in ([], [JOB_USER]) else ""
     first = lines[0].rpartition("\t")[2].removeprefix("./")
     return f"{count} in {shared}, such as {first}{whose}"
 

@@ -133,13 +133,21 @@ class CodeTree:
         return sorted(found, key=lambda one: one.bytes, reverse=True)
 
     def what_keeps(self, *names: str) -> str:
-        """Return which excluded file or directory the first of these names is, or is in; "" if none is."""
+        """Return which excluded file or directory the first of these names is, or is in; "" if none is there."""
         for name in names:
             parents = (name[: at + 1] for at, sign in enumerate(name) if sign == "/")
             kept = next((one for one in (name, f"{name}/", *parents) if one in self.left_out), "")
-            if kept:
+            if kept in (name, f"{name}/") or (kept and self._is_there(name)):
                 return kept
         return ""
+
+    def _is_there(self, name: str) -> bool:
+        """Whether there is a file or directory below one that was not walked through."""
+        path = self.directory / name
+        try:
+            return guest_file.answer(path, os.path.lexists, path)
+        except OSError:  # its file system is away
+            return False
 
 
 def _sizes(path: str) -> Iterator[int]:

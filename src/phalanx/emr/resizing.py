@@ -134,8 +134,9 @@ def _boot(cloud: Aws, domain: str, state: StackState, nodes: Nodes, new: Sequenc
     scripts = {one: adopted.boot(terms, one, state.stack_id, domain, made, role) for one in new}
     if failed := nodes.boot(scripts):
         lines = [f"the agent could not be started on {one.instance_id}: {text}" for one, text in failed.items()]
-        again = "Run the same `phalanx scale` to try again."
-        raise ClusterError(first_of(lines, "\n"), again, code="agent-not-started")
+        raise ClusterError(
+            first_of(lines, "\n"), "Run the same `phalanx scale` to try again.", code="agent-not-started"
+        )
 
 
 def _require_same_agent(cluster: Cluster, state: StackState) -> None:

@@ -128,8 +128,7 @@ class _Files:
             self.mistakes.append(f"{place}: {error}")
         else:
             for include in includes:
-                if "://" not in include:
-                    self.add(path.parent / include, place)
+                self.add(path.parent / include, place)
 
 
 class _UndecodableError(Exception):
@@ -188,7 +187,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _of_options(line: str, top: Path) -> list[str]:
-    """Return the files that a line of options includes. Raises ValueError for an option that no file may have."""
+    """Return the files of the code that a line of options includes. Raises ValueError for any other option."""
     try:
         words = deque(shlex.split(line))
     except ValueError as error:
@@ -196,9 +195,10 @@ def _of_options(line: str, top: Path) -> list[str]:
     includes: list[str] = []
     while words:
         option, value = _option(words)
-        if option in _INCLUDES:
+        is_elsewhere = "://" in value or value.lower().startswith(("/", "file:"))
+        if option in _INCLUDES and not is_elsewhere:
             includes.append(value)
-        if option in _PLACES or "://" in value:
+        if option in _PLACES or is_elsewhere:
             _require_elsewhere(value, top)
     return includes
 

@@ -13,14 +13,16 @@ from phalanx.code.code_tree import CodeTree
 from phalanx.code.commit import Commit
 from phalanx.code.upload import Upload
 from phalanx.counts import first_of
+from phalanx.guest_file import shown
 from phalanx.jobs import own_imports
 from phalanx.jobs.head_command import HeadCommand, JobPlan
 from phalanx.jobs.job_model import JobSpec
-from phalanx.runner.names import MANIFEST, STDIN, WORK
+from phalanx.runner.names import KEPT_THERE, MANIFEST, STDIN, WORK
 
 # Below this, sending one tar takes less time than asking what the head has.
 SMALL_BYTES = 1 << 20
 _MOST_NAMED = 3
+_MOST_KEPT = 100
 _MEASURED_WITHIN_S = 0.2
 
 
@@ -34,16 +36,21 @@ class Submission:
         self._spec, self._progress = spec, progress
         self._commit = Commit(spec.directory)
         self._tree = tree = code_tree.scan(spec.directory)
-        for text in filter(None, (_of_what_stays(tree, spec), _of_links(tree))):
+        self._kept = {**tree.left_out_of(spec.command), **own_imports.left_out(tree, spec.command)}
+        for text in filter(None, (_of_what_stays(tree, self._kept), _of_links(tree))):
             progress(SendProgress(0, 0, tree.bytes, text))
         self._in_parts = tree.bytes >= SMALL_BYTES
         # A large tree is read later: that may take minutes, and what it is should be known at once.
         self._archive = b"" if self._in_parts else self._packed({}, tree)
 
     def _packed(self, manifest: Mapping[str, bytes], tree: CodeTree | None) -> bytes:
-        stdin = {} if self._spec.stdin is None else {STDIN: self._spec.stdin}
+        others = {} if self._spec.stdin is None else {STDIN: self._spec.stdin}
+        names = list(self._kept.items())[:_MOST_KEPT]
+        kept = {name: _sentence(by_rule, self._tree.left_out[by_rule]) for name, by_rule in names}
+        if kept:
+            others[KEPT_THERE] = json.dumps(kept).encode()
         # The last program is LAST_SENT: the head accepts no job without it, so none whose tar was cut short.
-        documents = {**manifest, **stdin, **bundle.programs()}
+        documents = {**manifest, **others, **bundle.programs()}
         return bundle.tar(documents, tree, WORK, self._progress)
 
     def opening(self, job_id: str, plan: JobPlan) -> Opening:
@@ -66,9 +73,8 @@ class Submission:
             connection.answer("made")
 
 
-def _of_what_stays(tree: CodeTree, spec: JobSpec) -> str:
+def _of_what_stays(tree: CodeTree, kept: Mapping[str, str]) -> str:
     """Return a warning of what the command names or imports and an ignore file keeps here."""
-    kept = {**tree.left_out_of(spec.command), **own_imports.left_out(tree, spec.command)}
     if not kept:
         return ""
     names = list(dict.fromkeys(kept.values()))
@@ -77,6 +83,13 @@ def _of_what_stays(tree: CodeTree, spec: JobSpec) -> str:
     line, file = _line_that_sends(names[0], tree.left_out[names[0]])
     whose = f"{first_of(kept, most=_MOST_NAMED)} {stay} here, as {first_of(files, most=_MOST_NAMED)} says"
     return f"{whose}; a line such as `{line}` in {file} sends it"
+
+
+def _sentence(name: str, ignored_by: str) -> str:
+    """Return what a job says that misses what an ignore file keeps here."""
+    line, file = _line_that_sends(name, ignored_by)
+    keeps = f"{ignored_by} keeps {shown(name)} on the machine that sent the job"
+    return f"{keeps}; a line such as `{shown(line)}` in {file} sends it"
 
 
 def _of_links(tree: CodeTree) -> str:

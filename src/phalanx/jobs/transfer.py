@@ -49,10 +49,10 @@ class Moved:
 
 @dataclass(frozen=True)
 class Copied:
-    """What was copied, and to which place. `left_out` names links that lead elsewhere, sockets and the like.
+    """What was copied, and to which place. `left_out` names links that lead elsewhere.
 
-    `unread` names what could not be read, each with the reason: it is missing from the copy. `files` and `bytes` count
-    what was sent; `unchanged` counts the files that were there already.
+    `unread` names what could not be read, or is no file, each with the reason: it is missing from the copy. `files` and
+    `bytes` count what was sent; `unchanged` counts the files that were there already.
     """
 
     place: str

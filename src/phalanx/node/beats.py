@@ -19,6 +19,8 @@ from typing import Any
 PORT = 273
 EVERY_S = 2.0
 _ANSWER_S = 1.0
+# A process that did nothing for this time was paused, as that of a suspended machine.
+_PAUSE_S = 6.0
 UNKNOWN = b"-"
 IN_USE, FULL, HUNG = b"used", b"full", b"hung"
 _MOST_BYTES = len(b"used full hung")
@@ -40,13 +42,29 @@ class Ear:
         self.hung: set[str] = set()
         self.known: set[str] = set()
         self._senders: dict[str, Any] = {}
+        self._awake_at, self._waking = time.monotonic(), threading.Lock()
         self._socket = socket.socket(type=socket.SOCK_DGRAM)
+        self._socket.settimeout(EVERY_S)
         self._socket.bind((address, PORT))
         threading.Thread(target=self._work, daemon=True).start()
 
     def _work(self) -> None:
         while True:
+            self.now()
             self.answer()
+
+    def now(self) -> float:
+        """Return the time. A pause of this process is no silence of the nodes: their beats count as later by as much.
+
+        Its thread asks again and again. Hence a head that waits for an answer of AWS does not count as paused.
+        """
+        with self._waking:
+            now = time.monotonic()
+            away = now - self._awake_at
+            if away > _PAUSE_S:
+                self.heard.update({address: min(now, at + away) for address, at in list(self.heard.items())})
+            self._awake_at = now
+        return now
 
     def answer(self) -> None:
         """Wait for a beat, and answer it."""
@@ -61,7 +79,7 @@ class Ear:
             self._senders[sender[0]] = sender
             self._socket.sendto(b"%d" % self.generation if sender[0] in self.known else UNKNOWN, sender)
         except OSError:
-            pass  # the sender is already out of reach
+            pass  # none came, or the sender is already out of reach
 
     def announce(self, generation: int) -> None:
         """Send a new generation to all workers, so that hundreds of them need not poll the table."""

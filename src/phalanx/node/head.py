@@ -24,7 +24,6 @@ _CHECK_FIRST_S = 1.0
 _CHECK_MOST_S = 10.0
 # A silent node is noticed between two of these waits.
 _LISTEN_S = 3
-_AWAY_S = 6.0
 _PUTS_AT_ONCE = 32
 # Values of one filter of DescribeInstances (docs/aws-behaviour.md 2.26).
 _ASKED_AT_ONCE = 200
@@ -59,7 +58,7 @@ class Head:
         self._unwritten: Optional[contract.Papers] = None
         self._checked_at = 0.0
         self._check_s = _CHECK_FIRST_S
-        self._awake_at = time.monotonic()
+        self._now: Callable[[], float] = time.monotonic
         self._has_old_jobs = False
         # The nodes that said hello and that Auto Scaling and EC2 do not list yet; how many messages were not believed.
         self._newcomers: dict[str, Node] = {}
@@ -74,7 +73,7 @@ class Head:
         """Manage the membership. Never returns."""
         self.ear = beats.ear(self.state.me.address)
         self.shared = mount.watch(self.agent.settings.shared)
-        self.state.beats, self.ear.known = self.ear.heard, self._known
+        self.state.beats, self.ear.known, self._now = self.ear.heard, self._known, self.ear.now
         self.restore()
         self.agent.step, self.agent.settled = "members", self.state.signalled
         self.limits.begin()
@@ -119,15 +118,6 @@ class Head:
             self._apply(self._unwritten)
         while (action := decide(self.state, self.policy, self._now())) is not None:
             self.perform(action)
-
-    def _now(self) -> float:
-        """Return the time. A long pause (a suspended machine, a slow proof) is no silence of the nodes."""
-        now, heard = time.monotonic(), self.state.beats
-        away = now - self._awake_at
-        if away > _AWAY_S:
-            heard.update({address: min(now, at + away) for address, at in list(heard.items())})
-        self._awake_at = now
-        return now
 
     def perform(self, action: Action) -> None:
         if isinstance(action, Publish):

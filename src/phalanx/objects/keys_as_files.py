@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Iterable, List
 
+from phalanx.counts import first_of
+
 _LONGEST_BYTES = 255
 # "Naming Amazon S3 objects" in the S3 user guide.
 _LONGEST_KEY_BYTES = 1024
@@ -38,8 +40,7 @@ def require_files(relative: Iterable[str]) -> None:
     wrong = [f"{name!r} {reason}" for name in names for reason in _reasons(name)]
     wrong += [f"{name!r} would be a file and a directory" for name in _both(names)]
     if wrong:
-        more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise NamesError(f"{'; '.join(wrong[:3])}{more}")
+        raise NamesError(first_of(wrong, "; ", most=3))
 
 
 def _reasons(name: str) -> List[str]:

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Iterator, List, Optional, Tuple, Union
 
+LINK = "it is a link"
 _REMOVED = "it was removed, or its path is too long"
 _OWNERS = 0o700
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -70,8 +71,10 @@ def unread(path: str, status: Optional[os.stat_result]) -> str:
     """Return why this is no file that can be read; "" if it is one. `status` is what `status_of` found."""
     if status is None:
         return _REMOVED
+    if stat.S_ISLNK(status.st_mode):
+        return LINK
     if not stat.S_ISREG(status.st_mode):
-        return "it is a link, or a special file"
+        return "it is a pipe, a socket or a device"
     if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         return os.strerror(errno.EACCES) if os.path.lexists(path) else _REMOVED
     return ""

@@ -21,6 +21,8 @@ LIBRARY = "library"
 SUBMITTER = "submitter.json"
 # The list of what work/ is made from, where the code is not sent whole.
 MANIFEST = "code.json"
+# What the command names or imports and an ignore file keeps on the user's machine: name → a sentence, as JSON.
+KEPT_THERE = "kept.json"
 # In the job's directory, from the process that keeps its checkpoints in S3: `ready` once they are here, `over` and
 # `problem` at its end.
 COPIER_STATUS = "copier.json"

@@ -180,7 +180,8 @@ def with_recipes(launcher: Launcher, message: str) -> str:
     first, *others = message.split("\n")
     if launcher.PROGRAM and first.startswith(f"command '{launcher.PROGRAM}' is not on "):
         return "\n".join([first + _installs("; {} installs it", launcher.RECIPES), *others])
-    if first.startswith("no module named "):
+    # It ends otherwise for a module of the user's own.
+    if first.startswith("no module named ") and first.endswith("requirements.txt"):
         missing = first.partition(" on ")[0]
         named = [name for name in launcher.RECIPES if f"'{name}'" in missing]
         return "\n".join([first + _installs(", or use {}", named), *others])

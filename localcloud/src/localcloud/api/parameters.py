@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 from localcloud.api.moto_setup import AMAZON_LINUX, AMAZON_LINUX_FOR_TRAINING, FULL_IMAGES, IMAGES
+from localcloud.iam.errors import NOT_SERVED
 
-# docs/aws-behaviour.md 5.1–5.4. As in AWS, a name outside these families does not exist.
+# docs/aws-behaviour.md 5.1–5.4. As in AWS, another name does not exist, unless it looks like one that only AWS has.
 _OS = r"(?:amazon-linux-2023|ubuntu-22\.04|ubuntu-24\.04)"
 FAMILIES = tuple(
     re.compile(pattern)
@@ -20,6 +21,11 @@ FAMILIES = tuple(
     )
 )
 
+
+_OF_AWS_ALONE = re.compile(
+    r"/aws/service/(?:ami-amazon-linux-latest/(?:amzn2?|al2023)-ami-|ami-windows-latest/|bottlerocket/|canonical/ubuntu/"
+    r"|debian/|ecs/optimized-ami/|eks/optimized-ami/|freebsd/|neuron/dlami/|suse/).+"
+)
 
 # Ours, for the images that are built on this machine.
 _FULL = "/localcloud/images/"
@@ -37,6 +43,12 @@ def image_id(name: str) -> str | None:
     return None
 
 
+def not_served(name: str) -> str:
+    """Return why the local cloud has no such image although AWS may have it; "" for another name."""
+    is_of_aws = bool(_OF_AWS_ALONE.fullmatch(name)) and image_id(name) is None
+    return f"The local cloud does not serve the image {name}; see docs/templates.md." if is_of_aws else ""
+
+
 def _images(name: str) -> dict[str, str]:
     """Return the images of a parameter's operating system, by architecture."""
     if "ami-amazon-linux-latest" in name:
@@ -46,11 +58,14 @@ def _images(name: str) -> dict[str, str]:
 
 def install() -> None:
     """Add the public parameters to moto's Systems Manager."""
+    from moto.core.exceptions import JsonRESTError
     from moto.core.utils import utcnow
     from moto.ssm.models import Parameter, ParameterDict, SimpleSystemManagerBackend
 
     def load(self: Any, key: str) -> None:
         value = image_id(str(key or ""))
+        if reason := not_served(str(key or "")):
+            raise JsonRESTError(NOT_SERVED, reason)
         if value is not None and not dict.__contains__(self, key):
             parameter = Parameter(
                 account_id=self.account_id,
@@ -81,6 +96,6 @@ def value(account: str, region: str, name: str) -> str:
     from moto.ssm.models import ssm_backends
 
     parameters = ssm_backends[account][region]._parameters
-    if name not in parameters:
+    if not_served(name) or name not in parameters:
         raise KeyError(name)
     return parameters[name][-1].value

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from localcloud.api import parameters
 from localcloud.cloudformation.errors import Refused
 
 NO_VALUE = object()
@@ -328,7 +329,7 @@ def _dynamic(found: re.Match[str], scope: Scope) -> str:
     try:
         return scope.parameter(name)
     except KeyError:
-        raise Refused(f"Parameters: [ssm:{name}] cannot be found.") from None
+        raise Refused(parameters.not_served(name) or f"Parameters: [ssm:{name}] cannot be found.") from None
 
 
 FUNCTIONS: dict[str, Callable[[Any, Scope], Any]] = {

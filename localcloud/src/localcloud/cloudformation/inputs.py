@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from localcloud.api import parameters
 from localcloud.cloudformation.errors import Refused
 from localcloud.cloudformation.template import Template
 
@@ -80,7 +81,8 @@ def _lookup(name: str, ssm: Callable[[str], str]) -> str:
     try:
         return ssm(name)
     except KeyError:
-        raise Refused(f"Unable to fetch parameters [{name}] from parameter store for this account.") from None
+        text = f"Unable to fetch parameters [{name}] from parameter store for this account."
+        raise Refused(parameters.not_served(name) or text) from None
 
 
 def _check(key: str, rules: Mapping[str, Any], text: str, kind: str) -> None:

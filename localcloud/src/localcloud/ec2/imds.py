@@ -63,6 +63,7 @@ class InstanceFacts:
     life_cycle: str = "on-demand"
     taken_at: datetime | None = None
     is_served: bool = True
+    public_name: str = ""
 
 
 Lookup = Callable[[str, str], "InstanceFacts | None"]
@@ -128,9 +129,8 @@ def _public(facts: InstanceFacts) -> dict[str, Value]:
     """Return nothing, hence 404, without a public address."""
     if not facts.public_address:
         return {}
-    domain = "compute-1" if facts.region == "us-east-1" else f"{facts.region}.compute"
-    name = f"ec2-{facts.public_address.replace('.', '-')}.{domain}.{facts.domain}"
-    return {"public-ipv4": facts.public_address, "public-hostname": name}
+    name: dict[str, Value] = {"public-hostname": facts.public_name} if facts.public_name else {}
+    return {"public-ipv4": facts.public_address, **name}
 
 
 def _public_keys(facts: InstanceFacts) -> dict[str, Value]:

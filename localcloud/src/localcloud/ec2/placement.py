@@ -19,16 +19,18 @@ from moto.ec2.utils import filter_iam_instance_profiles
 from moto.efs.models import efs_backends
 from moto.iam.models import InstanceProfile
 
-from localcloud.api import partitions
+from localcloud.api import parameters, partitions
 from localcloud.api.moto_setup import AMAZON_IMAGES, FULL_IMAGES
 from localcloud.ec2 import placement_groups, reserved
 from localcloud.iam import policy
+from localcloud.iam.errors import NOT_SERVED
 from localcloud.nodes.machine import Machine
 from localcloud.storage import fsx
 
 USER_DATA_LIMIT_BYTES = 16_384
 METADATA_DEFAULTS: dict[str, Any] = {}
 """The account's metadata options, for what a launch leaves open (docs/aws-behaviour.md 2.3)."""
+_PARAMETER = "resolve:ssm:"
 TLS = "+tls"
 IMAGE_GIB = 8
 """The size of the images' root disks."""
@@ -65,7 +67,7 @@ class Request:
             merged["instance_type"] = template.get("InstanceType", "m1.small")
         merged["is_instance_type_default"] = False
         merged["nics"] = kwargs.get("nics") or _interfaces(template, kwargs.get("subnet_id"))
-        image_id = image_id or template.get("ImageId", "")
+        image_id = _resolved(backend, image_id or template.get("ImageId", ""))
         mappings = kwargs.get("block_device_mappings") or template.get("BlockDeviceMappings")
         merged["block_device_mappings"] = with_root(mappings, backend.amis.get(image_id))
         options = kwargs.get("metadata_options") or template.get("MetadataOptions", {})
@@ -216,6 +218,19 @@ def key_pair(instance: Instance) -> tuple[str, str]:
     """Return the name and the public key of the instance's key pair; ("", "") without one."""
     found = instance.ec2_backend.key_pairs.get(instance.key_name or "")
     return (found.key_name, found.public_key.strip()) if found else ("", "")
+
+
+def _resolved(backend: EC2Backend, image_id: str) -> str:
+    """Return the image that a parameter of Systems Manager names, as resolve:ssm:NAME or NAME:VERSION (2.73)."""
+    if not image_id.startswith(_PARAMETER):
+        return image_id
+    name = image_id.removeprefix(_PARAMETER).partition(":")[0]
+    try:
+        return parameters.value(backend.account_id, backend.region_name, name)
+    except KeyError:
+        if reason := parameters.not_served(name):
+            raise EC2ClientError(NOT_SERVED, reason) from None
+        raise EC2ClientError("InvalidParameterValue", f"Parameter {name} not found.") from None
 
 
 def hostname(address: str) -> str:

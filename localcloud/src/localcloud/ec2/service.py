@@ -155,8 +155,8 @@ def locate(host: str) -> tuple[str, str]:
 
 
 def _answers_to(instance: Instance, host: str) -> bool:
-    name = instance.public_dns_name if instance.public_ip else None
-    return instance.state == "running" and host in (instance.id, instance.public_ip, name, instance.private_ip)
+    names = (instance.id, instance.public_ip, instance.public_dns_name, instance.private_ip)
+    return instance.state == "running" and host in filter(None, names)
 
 
 def _facts(context: Context, instance: Instance, newcomers: Newcomers) -> InstanceFacts:
@@ -170,6 +170,7 @@ def _facts(context: Context, instance: Instance, newcomers: Newcomers) -> Instan
         region=instance.ec2_backend.region_name,
         image_id=instance.image_id,
         public_address=instance.public_ip,
+        public_name=instance.public_dns_name or "",
         role_name=role.name if role else None,
         credentials=lambda: _credentials(context, instance, newcomers),
         must_wait=lambda: newcomers.must_wait(instance.id),

@@ -10,6 +10,8 @@ from moto.ec2.models.nat_gateways import NatGateway
 from moto.ec2.models.security_groups import SecurityGroup
 from moto.ec2.models.vpcs import VPC, VPCEndPoint
 
+from localcloud.api import partitions
+
 PATCHED = (
     "moto.ec2.models.EC2Backend.create_security_group",
     "moto.ec2.models.EC2Backend.create_default_vpc",
@@ -18,6 +20,7 @@ PATCHED = (
     "moto.ec2.models.EC2Backend.modify_vpc_endpoint",
     "moto.ec2.models.EC2Backend.modify_instance_security_groups",
     "moto.ec2.models.EC2Backend.modify_network_interface_attribute",
+    "moto.ec2.models.instances.Instance.public_dns_name",
 )
 
 _create_group = EC2Backend.create_security_group
@@ -38,6 +41,7 @@ def install() -> None:
     EC2Backend.modify_vpc_endpoint = _modify_vpc_endpoint
     EC2Backend.modify_instance_security_groups = _modify_instance_security_groups
     EC2Backend.modify_network_interface_attribute = _modify_network_interface_attribute
+    Instance.public_dns_name = property(_public_dns_name)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _create_security_group(self: EC2Backend, *args: Any, **kwargs: Any) -> SecurityGroup:
@@ -127,3 +131,13 @@ def _modify_network_interface_attribute(
     interface = self.get_network_interface(eni_id)
     if group_ids and interface.instance is not None:
         interface.instance.security_groups = list(interface._group_set)
+
+
+def _public_dns_name(self: Instance) -> str:
+    """Return the name of its public address; "" unless both DNS attributes of the VPC are on (2.76)."""
+    vpc: Any = self.ec2_backend.vpcs.get(self.vpc_id or "")
+    attributes = (vpc.enable_dns_support, vpc.enable_dns_hostnames) if vpc else ("",)
+    if not self.public_ip or any(str(attribute).lower() != "true" for attribute in attributes):
+        return ""
+    domain = "compute-1" if self.region_name == "us-east-1" else f"{self.region_name}.compute"
+    return f"ec2-{self.public_ip.replace('.', '-')}.{domain}.{partitions.domain(self.region_name)}"

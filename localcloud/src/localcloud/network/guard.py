@@ -11,7 +11,7 @@ from localcloud.iam.calls import CALL
 from localcloud.network import reach, ruleset
 from localcloud.network.mount_targets import MountTargets
 from localcloud.network.reach import Way
-from localcloud.network.records import Network
+from localcloud.network.records import Dns, Network
 from localcloud.nodes.client import NodeRunner
 from localcloud.nodes.packet_filter import CannotFilter
 
@@ -35,6 +35,7 @@ class Guard:
         self._loaded: dict[str, str] = {}
         # Of VPCs whose filter is loaded. Where it can't be, networks are open.
         self._networks: dict[str, Network] = {}
+        self._told: dict[str, Dns] = {}
         self._updating = threading.Lock()
         self._wanted = self._done = 0
         self._turn = threading.Condition()
@@ -50,6 +51,7 @@ class Guard:
         with self._updating:
             self._loaded.pop(vpc_id, None)
             self._networks.pop(vpc_id, None)
+            self._told.pop(vpc_id, None)
             self._targets.close(vpc_id)
 
     def way(self, vpc_id: str, address: str, service: str) -> Way | None:
@@ -101,6 +103,7 @@ class Guard:
             network = self._read(vpc_id)
             if network is not None and vpc_id in self._loaded:
                 self._targets.follow(vpc_id, {target.address: target.port for target in network.mount_targets})
+                self._tell(vpc_id, network.dns)
                 self._load(vpc_id, ruleset.text(network))
                 self._networks[vpc_id] = network
         except CannotFilter as problem:
@@ -108,6 +111,12 @@ class Guard:
             log.warning("%s stays as it was: %s", vpc_id, problem)
         except Exception:
             log.exception("the network of %s stays as it was", vpc_id)
+
+    def _tell(self, vpc_id: str, dns: Dns) -> None:
+        """Let the VPC's name server know what it answers, also where no packet can be filtered."""
+        if self._told.get(vpc_id) != dns:
+            self._runner.resolve(vpc_id, dns)
+            self._told[vpc_id] = dns
 
     def _load(self, vpc_id: str, text: str) -> None:
         """Load a ruleset unless it is loaded; one that could not be loaded is tried again at the next change."""

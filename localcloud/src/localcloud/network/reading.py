@@ -14,7 +14,7 @@ from moto.ec2.models.route_tables import RouteTable
 from moto.efs.models import efs_backends
 
 from localcloud.network.mount_targets import NFS_PORT
-from localcloud.network.records import ALL, Acl, Endpoint, Entry, Group, Interface, Network, Route, Rule
+from localcloud.network.records import ALL, Acl, Dns, Endpoint, Entry, Group, Interface, Network, Route, Rule
 from localcloud.storage import fsx
 from localcloud.storage.fsx.records import LUSTRE_PORT
 
@@ -40,10 +40,16 @@ def network(account: str, vpc_id: str, instances: Iterable[Instance]) -> Network
             routes = functools.cache(functools.partial(_routes, backend, vpc_id))
             table = functools.cache(functools.partial(_table, backend, vpc_id))
             acls = functools.cache(functools.partial(_acl, backend))
-            nodes = tuple(_node(instance, routes, acls, table) for instance in instances if instance.vpc_id == vpc_id)
-            endpoints = tuple(_endpoints(backend, vpc_id))
-            return Network(groups, nodes, _mount_targets(account, region, backend, vpc_id), endpoints)
+            members = [instance for instance in instances if instance.vpc_id == vpc_id]
+            nodes = tuple(_node(instance, routes, acls, table) for instance in members)
+            endpoints, targets = tuple(_endpoints(backend, vpc_id)), _mount_targets(account, region, backend, vpc_id)
+            return Network(groups, nodes, targets, endpoints, _dns(backend.vpcs[vpc_id], members))
     return None
+
+
+def _dns(vpc: Any, members: Iterable[Instance]) -> Dns:
+    public = {name: member.private_ip or "" for member in members if (name := member.public_dns_name)}
+    return Dns(_flag(vpc.enable_dns_support), _flag(vpc.enable_dns_hostnames), public)
 
 
 def _group(backend: EC2Backend, found: Any) -> Group:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 ALL = "-1"
 """The protocol of a rule for all protocols."""
@@ -93,6 +94,18 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
+class Dns:
+    """What a VPC's name server answers (docs/aws-behaviour.md 2.76): `is_on` and `has_host_names` are its attributes.
+
+    `public` has the private addresses of its nodes by their public names, which exist only with both attributes.
+    """
+
+    is_on: bool = True
+    has_host_names: bool = True
+    public: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Network:
     """A VPC. `groups` are all of its security groups by id."""
 
@@ -100,3 +113,4 @@ class Network:
     nodes: tuple[Interface, ...]
     mount_targets: tuple[Interface, ...]
     endpoints: tuple[Endpoint, ...] = ()
+    dns: Dns = Dns()

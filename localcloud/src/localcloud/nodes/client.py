@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from localcloud.network.netlink import Rtnetlink
+from localcloud.network.records import Dns
 from localcloud.nodes import kernel, packet_filter, user_data, wire
 from localcloud.nodes.machine import (
     BRIDGE,
@@ -72,6 +73,11 @@ class NodeRunner:
             names = {f"{name}.{kinds[name]}.{machine.domain}": address for name, address in places.items()}
             node = {"vpc": machine.vpc_id, "address": machine.address}
             wire.send(self._gateway, {**node, "kind": "names", "names": names})
+
+    def resolve(self, vpc_id: str, dns: Dns) -> None:
+        """Have a VPC's name server answer as its DNS attributes say."""
+        if self._gateway is not None:
+            wire.send(self._gateway, {"vpc": vpc_id, "kind": "dns", "dns": asdict(dns)})
 
     def kill(self, instance_id: str, silent: bool = False) -> None:
         """Kill the node and remove its link and directories; no error if it is gone.

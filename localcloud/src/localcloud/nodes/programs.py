@@ -248,6 +248,7 @@ for known in @ROOT@/fs-*.address; do
   case $server in "$id.efs.$domain" | "$address")
     case ,$options, in *vers=[23],* | *vers=[23].*)
       die 'mount.nfs4: requested NFS version or transport protocol is not supported' ;;
+    *vers=4.2,* | *minorversion=2,*) die 'mount.nfs4: Protocol not supported' ;;
     esac
     from_efs "$id" "$path" "$dir" "$options"; exit ;;
   esac

@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -65,7 +66,7 @@ def bring(directory: str) -> int:
     try:
         wanted = _wanted(directory)
         result = _on_image(wanted) or _on_shared_directory(directory, wanted)
-    except (CannotMakeError, package_contents.UnknownCommitError, Invalid) as error:
+    except (CannotMakeError, package_contents.UnknownContentError, Invalid) as error:
         result = {"problem": str(error)}
     except OSError as error:
         result = {"problem": f"{error.filename or 'the shared directory'}: {error.strerror}"}
@@ -115,10 +116,12 @@ def lock(path: str, how: int) -> Optional[int]:
 def _bring(root: str, wanted: Environment, log: BuildLog) -> str:
     os.makedirs(root, mode=0o700, exist_ok=True)
     python = _interpreter(root, wanted, log)
-    wanted, said = package_contents.resolved(wanted)
+    everything, said = package_contents.resolved(package_contents.with_lists(wanted))
     for text in said:
         _say(text)
-    path = os.path.join(root, f"{wanted.name}-{_digest(wanted, python, package_contents.contents(wanted, root))}")
+    contents = package_contents.contents(everything, root)
+    wanted = replace(wanted, files={name: everything.files[name] for name in wanted.files})
+    path = os.path.join(root, f"{wanted.name}-{_digest(wanted, python, contents)}")
     if not is_complete(path):
         _make_alone(path, wanted, python, log)
     if not node_copy.is_here(path):

@@ -1,11 +1,13 @@
 """What a requirements file takes from the cluster's own files and from git, whose content its text does not decide.
 
 Packages on the shared directory count by their content, and what git's names mean now is asked: a rebuilt wheel or a
-new commit is another environment. Package indexes and other URLs count by their text.
+new commit is another environment. So it is in files there that the requirements include. Package indexes and other URLs
+count by their text.
 """
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import os
@@ -24,7 +26,7 @@ from phalanx.runner.environments.uv_settings import plain_variables
 from phalanx.runner.files import state as states
 
 if TYPE_CHECKING:
-    from typing import BinaryIO, Dict, Iterator, List, Mapping, Tuple
+    from typing import BinaryIO, Dict, Iterator, List, Mapping, Optional, Tuple
 
     from phalanx.runner.files.job_record import Environment
 
@@ -36,9 +38,17 @@ _UNASKED = re.compile(r"(?:hg|svn|bzr)\+[a-z]+://", re.IGNORECASE)
 _BEHIND = re.compile(r"\s*(\[[^]/]*\]\s*|#[^/]*)+$")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SHORT_COMMIT = re.compile(r"[0-9a-f]{7,63}")
-_LINKS = frozenset({"-f", "--find-links"})
 _LINKS_VARIABLES = ("PIP_FIND_LINKS", "UV_FIND_LINKS")
-_EDITABLE = frozenset({"-e", "--editable"})
+_LIST_VARIABLES = ("PIP_REQUIREMENT", "PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "UV_CONSTRAINT", "UV_BUILD_CONSTRAINT")
+_HOW = {
+    **dict.fromkeys(("-f", "--find-links"), "links"),
+    **dict.fromkeys(("-r", "--requirement", "-c", "--constraint"), "list"),
+    **dict.fromkeys(("-e", "--editable"), "editable"),
+}
+_URL = re.compile("[a-z]+:", re.IGNORECASE)
+# Of the files of the cluster that requirements include, as of those that are sent.
+_MAX_LISTS, _MAX_LIST_BYTES = 100, 4 << 20
+_FEWER = "Name only requirements files behind `-r` and `-c`, and fewer or smaller ones."
 # What a build or an import leaves in a package's own directory.
 _LEFT = re.compile(r"\.git|\.hg|\.svn|__pycache__|.*\.egg-info|.*\.py[co]")
 _BUILT = re.compile(r".*\.(so|o|pyd)")
@@ -49,14 +59,38 @@ _SETTLED_S = 5.0
 _ANSWER_WITHIN_S = 60.0
 
 
-class UnknownCommitError(Exception):
-    """Why git's name of a commit can't be resolved: one line, then a hint."""
+class UnknownContentError(Exception):
+    """Why nobody can say what the requirements install now: one line, then a hint."""
+
+
+def with_lists(wanted: Environment) -> Environment:
+    """Return the environment with the files of the cluster that it includes, under their absolute paths.
+
+    One that is missing is left to pip. Raises UnknownContentError for what pip should not read, or too much of it.
+    """
+    variables = {**os.environ, **wanted.variables}
+    waiting = [path for text in wanted.files.values() for path in _lists(text, "", variables)]
+    for name in _LIST_VARIABLES:
+        waiting += filter(None, map(_path, wanted.variables.get(name, "").split()))
+    texts: Dict[str, str] = {}
+    left_bytes = _MAX_LIST_BYTES
+    while waiting:
+        path = os.path.normpath(waiting.pop())
+        data = None if path in texts else _list(path, left_bytes)
+        if data is None:
+            continue
+        if len(texts) == _MAX_LISTS:
+            raise UnknownContentError(f"the requirements include more than {_MAX_LISTS} files of the cluster\n{_FEWER}")
+        left_bytes -= len(data)
+        texts[path] = _text(data)
+        waiting += _lists(texts[path], os.path.dirname(path), variables)
+    return replace(wanted, files={**wanted.files, **texts})
 
 
 def resolved(wanted: Environment) -> Tuple[Environment, List[str]]:
     """Return the environment with the commits of git's names, and sentences that say which.
 
-    Raises UnknownCommitError.
+    Raises UnknownContentError.
     """
     variables = {**plain_variables(), **wanted.variables}
     said: List[str] = []
@@ -80,19 +114,60 @@ def resolved(wanted: Environment) -> Tuple[Environment, List[str]]:
 
 
 def contents(wanted: Environment, root: str) -> List[str]:
-    """Return hashes of the local files that the requirements name; `root` keeps what was hashed before."""
+    """Return hashes of the local files that the requirements name, and the texts of the cluster's own lists.
+
+    `root` keeps what was hashed before.
+    """
     variables = {**os.environ, **wanted.variables}
-    lines = [line for text in wanted.files.values() for line in _CONTINUED.sub(r"\1", text).splitlines()]
-    named = {place for line in lines for place in _places(line, variables)}
+    lists = {path: text for path, text in wanted.files.items() if path.startswith("/")}
+    named = {place for name, text in wanted.files.items() for place in _named(text, os.path.dirname(name), variables)}
     for name in _LINKS_VARIABLES:
         words = wanted.variables.get(name, "").replace(",", " ").split()
         named.update((_path(word), "links") for word in words if _path(word))
-    if not named:
-        return []
+    found = [f"{path}\0{text}" for path, text in sorted(lists.items())]
+    packages = sorted(place for place in named if place[1] != "list")
+    if not packages:
+        return found
     hashes = _Hashes(os.path.join(root, _KNOWN))
-    found = [f"{path}\0{hashes.of(path, how)}" for path, how in sorted(named)]
+    found += [f"{path}\0{hashes.of(path, how)}" for path, how in packages]
     hashes.keep()
     return found
+
+
+def _list(path: str, left_bytes: int) -> Optional[bytes]:
+    """Return the content of an included file; None if pip will say what is wrong with it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with open(fd, "rb") as file:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            return None
+        if not stat.S_ISREG(mode):
+            raise UnknownContentError(f"{path}, which the requirements include, is no file\n{_FEWER}")
+        data = file.read(left_bytes + 1)
+    if len(data) > left_bytes:
+        size = f"{_MAX_LIST_BYTES >> 20} MiB"
+        raise UnknownContentError(f"with {path}, the requirements include more than {size} of the cluster\n{_FEWER}")
+    return data
+
+
+def _text(data: bytes) -> str:
+    """Return a requirements file's text as pip decodes it; of bytes that are no text, each counts."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16", "replace")
+    return data.decode("utf-8-sig", "surrogateescape")
+
+
+def _lists(text: str, directory: str, variables: Mapping[str, str]) -> List[str]:
+    return [path for path, how in _named(text, directory, variables) if how == "list"]
+
+
+def _named(text: str, directory: str, variables: Mapping[str, str]) -> Iterator[Tuple[str, str]]:
+    """Yield the local paths that a text names; those that are relative to its directory only if that is absolute."""
+    for line in _CONTINUED.sub(r"\1", text.replace("\r\n", "\n")).splitlines():
+        yield from _places(line, directory if directory.startswith("/") else "", variables)
 
 
 def _at_commit(url: str, variables: Mapping[str, str], said: List[str]) -> str:
@@ -122,12 +197,12 @@ def _ask(url: str, name: str, variables: Mapping[str, str]) -> str:
             argv, env=env, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER_WITHIN_S, check=False
         )
     except OSError as error:
-        raise UnknownCommitError(f"can't ask {shown} what {name} is: git: {error.strerror}\n{hint}") from None
+        raise UnknownContentError(f"can't ask {shown} what {name} is: git: {error.strerror}\n{hint}") from None
     except subprocess.TimeoutExpired:
-        raise UnknownCommitError(f"{shown} did not say within {_ANSWER_WITHIN_S:g} s what {name} is\n{hint}") from None
+        raise UnknownContentError(f"{shown} did not say within {_ANSWER_WITHIN_S:g} s what {name} is\n{hint}") from None
     if done.returncode:
         last = done.stderr.decode(errors="replace").replace(url, shown).strip().splitlines()[-1:]
-        raise UnknownCommitError(f"{shown} does not say what {name} is: {' '.join(last)}\n{hint}")
+        raise UnknownContentError(f"{shown} does not say what {name} is: {' '.join(last)}\n{hint}")
     refs = dict(line.split("\t", 1)[::-1] for line in done.stdout.decode(errors="replace").splitlines())
     # In pip's order.
     for ref in (name, f"refs/heads/{name}", f"refs/tags/{name}", f"refs/{name}"):
@@ -135,7 +210,7 @@ def _ask(url: str, name: str, variables: Mapping[str, str]) -> str:
             return refs.get(f"{ref}^{{}}", refs[ref])
     if _SHORT_COMMIT.fullmatch(name):
         return ""
-    raise UnknownCommitError(
+    raise UnknownContentError(
         f"{shown} has no branch and no tag {name}\nThe name behind the '@' must be one, or a commit."
     )
 
@@ -149,11 +224,11 @@ def _expanded(text: str, variables: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda match: variables.get(match[1]) or match[0], text)
 
 
-def _places(line: str, variables: Mapping[str, str]) -> Iterator[Tuple[str, str]]:
-    """Yield the local paths that a line names, each with what it is: "links", "editable", or "" for a package."""
+def _places(line: str, directory: str, variables: Mapping[str, str]) -> Iterator[Tuple[str, str]]:
+    """Yield the local paths that a line names, each with what it is: "links", "list", "editable", or "" (a package)."""
     line = _expanded(_COMMENT.sub("", line).strip(), variables)
     if line.startswith("-"):
-        yield from _of_options(line)
+        yield from _of_options(line, directory)
         return
     requirement = re.split(r"\s+;|\s+(?=-)", line)[0]
     direct = re.search(r"@\s*(file:.*)", requirement, re.IGNORECASE)
@@ -162,7 +237,7 @@ def _places(line: str, variables: Mapping[str, str]) -> Iterator[Tuple[str, str]
         yield path, ""
 
 
-def _of_options(line: str) -> Iterator[Tuple[str, str]]:
+def _of_options(line: str, directory: str) -> Iterator[Tuple[str, str]]:
     try:
         words = shlex.split(line)
     except ValueError:
@@ -170,13 +245,17 @@ def _of_options(line: str) -> Iterator[Tuple[str, str]]:
     option = ""
     for word in words:
         name, _, value = word.partition("=")
-        if word[:2] in ("-f", "-e", "-i") and len(word) > 2:
+        if word[:2] in ("-f", "-e", "-i", "-r", "-c") and len(word) > 2:
             name, value = word[:2], word[2:]
         if name.startswith("-"):
             option = name
-        path = _path(value if name.startswith("-") else word)
-        if path:
-            yield path, "links" if option in _LINKS else "editable" if option in _EDITABLE else ""
+        how = _HOW.get(option, "")
+        value = value if name.startswith("-") else word
+        # What is relative to the file, and not to where pip runs.
+        if how in ("links", "list") and directory and value and not _URL.match(value):
+            value = os.path.join(directory, value)
+        if path := _path(value):
+            yield path, how
 
 
 def _path(text: str) -> str:

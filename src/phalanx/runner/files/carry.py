@@ -61,9 +61,9 @@ class Item:
 
 @dataclass(frozen=True)
 class Load:
-    """Everything to copy. `left_out` names links that lead elsewhere, sockets and the like.
+    """Everything to copy. `left_out` names links that lead elsewhere.
 
-    `unread` names what can't be read, with the reasons.
+    `unread` names what can't be read, and what is no file, with the reasons.
     """
 
     items: Tuple[Item, ...]
@@ -116,8 +116,10 @@ def survey(path: str) -> Load:
             waiting += [(os.path.join(item.path, child), f"{name}/{child}") for child in children]
         elif name == TOP:
             raise CarryError(f"{shown(here)} is neither a file nor a directory")
-        else:
+        elif stat.S_ISLNK(item.mode):
             left_out.append(_below(name))
+        else:
+            unread.append(f"{_below(name)}: it is a pipe, a socket or a device")
     return Load(tuple(kept), tuple(left_out), tuple(unread))
 
 

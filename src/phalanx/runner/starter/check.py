@@ -10,6 +10,7 @@ import socket
 import stat
 
 from phalanx.counts import first_of
+from phalanx.runner.names import KEPT_THERE
 from phalanx.runner.system import COMMAND_NOT_FOUND, ENVIRONMENT
 
 TYPE_CHECKING = False
@@ -26,6 +27,7 @@ _TAKE_A_VALUE = ("-W", "-X", "-o", "+o", "-O", "+O")
 # Python's options that do not affect imports.
 _PLAIN_OPTIONS = ("-u", "-B", "-O", "-OO", "-b", "-d", "-q", "-v")
 _FIRST_BYTES = 1024
+_MOST_KEPT_BYTES = 1 << 20
 _OF_SHELLS = ("cd", "export", "source", ".", "ulimit", "umask", "set", "eval", "exec", "trap", "alias", "unset")
 _CODING_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 # Programs that start the command behind their own words: the options whose value is the next word, the beginnings of
@@ -81,8 +83,19 @@ class Findings:
     @property
     def message(self) -> str:
         """A line for each problem; nodes with the same problem share it."""
-        problems = (text.replace("{nodes}", first_of(sorted(nodes))) for text, nodes in self._problems.items())
-        return first_of(problems, "\n")
+        texts = (text.replace("{nodes}", first_of(sorted(nodes))) for text, nodes in self._problems.items())
+        return first_of(texts, "\n")
+
+
+def first_problem(
+    commands: Sequence[Sequence[str]], directory: str, env: Mapping[str, str], job_directory: str
+) -> Tuple[str, int]:
+    """Return `problem` of the first command that has one, with the reason if the user's machine keeps a file of it."""
+    for command in commands:
+        text, code = problem(command, directory, env)
+        if text:
+            return _with_kept(text, command, directory, kept_there(job_directory)), code
+    return "", 0
 
 
 def problem(command: Sequence[str], directory: str, env: Mapping[str, str]) -> Tuple[str, int]:
@@ -146,17 +159,50 @@ def python_target(command: Sequence[str]) -> List[str]:
     return []
 
 
-def missing_packages(target: Sequence[str], answer: bytes) -> str:
-    """Return a message about missing packages that the target imports; `answer` is the output of imports.py."""
+def kept_there(job_directory: str) -> Dict[str, str]:
+    """Return sentences about what ignore files keep on the user's machine, by its names in the command or the code."""
+    try:
+        with open(os.path.join(job_directory, KEPT_THERE)) as file:
+            kept = json.loads(file.read(_MOST_KEPT_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return {name: text for name, text in kept.items() if isinstance(text, str)} if isinstance(kept, dict) else {}
+
+
+def _with_kept(text: str, command: Sequence[str], directory: str, kept: Mapping[str, str]) -> str:
+    """Return the text of `problem`, with the reason if the user's machine keeps the program or the script."""
+    command = without_wrappers(command) or command
+    words = filter(None, (command[0], _script(command)))
+    missing = [word for word in words if word in kept and not os.path.lexists(os.path.join(directory, word))]
+    return f"{text}; {kept[missing[-1]]}" if missing else text
+
+
+def missing_packages(target: Sequence[str], answer: bytes, kept: Mapping[str, str]) -> str:
+    """Return a message about missing packages that the target imports; `answer` is the output of imports.py.
+
+    Those that are `kept` on the user's machine must not be installed: an index may have a stranger's of that name.
+    """
     try:
         names = json.loads(answer)
     except ValueError:
         names = []  # it found no answer
-    what = ", ".join(f"'{name}'" for name in names)
-    return what and (
-        f"no module named {what} on {{nodes}}, which {target[-1]} imports: it is neither in the job's directory nor in "
-        "the job's Python. If it is not your own code, add it to requirements.txt"
-    )
+    if not names:
+        return ""
+    root = "" if target[0] == "-m" else os.path.dirname(target[-1])
+    places = {name: os.path.normpath(os.path.join(root, name)) for name in names}
+    others = [name for name in names if places[name] not in kept]
+    reasons = [kept[place] for place in places.values() if place in kept]
+    if others:
+        what = f"{_quoted(others)} is" if reasons else "it is"
+        reasons.append(
+            f"{what} neither in the job's directory nor in the job's Python. If it is not your own code, add it to "
+            "requirements.txt"
+        )
+    return f"no module named {_quoted(names)} on {{nodes}}, which {target[-1]} imports: {'; '.join(reasons)}"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
 def taken(ports: Sequence[int]) -> List[int]:

@@ -27,8 +27,9 @@ from phalanx.runner.starter.answers import answer
 from phalanx.runner.starter.check import (
     PACKAGE_NOT_FOUND,
     PORT_TAKEN,
+    first_problem,
+    kept_there,
     missing_packages,
-    problem,
     python_target,
     taken,
 )
@@ -247,8 +248,7 @@ class Starter:
 
     def _check(self, body: Dict[str, Any]) -> None:
         env = self._environment(body["env"])
-        found = (problem(command, self._work, env) for command in body["commands"])
-        text, code = next((one for one in found if one[0]), ("", 0))
+        text, code = first_problem(body["commands"], self._work, env, self._directory)
         ports = taken(body["ports"])
         if ports and not text:
             text, code = f"port {', '.join(map(str, ports))} on {{nodes}} is taken", PORT_TAKEN
@@ -271,7 +271,7 @@ class Starter:
         self._loop.watch(answer, lambda fd: self._on_imports(fd, target))
 
     def _on_imports(self, fd: int, target: List[str]) -> None:
-        text = missing_packages(target, os.read(fd, select.PIPE_BUF))
+        text = missing_packages(target, os.read(fd, select.PIPE_BUF), kept_there(self._directory))
         self._loop.forget(fd)
         os.close(fd)
         self._answer_check(text, PACKAGE_NOT_FOUND if text else 0)

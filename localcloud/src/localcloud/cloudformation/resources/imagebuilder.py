@@ -112,10 +112,12 @@ def _order(request: Request, recipe: dict[str, Any]) -> Order:
 def _parent(request: Request, image: str) -> str:
     if not image.startswith(_SSM):
         return image
+    name = image.removeprefix(_SSM)
     try:
-        return parameters.value(request.context.account, request.region, image.removeprefix(_SSM))
-    except KeyError as missing:
-        raise ResourceFailed(f"The parameter {missing} does not exist. (Service: Imagebuilder)") from None
+        return parameters.value(request.context.account, request.region, name)
+    except KeyError:
+        reason = parameters.not_served(name) or f"The parameter '{name}' does not exist."
+        raise ResourceFailed(f"{reason} (Service: Imagebuilder)") from None
 
 
 def _machine(request: Request, infrastructure: dict[str, Any]) -> dict[str, Any]:

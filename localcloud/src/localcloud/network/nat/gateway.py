@@ -49,7 +49,8 @@ def start() -> tuple[socket.socket, int]:
 class Gateway:
     """Serves VPCs' sockets: {"vpc", "kind": "tcp" | "udp"} brings one, {"vpc", "kind": "close"} closes a VPC's.
 
-    {"vpc", "kind": "names", "address", "names"} brings the addresses of file systems by name, for one node.
+    {"vpc", "kind": "names", "address", "names"} brings the addresses of file systems by name, for one node, and
+    {"vpc", "kind": "dns", "dns"} what the VPC's name server answers (records.Dns).
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -80,6 +81,8 @@ class Gateway:
             self._close(message["vpc"])
         elif message["kind"] == "names":
             self._names.tell((message["vpc"], message["address"]), message["names"])
+        elif message["kind"] == "dns":
+            self._names.learn(message["vpc"], message["dns"])
         for fd in fds:
             self._sockets[fd] = message["vpc"], socket.socket(fileno=fd)
             self._poll.register(fd, select.POLLIN)

@@ -7,12 +7,14 @@ import re
 import socket
 import struct
 import threading
+from typing import Any
 
 from localcloud.api.admission import Peer
 from localcloud.network.nat import routes
+from localcloud.network.records import Dns
 
 _A, _INTERNET = 1, 1
-_NO_ERROR, _BAD_FORMAT, _FAILED, _NO_SUCH_NAME = 0, 1, 2, 3
+_NO_ERROR, _BAD_FORMAT, _FAILED, _NO_SUCH_NAME, _REFUSED = 0, 1, 2, 3, 5
 _TTL_S = 60
 _MAX_ADDRESSES = 20  # more would not fit into a datagram of 512 bytes
 _HEADER = struct.Struct("!HHHHHH")
@@ -23,6 +25,15 @@ _LABEL = re.compile(rb"[A-Za-z0-9_-]+")
 _INSTANCE = re.compile(r"ip-(\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3})\.(?:ec2|[a-z0-9-]+\.compute)\.internal")
 # Every other name in their domains, in which nodes look for names without a dot, is nobody's.
 _PRIVATE = (".ec2.internal", ".compute.internal")
+# Of AWS's services. Here programs find them by AWS_ENDPOINT_URL: one that does not use it must not call the real AWS.
+# S3's names, which lead to public data, are not among them.
+_SERVICE = re.compile(
+    r"(?:(?!s3[.-])[a-z0-9-]+\.{region}|{region}\.(?:queue|elasticmapreduce)|(?:.+\.)?vpce"
+    r"|autoscaling|ec2|elasticmapreduce|iam|queue|sts)\.{domain}".format(
+        region=r"(?:[a-z]+(?:-[a-z]+)+-\d+|global)",
+        domain=r"(?:amazonaws\.com(?:\.cn)?|amazonaws\.eu|api\.aws|api\.amazonwebservices\.(?:com\.cn|eu))",
+    )
+)
 # RFC 2544's addresses for network tests, which no host has, stand for names that only this machine's proxy resolves.
 _STAND_INS = ipaddress.ip_network("198.18.0.0/15")
 # Of one node. Beyond that, its own oldest name loses its address: no address of another node's is given away.
@@ -38,10 +49,15 @@ class Names:
         self._names: dict[str, str] = {}  # address → name
         self._last = 0
         self._of_node: dict[Peer, dict[str, str]] = {}
+        self._of_vpc: dict[str, Dns] = {}
 
     def tell(self, peer: Peer, names: dict[str, str]) -> None:
         """Let names have these addresses for a node, and no others that were told before."""
         self._of_node[peer] = names
+
+    def learn(self, vpc: str, dns: dict[str, Any]) -> None:
+        """Answer a VPC's nodes from now on as its DNS attributes say."""
+        self._of_vpc[vpc] = Dns(**dns)
 
     def target_of(self, address: str) -> str:
         """Return the name that an address stands for, or the address itself."""
@@ -53,6 +69,7 @@ class Names:
 
     def forget(self, vpc: str) -> None:
         """Forget the names of a VPC's nodes, which are gone."""
+        self._of_vpc.pop(vpc, None)
         for peer in [peer for peer in list(self._of_node) if peer[0] == vpc]:
             del self._of_node[peer]
         with self._lock:
@@ -80,11 +97,14 @@ class Names:
         return _reply(number, flags, code, question, addresses if kind == _A else [])
 
     def _resolve(self, name: str, peer: Peer) -> tuple[int, list[str]]:
-        if found := _INSTANCE.fullmatch(name.lower()):
-            return _of_instance(found[1].replace("-", "."))
-        if address := self._of_node.get(peer, {}).get(name.lower()):
-            return _NO_ERROR, [address]
-        if name.lower().endswith(_PRIVATE):
+        plain, dns = name.lower(), self._of_vpc.get(peer[0], Dns())
+        if not dns.is_on:
+            return _REFUSED, []
+        found = _INSTANCE.fullmatch(plain)
+        address = dns.public.get(plain) or self._of_node.get(peer, {}).get(plain)
+        if (found or address) and dns.has_host_names:
+            return _of_instance(found[1].replace("-", ".")) if found else (_NO_ERROR, [str(address)])
+        if address or plain.endswith(_PRIVATE) or _SERVICE.fullmatch(plain):
             return _NO_SUCH_NAME, []
         if not routes.is_open():
             return _FAILED, []
