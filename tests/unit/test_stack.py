@@ -71,6 +71,27 @@ def test_a_deletion_waits_until_nothing_is_left_and_removes_the_retained_log_gro
     assert cloud.deleted_groups == ["physical-LogGroup"]
 
 
+def test_what_only_the_events_name_after_a_rollback_is_removed_and_must_be_gone():
+    class Forgetful(FakeAws):
+        def list_stack_resources(self, StackName):
+            return {"StackResourceSummaries": []}
+
+    cloud = Forgetful(script=[event(1, "LogGroup", "CREATE_COMPLETE", "AWS::Logs::LogGroup"), *HEAD_FAILED])
+    list(Deletion(asked_for(cloud)).steps())
+    assert cloud.deleted_groups == ["physical-LogGroup"]
+
+
+def test_what_a_stack_could_not_make_may_be_another_s_and_is_not_touched():
+    class Forgetful(FakeAws):
+        def list_stack_resources(self, StackName):
+            return {"StackResourceSummaries": []}
+
+    taken = event(1, "LogGroup", "CREATE_FAILED", "AWS::Logs::LogGroup", "physical-LogGroup already exists")
+    cloud = Forgetful(script=[taken, event(2, "demo", "ROLLBACK_COMPLETE", STACK)])
+    list(Deletion(asked_for(cloud)).steps())
+    assert cloud.deleted_groups == []
+
+
 def test_all_machines_end_at_once_before_cloudformation_deletes_one_group_after_another():
     sized = []
     cloud = FakeAws(script=[*READY, event(6, "WorkersGroup", "CREATE_COMPLETE", GROUP)])

@@ -54,7 +54,7 @@ class Deletion:
 
     def steps(self) -> Iterator[StackEvent | Leftovers | RoleFreed | ForeignDeleted]:
         yield from self._until_updated()
-        resources = self._to_go(stacks.resources(self.stack.cloud, self.stack.stack_id))
+        resources = self._to_go(self._made())
         self._delete_lustre(resources)
         self._end_machines(resources)
         follower = yield from self._delete()
@@ -68,6 +68,21 @@ class Deletion:
             raise CloudError(*self._why_stuck(follower, resources), code="not-deleted")
         self.delete_evidence(resources)
         yield from self._prove_gone(resources)
+
+    def _made(self) -> list[Resource]:
+        """Return the stack's resources, and those that only its events name: a rollback may take them off the list.
+
+        What the stack failed to make is left out: a name that was taken is somebody else's.
+        """
+        cloud, stack_id = self.stack.cloud, self.stack.stack_id
+        listed = stacks.resources(cloud, stack_id)
+        known = {"", stack_id, *(one.physical_id for one in listed)}
+        others = {
+            one.physical_id: Resource(one.logical_id, one.physical_id, one.resource_type)
+            for one in stacks.events(cloud, stack_id, None)
+            if one.status == "CREATE_COMPLETE" and one.physical_id not in known
+        }
+        return [*listed, *others.values()]
 
     def _until_updated(self) -> Iterator[StackEvent]:
         """Wait for an update in progress: CloudFormation deletes no stack meanwhile (docs/aws-behaviour.md 1.31)."""
