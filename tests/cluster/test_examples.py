@@ -83,7 +83,7 @@ def test_the_commands_of_getting_started_run_one_after_the_other(cluster, tmp_pa
     assert "Cluster first is deleted" in shown and is_gone(shown)
     of_the_demo = (DOCS / "demo.md").read_text()
     outlines = [outline(line.replace("fashion", "first")) for line in lines_of_up_and_down(of_the_demo)]
-    assert len(outlines) > 5
+    assert len(outlines) >= 3
     assert set(outlines) <= set(map(outline, shown.splitlines()))
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from processes import Process, descendants, identified, process, wait_until_gone
 from shared import SHARED
 
@@ -47,6 +48,8 @@ class Lab:
             # This checkout and its interpreter may be in a directory that only root can enter.
             source = self.state / "source"
             shutil.copytree(SOURCE, source)
+            # What the driver imports of others: the system's Python may have none.
+            shutil.copytree(Path(yaml.__file__).parent, source / "yaml", ignore=shutil.ignore_patterns("*.so"))
             command[:2] = ["/usr/bin/python3", shutil.copy(DRIVER, source)]
             subprocess.run(["chown", "-R", user, self.state], check=True)
         self.process = subprocess.Popen(
