@@ -41,6 +41,7 @@ def test_help_imports_no_command_and_nothing_heavy(tmp_path):
         "phalanx",
         "phalanx.cli",
         "phalanx.cli.group",
+        "phalanx.counts",
         "phalanx.errors",
         "phalanx.version",
         "phalanx.waits",
