@@ -191,6 +191,18 @@ def test_a_job_has_a_home_of_its_own_that_is_gone_afterwards(lab, scheduler):
     assert "".join(lab.on("head", f"ssh {node} {shlex.quote(look)}", check=False) for node in NODES) == ""
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "ask", "limit"),
+    [
+        ("slurm", "scontrol show job $SLURM_JOB_ID | grep -o TimeLimit=[0-9:]*", "TimeLimit=01:04:00"),
+        ("sge", "qstat -j $JOB_ID | grep -o h_rt=[0-9]*", "h_rt=3790"),
+    ],
+)
+def test_the_scheduler_hears_of_the_time_limit(lab, scheduler, ask, limit):
+    done = run(lab, "--via", scheduler, "--launcher", "exec", "-n", "1", "--time", "1h", "--", "sh", "-lc", ask)
+    assert limit in done.stdout, done.stdout + done.stderr
+
+
 def test_a_job_that_qdel_ends_says_so_and_leaves_nothing(lab):
     job = start(lab, "--via", "sge", "--launcher", "exec", "--", "sleep", "1000")
     until(lambda: status(lab, job)["state"] == "running", "the job runs")

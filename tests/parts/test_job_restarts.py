@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from contextlib import suppress
@@ -66,6 +67,18 @@ def test_a_job_whose_runner_was_killed_starts_again(two_nodes, code):
     assert status.state is JobState.SUCCEEDED
     assert status.attempt == 1
     assert [line for line in lines if "on 1" in line]
+
+
+def test_a_job_that_began_after_another_does_not_wait_for_it_again(two_nodes, code):
+    first = submit(two_nodes, JobSpec(("true",), "exec", processes=1, directory=code), detach=True)
+    script = ("sh", "-c", "echo on $PHALANX_RESTART; sleep $((300 - 300 * PHALANX_RESTART))")
+    later = JobSpec(script, "exec", processes=1, directory=code, restarts=1, after=(first.id,))
+    job = submit(two_nodes, later)
+    events = job.follow()
+    wait_for_line(events, "on 0")
+    shutil.rmtree(first.directory)
+    os.kill(runner_pid(job), signal.SIGKILL)
+    assert outcome(events)[1].state is JobState.SUCCEEDED
 
 
 def test_a_restart_leaves_out_the_node_that_is_gone_when_the_roster_is_new(two_nodes, code):

@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from phalanx import guest_file
+
 
 @pytest.fixture(scope="session", autouse=True)
 def no_state_of_the_user(tmp_path_factory):
@@ -13,6 +15,12 @@ def no_state_of_the_user(tmp_path_factory):
         patch.delenv("PHALANX_STATE_DIR", raising=False)
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("home") / "state"))
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_mounts_of_others(monkeypatch):
+    """What FUSE serves is asked by a process; other tests mount it below the same directories at the same time."""
+    monkeypatch.setattr(guest_file, "_fuse_mounts", list)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -71,7 +71,7 @@ def test_sbatch_is_asked_for_a_shape_only_where_there_is_one():
 def test_a_limit_is_passed_on_with_time_for_two_graces():
     asked = request_for(job(time_s=3600, grace_s=60), "/d", "slurm", planned({"a": 1}))
     assert asked.limit_s == 3600 + 120 + 180
-    assert "--time=0:3900" in slurm.arguments(asked)
+    assert "--time=65" in slurm.arguments(asked)
     assert sge.arguments(asked, "two")[-2:] == ["-l", "h_rt=3900"]
     assert not [word for word in slurm.arguments(EVEN) if word.startswith("--time")]
 

@@ -9,7 +9,6 @@ from phalanx import guest_file
 from phalanx.errors import SpecError
 from phalanx.node.roster import Roster
 
-# The first lines show well enough that a file is not a hosts file.
 _LARGEST_BYTES = 1 << 20
 # $DEEPLEARNING_WORKERS_PATH on every node: the names of all nodes.
 _ON_NODES = "/opt/deeplearning/workers"

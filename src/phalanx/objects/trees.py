@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Callable, Iterator, List, Optional, Tuple, Union
 
 LINK = "it is a link"
+NO_FILE = "it is a pipe, a socket or a device"
 _REMOVED = "it was removed, or its path is too long"
 _OWNERS = 0o700
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -74,7 +75,7 @@ def unread(path: str, status: Optional[os.stat_result]) -> str:
     if stat.S_ISLNK(status.st_mode):
         return LINK
     if not stat.S_ISREG(status.st_mode):
-        return "it is a pipe, a socket or a device"
+        return NO_FILE
     if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         return os.strerror(errno.EACCES) if os.path.lexists(path) else _REMOVED
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from typing import TYPE_CHECKING
 
@@ -37,8 +38,8 @@ def arguments(request: Request) -> list[str]:
     shape = [f"--ntasks={request.processes}"]
     if not request.anywhere:
         shape += [f"--nodes={request.nodes}", f"--ntasks-per-node={request.per_node}"]
-    # Slurm rounds up to minutes.
-    shape += [f"--time=0:{request.limit_s}"] if request.limit_s else []
+    # In minutes, which are Slurm's own unit ("--time" of sbatch(1)).
+    shape += [f"--time={math.ceil(request.limit_s / 60)}"] if request.limit_s else []
     fixed = ["sbatch", "--parsable", "--no-requeue", f"--job-name={request.name}", f"--output={request.log}"]
     return [*fixed, *shape, *request.options]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from phalanx.counts import first_of
 from phalanx.data import table
+from phalanx.runner.files.schema import UNIT_SECONDS
 from phalanx.spec.cloud_names import is_local
 
 TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9-]+"
@@ -41,7 +42,6 @@ _OF_EMR = "emr|mnt/(?:hdfs|mapred|s3|tmp|var|yarn)"
 OF_THE_SYSTEM = rf"(?:^|/)\.\.(?:/|$)|^/+(?:mnt/*)?$|^/+(?:{_OF_EVERY_SYSTEM}|{_OF_EMR}|s3)(?:/|$)"
 """A pattern of such paths, for JSON Schema; `shared` finds them in other spellings, too."""
 _MOST_VALID = 60
-UNIT_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
 class WrongError(ValueError):

@@ -14,6 +14,7 @@ from typing import IO, Any, Dict, FrozenSet, List, Optional, Tuple, Union
 
 from phalanx import guest_file
 from phalanx.node.validate import Invalid, parse
+from phalanx.objects import trees
 from phalanx.runner.files import begun, holes, unchanged
 from phalanx.runner.files.arriving import TOP, Arrived, CarryError, Part, Places, Progress, shown
 
@@ -119,7 +120,7 @@ def survey(path: str) -> Load:
         elif stat.S_ISLNK(item.mode):
             left_out.append(_below(name))
         else:
-            unread.append(f"{_below(name)}: it is a pipe, a socket or a device")
+            unread.append(f"{_below(name)}: {trees.NO_FILE}")
     return Load(tuple(kept), tuple(left_out), tuple(unread))
 
 

@@ -16,6 +16,7 @@ from phalanx.node.validate import Invalid, Newer, count, truth
 from phalanx.runner.files import record
 from phalanx.runner.files.schema import (
     FORMAT,
+    UNIT_SECONDS,
     by_name,
     exit_code,
     file_name,
@@ -44,15 +45,12 @@ ON_STALL = ("report", "stop", "restart")
 """What `--on-stall` may say."""
 
 
-_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
 def idle_gpu(value: str) -> Tuple[int, int]:
     """Return percent and seconds of what `--idle-gpu` has, such as 10%:1h. Raises Invalid."""
     found = re.fullmatch("([1-9][0-9]?)%:([1-9][0-9]{0,5})([smhd]?)", value, re.ASCII)
     if not found:
         raise Invalid(f"{value!r:.60} is not a share of time below 100 % and a time, such as 10%:1h")
-    return int(found[1]), int(found[2]) * _UNITS_S[found[3]]
+    return int(found[1]), int(found[2]) * UNIT_SECONDS[found[3] or "s"]
 
 
 def _idle_gpu(value: Any) -> str:
@@ -202,7 +200,7 @@ class JobRecord:
     idle_gpu: Optional[str] = option(
         optional(None, _idle_gpu),
         "--idle-gpu",
-        "It is stalled, too, when its GPUs were less busy than this on average in that time, such as 10%:1h.",
+        "The job is stalled, too, if its GPUs were less busy than this on average in that time, such as 10%:1h.",
         default=None,
     )
     wait: bool = option(truth, "--wait", "Wait for free slots instead of sharing them with other jobs.", default=False)

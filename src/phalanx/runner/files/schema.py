@@ -20,6 +20,8 @@ FORMAT = 1
 """The number of the format of a job's records: its description and its state."""
 LONGEST_GRACE_S = 600
 """The longest that a job's processes may have after SIGTERM."""
+UNIT_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+"""The units in which times are written."""
 _JOB_ID = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _COMMIT = re.compile("([0-9a-f]{40,64}(-dirty)?)?")
 _LARGEST = 1 << 62

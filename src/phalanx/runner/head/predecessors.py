@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from phalanx.counts import first_of
 from phalanx.node.validate import Invalid
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_status import JobState
@@ -30,7 +31,7 @@ class Predecessors:
     @property
     def awaited(self) -> str:
         """The jobs that have not ended, in words."""
-        return ("jobs " if len(self._left) > 1 else "job ") + ", ".join(self._left)
+        return ("jobs " if len(self._left) > 1 else "job ") + first_of(self._left, most=3)
 
     @property
     def obstacle(self) -> str:

@@ -98,8 +98,11 @@ class Supervisor:
                 return
 
     def _wait_for_others(self) -> Dict[str, Any]:
-        """Wait for the jobs that it follows. Return how it ended, if it was stopped or can't begin."""
-        if not (self._job.after or self._job.after_any):
+        """Wait for the jobs that it follows. Return how it ended, if it was stopped or can't begin.
+
+        A job that had begun before its runner died does not ask again: the others may be removed by now.
+        """
+        if self.status.started_at or not (self._job.after or self._job.after_any):
             return {}
         message = self.status.message
         predecessors = Predecessors(os.path.dirname(self._directory), self._job)
