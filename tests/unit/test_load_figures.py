@@ -45,7 +45,7 @@ def test_a_load_in_an_answer_is_checked_too(value):
         loads._job(bad)
 
 
-def test_a_ring_has_seconds_of_an_hour_and_minutes_of_two_weeks_and_fits_two_mebibytes(tmp_path):
+def test_a_ring_has_seconds_of_an_hour_and_minutes_of_days_and_fits_two_mebibytes(tmp_path):
     path = tmp_path / "load" / "worker1.ring"
     writer = ring.RingWriter(str(path))
     begin = 1_800_000_000
@@ -72,7 +72,7 @@ def test_a_ring_of_another_version_is_refused_and_damaged_slots_are_left_out(tmp
     assert [at_s for at_s, _ in ring.read(str(path))[0]] == [1_800_000_000]
     path.write_bytes(data[:70])
     assert ring.read(str(path)) == ([], [])
-    path.write_bytes(data.replace(b"phalanx-load-2", b"phalanx-load-9"))
+    path.write_bytes(data.replace(b"phalanx-load-3", b"phalanx-load-9"))
     with pytest.raises(Invalid, match="layout"):
         ring.read(str(path))
 
@@ -123,14 +123,30 @@ def test_lines_of_nvidia_smi(line, figures):
     assert meter._parsed(line) == figures
 
 
+MOUNTS = """device /dev/root mounted on / with fstype ext4
+device 127.0.0.1:/ mounted on /efs with fstype nfs4 statvers=1.1
+\tage:\t11
+\tbytes:\t10 20 0 0 4096 8192 1 2\x20
+\tper-op statistics
+\t        READ: 4 4 0 1000 4096 1 12 20 0
+device 10.0.0.5:/fsx mounted on /fsx with fstype nfs statvers=1.1
+\tbytes:\t0 0 0 0 4 8 1 2
+device lustre mounted on /scratch with fstype lustre
+\tbytes:\t0 0 0 0 4 8 1 2
+"""
+
+
 def test_what_proc_says_of_a_node(tmp_path):
     (tmp_path / "net").mkdir()
     (tmp_path / "stat").write_text("cpu  100 1 20 900 50 3 4 5 60 7\ncpu0 1\n")
     head = "Inter-| Receive\n face |bytes\n"
     (tmp_path / "net/dev").write_text(f"{head}    lo: 9 0 0 0 0 0 0 0 9 0\n  eth0:1000 1 0 0 0 0 0 0 2000 1 0 0\n")
     (tmp_path / "meminfo").write_text("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 400 kB\nHugePages_Total: 0\n")
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/mountstats").write_text(MOUNTS)
     found = meter._totals(str(tmp_path))
-    assert found == {"node_cores": 133.0, "received": 1000, "sent": 2000, "read": 0, "written": 0}
+    moved = {"received": 1000, "sent": 2000, "read": 0, "written": 0, "shared_read": 4100, "shared_written": 8200}
+    assert found == {"node_cores": 133.0, **moved}
     assert meter._sizes(str(tmp_path))["node_memory"] == 600 << 10
 
 

@@ -23,7 +23,10 @@ _OLD_S = 10.0
 _HOME_AND_CLEAR = "\x1b[H\x1b[2J"
 # The summary, the table's columns, what is left out, and the cursor.
 _OTHER_LINES = 5
-_BY_IMPORTANCE = ("NODE", "CORES", "MEMORY", "GPUS", "STEP", "PEAK", "JOB", "NETWORK", "DISK", "PROCESSES", "AGE")
+_BY_IMPORTANCE = (
+    *("NODE", "CORES", "MEMORY", "GPUS", "STEP", "PEAK"),
+    *("JOB", "NETWORK", "SHARED", "DISK", "PROCESSES", "AGE"),
+)
 _NONE = "No job runs, or none has been measured yet."
 
 
@@ -40,8 +43,9 @@ def command(name: str | None, file: Path | None, once: bool, as_json: bool, job:
     than lines, those in the middle are left out. A pipe gets one table.
 
     CORES and MEMORY are what the job's processes use, and what the node has. PEAK is the most memory that the job
-    has used there. NETWORK is received and sent, DISK is read and written, per second. STEP is that of the slowest
-    rank there, with its steps per second, where `run --step` or lines `phalanx: step=12` in the output show it.
+    has used there. NETWORK is received and sent per second; DISK and SHARED are read and written, on the node's disks
+    and over NFS. STEP is that of the slowest rank there, with its steps per second, where `run --step` or lines
+    `phalanx: step=12` in the output show it.
 
     \b
     Examples:
@@ -111,6 +115,7 @@ def row(one: NodeLoad) -> dict[str, str]:
         "PEAK": f"{one.peak_memory / GIB:.1f} GiB",
         "NETWORK": f"{_rate(load.received)} {_rate(load.sent)}",
         "DISK": f"{_rate(load.read)} {_rate(load.written)}",
+        "SHARED": f"{_rate(load.shared_read)} {_rate(load.shared_written)}",
         "PROCESSES": f"{load.processes:.0f}",
         "GPUS": gpus_in_words(load) or "-",
         "STEP": f"{load.step:.0f} {load.step_rate:.3g}/s" if load.step else "-",

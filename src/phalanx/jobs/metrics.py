@@ -28,6 +28,8 @@ _OF_NODES: dict[str, tuple[str, Callable[[NodeLoad], float]]] = {
     "phalanx_node_network_sent_bytes_per_second": ("Sent by the node.", lambda one: one.load.sent),
     "phalanx_node_disk_read_bytes_per_second": ("Read from the node's disks.", lambda one: one.load.read),
     "phalanx_node_disk_written_bytes_per_second": ("Written to the node's disks.", lambda one: one.load.written),
+    "phalanx_node_shared_read_bytes_per_second": ("Read over NFS by the node.", lambda one: one.load.shared_read),
+    "phalanx_node_shared_written_bytes_per_second": ("Written over NFS.", lambda one: one.load.shared_written),
 }
 _OF_JOBS: dict[str, tuple[str, Callable[[NodeLoad], float]]] = {
     "phalanx_job_cores_busy": ("Cores that the job's processes use there.", lambda one: one.load.cores),

@@ -20,6 +20,7 @@ class Load(NamedTuple):
     cores, memory, processes     of the job's processes; memory that they share does not count
     node_cores, node_memory, …   of the whole node: cores that were busy, memory in use
     received … written           through the node's network, without loopback, and its disks
+    shared_read, shared_written  from and to the shared directory, as NFS; 0 if it is of another kind
     gpus                         that nvidia-smi reports; 0: none, -1: it does not answer
     gpu_busy … gpu_slowed        of all of them: mean utilisation in %, memory, the highest temperature in °C, power in
                                  W, uncorrected memory errors, and how many GPUs the hardware slows down
@@ -37,6 +38,8 @@ class Load(NamedTuple):
     sent: float = 0.0
     read: float = 0.0
     written: float = 0.0
+    shared_read: float = 0.0
+    shared_written: float = 0.0
     gpus: float = 0.0
     gpu_busy: float = 0.0
     gpu_memory: float = 0.0

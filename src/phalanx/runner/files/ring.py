@@ -1,4 +1,4 @@
-"""A job's load on one node over time, in a file of fixed size: each 2 s of the last hour, and each minute of 14 days.
+"""A job's load on one node over time, in a file of fixed size: each 2 s of the last hour, and each minute of 13 days.
 
 load/NODE.ring   a header with the layout's version, then the slots; a sample's slot follows from its time
 """
@@ -17,12 +17,12 @@ from phalanx.runner.load import PACKED, Load, mean, pack, unpack
 if TYPE_CHECKING:
     from typing import Dict, List, Tuple
 
-_HEADER = b"phalanx-load-2\n"
+_HEADER = b"phalanx-load-3\n"
 _HEADER_BYTES = 64
 _TIME = struct.Struct("<I")
 _SLOT_BYTES = _TIME.size + PACKED.size
-# (seconds that a slot stands for, number of slots): 1.9 MB together.
-_FINE, _COARSE = (2, 1800), (60, 14 * 24 * 60)
+# (seconds that a slot stands for, number of slots): 2.0 MB together.
+_FINE, _COARSE = (2, 1800), (60, 13 * 24 * 60)
 HOUR_BYTES = _HEADER_BYTES + _SLOT_BYTES * _FINE[1]
 """So much of a ring has the samples of the last hour."""
 _LARGEST_BYTES = _HEADER_BYTES + _SLOT_BYTES * (_FINE[1] + _COARSE[1])

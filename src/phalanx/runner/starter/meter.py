@@ -185,7 +185,20 @@ def _totals(proc: str) -> Dict[str, float]:
         # Whole disks, without what is made of them.
         if len(fields) > 9 and not fields[2].startswith(("loop", "ram", "dm-", "md")) and _is_disk(fields[2]):
             read, written = read + int(fields[5]) * _SECTOR_BYTES, written + int(fields[9]) * _SECTOR_BYTES
-    return {**found, "received": received, "sent": sent, "read": read, "written": written}
+    return {**found, "received": received, "sent": sent, "read": read, "written": written, **_of_nfs(proc)}
+
+
+def _of_nfs(proc: str) -> Dict[str, float]:
+    """Return the bytes from and to NFS servers: of the counts that nfsstat(8) shows, those of the wire."""
+    read = written = 0
+    is_nfs = False
+    for line in _lines(f"{proc}/self/mountstats"):
+        fields = line.split()
+        if line.startswith("device "):
+            is_nfs = " with fstype nfs" in line
+        elif is_nfs and len(fields) > 6 and fields[0] == "bytes:":
+            read, written = read + int(fields[5]), written + int(fields[6])
+    return {"shared_read": float(read), "shared_written": float(written)}
 
 
 def _is_disk(name: str) -> bool:

@@ -32,6 +32,7 @@ function drawLoad() {
   const curve = (name, of) => ({ name, file: node, lines: [{ label: node, points: samples.map((one) => [one.time, of(one)]) }] });
   const found = [curve("cores of the job", (one) => one.cores), curve("memory of the job, GiB", (one) => one.memory / 2 ** 30),
     curve("network, MB/s", (one) => (one.received + one.sent) / 1e6)];
+  if (samples.some((one) => one.shared_read + one.shared_written)) found.push(curve("shared directory, MB/s", (one) => (one.shared_read + one.shared_written) / 1e6));
   if (samples.some((one) => one.gpus > 0)) found.push(curve("GPU, % busy", (one) => one.gpu_busy));
   drawCharts($("load"), samples.length ? found : [], true);
 }
