@@ -13,6 +13,7 @@ pytestmark = pytest.mark.cluster
 FIRST_USE_S = 900
 
 
+@pytest.mark.long  # test_frameworks.py has what is started; this installs DeepSpeed and trains
 def test_two_ranks_share_the_optimizer(engines):
     example = engines.with_example("deepspeed_fashion_mnist")
     arguments = (*ONE_THREAD, "--launcher", "deepspeed", "-n", "2", "-N", "1", "--", "python", "train.py")

@@ -30,9 +30,9 @@ def test_of_a_long_list_the_first_are_named_and_the_others_counted():
 
 
 def test_a_file_full_of_mistakes_is_answered_in_a_screen(phalanx, tmp_path):
-    (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 1\n" + "".join(f"k{n}: 1\n" for n in range(15_000)))
+    (tmp_path / "phalanx.yaml").write_text("name: demo\nnodes: 1\n" + "".join(f"k{n}: 1\n" for n in range(1_000)))
     assert phalanx("plan") == 2
-    assert "and 14,980 more" in phalanx.err and len(phalanx.err) < 20_000
+    assert "and 980 more" in phalanx.err and len(phalanx.err) < 20_000
     assert phalanx("plan", "--json") == 2
     assert len(json.loads(phalanx.out)["error"]["problems"]) == 100
 

@@ -43,9 +43,9 @@ def test_mistakes_of_one_kind_share_their_code(phalanx, tmp_path):
 
 
 def test_a_file_with_mistakes_without_end_gets_an_answer_with_one(phalanx, tmp_path):
-    (tmp_path / "phalanx.yaml").write_text(f"? {'k' * 100_000}\n: 1\n" + "".join(f"k{i}:\n" for i in range(10_000)))
+    (tmp_path / "phalanx.yaml").write_text(f"? {'k' * 100_000}\n: 1\n" + "".join(f"k{i}:\n" for i in range(1_000)))
     assert phalanx("plan", "--offline", "--json") == 2
-    assert len(phalanx.err) < 20_000 and "9,983 more" in phalanx.err
+    assert len(phalanx.err) < 20_000 and "983 more" in phalanx.err
     assert len(phalanx.out) < 100_000 and len(error(phalanx)["problems"]) == 100
 
 
