@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import user_mode_linux
 from error_codes import raises_code
 from fake_nodes import FakeCluster, change_runner, marked
 from hanging_files import READ, a_hanging_file_system
@@ -82,6 +83,14 @@ def waiting(found: stacks.JobStacks) -> int:
 
 def places(found: stacks.JobStacks) -> list[tuple[str, str, str]]:
     return [(stacks.named(group), group[0].does, group[0].place) for group in found.groups()]
+
+
+def test_where_yama_forbids_to_read_others_ranks_let_phalanx_read_theirs(tmp_path):
+    """In a kernel of Debian's, without the right to trace: under 2 and 3, only root may, or nobody."""
+    seen = user_mode_linux.boot(str(Path(__file__).parents[1] / "fakes/yama_machine.py"), tmp_path)
+    known, forbidden = ["all_reduce (train.py:5)", ""], "the node's kernel forbids it (kernel.yama.ptrace_scope = {})"
+    assert seen["0"] == seen["1"] == [known] * 2
+    assert [[why for _, why in seen[scope]] for scope in "23"] == [[forbidden.format(scope)] * 2 for scope in "23"]
 
 
 def test_a_rank_that_deadlocked_and_one_that_left_are_named_first(cluster, code):

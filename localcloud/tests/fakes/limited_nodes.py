@@ -5,26 +5,23 @@ It is process 1 of user-mode Linux, which has this machine's files.
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import json
 import os
 import signal
 import tempfile
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from user_mode_linux import tell
+
 from localcloud.nodes import cgroups, kernel
 from localcloud.nodes.machine import Machine, Site
 
-MARK = "what was seen: "
 MEMORY_MIB, DISK_MIB, CROWD_MIB = 48, 16, 16
 _MIB = 1 << 20
 _GROUPS = Path("/sys/fs/cgroup")
-_POWER_OFF = 0x4321FEDC
 _HUNGRY = Machine("i-1", "vpc-1", "10.0.0.0/16", "10.0.1.4", "ip", "t3.nano", 1, MEMORY_MIB, b"", "d", "a", {})
 _CROWD = replace(_HUNGRY, instance_id="i-2", memory_mib=CROWD_MIB)
 _NEIGHBOUR = replace(_HUNGRY, instance_id="i-3")
@@ -32,21 +29,12 @@ _NEIGHBOUR = replace(_HUNGRY, instance_id="i-3")
 Say = Callable[[object], object]
 
 
-def main() -> None:
-    try:
-        for kind, path in (("proc", "/proc"), ("sysfs", "/sys"), ("cgroup2", _GROUPS)):
-            kernel.mount(kind, path, kind)
-        # /run/systemd/system, which may be this machine's, would say that systemd delegates groups.
-        for path in ("/run", "/tmp"):
-            kernel.mount("tmpfs", path, "tmpfs")
-        print(MARK + json.dumps(_observe()), flush=True)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        ctypes.CDLL(None).reboot(_POWER_OFF)
-
-
 def _observe() -> dict[str, Any]:
+    for kind, path in (("proc", "/proc"), ("sysfs", "/sys"), ("cgroup2", _GROUPS)):
+        kernel.mount(kind, path, kind)
+    # /run/systemd/system, which may be this machine's, would say that systemd delegates groups.
+    for path in ("/run", "/tmp"):
+        kernel.mount("tmpfs", path, "tmpfs")
     groups = cgroups.take()
     with tempfile.TemporaryDirectory() as state:
         seen = _reach_limits(Site(Path(state), "root", (), (), cgroup=groups))
@@ -150,4 +138,4 @@ def _refusal(limit: Path) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    tell(_observe)

@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import limited_nodes
 import pytest
-
-UML = Path(sys.prefix) / "uml"
-TIMEOUT_S = 120
+import user_mode_linux
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    if not (UML / "linux.uml").exists():
-        pytest.skip("there is no .venv/uml: scripts/uml makes it, from packages of Debian")
-    command = [
-        *(UML / "linux.uml", "quiet", "mem=512M", "con0=fd:0,fd:1", "con=null"),
-        *("root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"),
-        *(f"init={sys.executable}", "--", limited_nodes.__file__),
-    ]
-    home = {"LD_PRELOAD": str(UML / "registers.so"), "HOME": str(tmp_path_factory.mktemp("home"))}
-    output = tmp_path_factory.mktemp("uml") / "output"
-    with output.open("w") as out:
-        machine = subprocess.Popen(
-            command, env=home, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
-        )
-        try:
-            machine.wait(TIMEOUT_S)
-        finally:
-            # Its processes are processes of this machine.
-            with suppress(ProcessLookupError):
-                os.killpg(machine.pid, signal.SIGKILL)
-            machine.wait()
-    said = output.read_text(errors="replace")
-    found = [line for line in said.splitlines() if line.startswith(limited_nodes.MARK)]
-    assert found, said
-    return json.loads(found[0].removeprefix(limited_nodes.MARK))
+    return user_mode_linux.boot(limited_nodes.__file__, tmp_path_factory.mktemp("uml"))
 
 
 def test_a_node_takes_its_types_memory_and_its_disk_and_no_more(seen):
