@@ -384,12 +384,12 @@ DEFENCES = (
             "if False:",
         ),
         ("guest_file.py", "path.resolve().relative_to(directory.resolve()).parts", "path.parts"),
-        ("jobs/requirements_file.py", "if files.mistakes:", "if False:"),
+        ("jobs/requirements_file.py", "if self.mistakes:", "if False:"),
     ),
     defence(
         "git's settings are no requirements",
         "test_hostile_repository.py::test_requirements_include_neither_git_s_settings_nor_an_ignored_file_with_secrets",
-        ("jobs/requirements_file.py", "if files.mistakes:", "if False:"),
+        ("jobs/requirements_file.py", "if self.mistakes:", "if False:"),
     ),
     *(
         defence(name, "test_silent_files.py::test_a_file_that_does_not_answer_ends_the_command_that_sends_it", edit)

@@ -113,8 +113,8 @@ class Cluster:
         """Start a job in a copy of `directory`; the options are those of `phalanx run`. Raises JobError.
 
         A `command` that is a string is a line for the shell `sh`; a list is a program and its arguments.
-        `nodes` is torchrun's (MIN, MAX). `requirements` is by default the code's own requirements.txt, on top of a
-        `recipe`; False means none. `build_env` are variables for pip and compilers. All other options are
+        `nodes` is torchrun's (MIN, MAX). `requirements` is by default the file in the code that names its packages, on
+        top of a `recipe`; False means none. `build_env` are variables for pip and compilers. All other options are
         fields of JobSpec; among them, `options` are the launcher's own, such as {"servers": "2"}. The call returns when
         the head has accepted the job, which goes on even if this program ends.
         """
@@ -125,12 +125,13 @@ class Cluster:
         fewest, most = (None, None) if nodes is None else _fewest_and_most(nodes)
         directory = Path(options.pop("directory", "."))
         listed = Path(requirements) if requirements else requirements
+        argv = ("sh", "-c", command) if isinstance(command, str) else tuple(command)
         spec = JobSpec(
-            command=("sh", "-c", command) if isinstance(command, str) else tuple(command),
+            command=argv,
             directory=directory,
             nodes_min=fewest,
             nodes_max=most,
-            environment=environments.choose(directory, recipe, listed, build_env),
+            environment=environments.choose(directory, recipe, listed, build_env, argv),
             **cast("dict[str, Any]", options),
         )
         return JobFuture(submit(self._record, spec, detach=True))

@@ -103,6 +103,23 @@ def test_requirements_are_there_on_every_node_and_made_once(wheels: Terminal, tm
     assert "[environment]" not in second.stdout
 
 
+def test_the_packages_of_a_script_and_of_a_lock_are_there(wheels: Terminal, tmp_path: Path) -> None:
+    say = "import mini\nprint(mini.WORD)\n"
+    (tmp_path / "own.py").write_text(f'# /// script\n# dependencies = ["mini"]\n# ///\n{say}')
+    (tmp_path / "plain.py").write_text(say)
+    hashes = f'hash = "sha256:{wheels.on("head", "sha256sum /efs/wheels/mini-1.0-py3-none-any.whl").split()[0]}"'
+    source = 'source = { registry = "https://pypi.org/simple" }'
+    (tmp_path / "uv.lock").write_text(
+        'version = 1\n[[package]]\nname = "mine"\nsource = { virtual = "." }\ndependencies = [{ name = "mini" }]\n'
+        f'[[package]]\nname = "mini"\nversion = "1.0"\n{source}\nwheels = [{{ url = "https://x/w", {hashes} }}]\n'
+    )
+    offline = ("-n", "1", "--build-env", "PIP_NO_INDEX=1", "--build-env", "PIP_FIND_LINKS=/efs/wheels")
+    for script, source in (("own.py", "own.py"), ("plain.py", "uv.lock")):
+        done = run(wheels, tmp_path, "python", script, options=offline)
+        assert (done.returncode, "[0] mini is here" in done.stdout) == (0, True), done.stderr
+        assert f"packages: those of {source}" in done.stderr
+
+
 def test_packages_of_the_image_stay_visible_and_its_pip_serves_it(wheels: Terminal, tmp_path: Path) -> None:
     code = code_with(tmp_path, "tiny\n")
     look = 'for name in python python3; do $name -c "import numpy, tiny, sys; print(sys.prefix)"; done; pip show tiny'

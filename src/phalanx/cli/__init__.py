@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phalanx import __version__, waits
-from phalanx.cli.group import LazyGroup
+from phalanx.cli.group import LazyGroup, of_other_tools
 from phalanx.errors import PhalanxError
 
 if TYPE_CHECKING:
@@ -252,9 +252,7 @@ def _where_it_belongs(error: click.ClickException, context: click.Context) -> st
 
 def _of_another_tool(option: str, context: click.Context) -> str:
     """Return a sentence about an option that another tool has for one of this command; "" for any other."""
-    from phalanx.data import table  # here, because few commands fail
-
-    ours = table("other_tools")["options"].get(option, "")
+    ours = of_other_tools("options").get(option, "")
     known = {name for parameter in context.command.params for name in parameter.opts}
     return f"phalanx's own is `{ours}`. " if ours.split(" ")[0] in known else ""
 

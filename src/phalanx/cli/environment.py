@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from phalanx.cli.console import note
 from phalanx.cli.job_options import pairs
 from phalanx.cli.options import ExistingPath
 from phalanx.counts import first_of
-from phalanx.jobs import environments
+from phalanx.jobs import environments, package_files
 from phalanx.jobs.environments import recipe_names
 from phalanx.jobs.requirements_file import by_text_only
 
@@ -40,9 +40,10 @@ _OPTIONS = (
         "--requirements",
         metavar="FILE",
         type=ExistingPath(dir_okay=False),
-        help="Add these Python packages to the image's.  [default: requirements.txt, if the code has one]",
+        help="Add these Python packages to the image's: those of a script's `# /// script`, a pylock.toml, a uv.lock or"
+        " a requirements.txt.  [default: the first of these that the code has]",
     ),
-    click.option("--no-requirements", is_flag=True, help="Ignore the code's requirements.txt."),
+    click.option("--no-requirements", is_flag=True, help="Install nothing that the code's files name."),
     click.option(
         "--build-env",
         multiple=True,
@@ -61,16 +62,24 @@ def environment_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def chosen_environment(
-    directory: Path, recipe: str | None, requirements: Path | None, no_requirements: bool, build_env: dict[str, str]
+    directory: Path,
+    recipe: str | None,
+    requirements: Path | None,
+    no_requirements: bool,
+    build_env: dict[str, str],
+    command: Sequence[str] = (),
 ) -> Environment | None:
-    """Return the environment that the flags choose, or by default that of the code's requirements.txt."""
+    """Return the environment that the flags choose, or by default that of the file in the code that names packages."""
     if requirements is not None and no_requirements:
         raise click.UsageError("--requirements and --no-requirements exclude each other")
-    has_default = requirements is None and not no_requirements and environments.has_requirements(directory)
-    if recipe and has_default:
-        added = directory / environments.REQUIREMENTS
-        note(f"{added} is installed on top of the recipe {recipe}; --no-requirements leaves it out")
-    chosen = environments.choose(directory, recipe, False if no_requirements else requirements, build_env)
+    found = package_files.find(directory, command) if requirements is None and not no_requirements else None
+    if found and recipe:
+        note(f"{found} is installed on top of the recipe {recipe}; --no-requirements leaves it out")
+    elif found and found.name != package_files.REQUIREMENTS:
+        note(f"packages: those of {found.name}; --no-requirements leaves them out")
+    chosen = environments.choose(
+        directory, recipe, False if no_requirements else requirements, build_env, command, note
+    )
     if places := by_text_only(chosen.files) if chosen else []:
         named = first_of((place.removeprefix("own/") for place in places), most=_MOST_NAMED)
         note(

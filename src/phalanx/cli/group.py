@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 Sections = Mapping[str, Mapping[str, tuple[str, str]]]
 
 
+def of_other_tools(kind: str) -> Mapping[str, str]:
+    """Return phalanx's own words for other tools' `commands` or `options`."""
+    from phalanx.data import table  # here, because only a mistake needs it
+
+    return table("other_tools")[kind]
+
+
 class LazyGroup(click.Group):
     """Commands by section: name → (module, one-line help). The module's attribute `command` is the click command."""
 
@@ -49,9 +56,7 @@ class LazyGroup(click.Group):
     def _suggestion(self, name: str) -> str:
         import difflib  # here, because only a misspelled command needs it
 
-        from phalanx.data import table  # here, for the same reason
-
-        if ours := table("other_tools")["commands"].get(name):
+        if ours := of_other_tools("commands").get(name):
             return f" phalanx's own is `phalanx {ours}`."
         near = difflib.get_close_matches(name, self._modules, 1)
         return f" Did you mean '{near[0]}'?" if near else ""

@@ -200,7 +200,7 @@ def _spec(cluster: Cluster, **chosen: Any) -> JobSpec:
         sync_dir=chosen["sync_dir"],
         via=chosen["kind"] if chosen["kind"] in SCHEDULERS else None,
         via_options=chosen["via_options"],
-        environment=chosen_environment(Path(), **{name: chosen[name] for name in ENVIRONMENT}),
+        environment=chosen_environment(Path(), command=chosen["argv"], **{name: chosen[name] for name in ENVIRONMENT}),
     )
 
 

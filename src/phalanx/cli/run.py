@@ -331,7 +331,9 @@ def command(
         via_options=chosen["via_options"],
         nodes_min=chosen["nodes"][0],
         nodes_max=chosen["nodes"][1],
-        environment=chosen_environment(fields["directory"], **{name: chosen[name] for name in ENVIRONMENT}),
+        environment=chosen_environment(
+            fields["directory"], command=argv, **{name: chosen[name] for name in ENVIRONMENT}
+        ),
         options={name: chosen[key] for name in OPTIONS if chosen[key := name.replace("-", "_")] is not None},
     )
     return print_processes(cluster, spec, as_json) if dry_run else start(cluster, spec, detach, quiet)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from phalanx.counts import first_of
 from phalanx.errors import JobError
-from phalanx.jobs.requirements_file import collect
+from phalanx.jobs import package_files
+from phalanx.jobs.package_files import REQUIREMENTS
+from phalanx.jobs.requirements_file import check, collect
 from phalanx.runner.environments.interpreters import allows
 from phalanx.runner.files.job_record import Environment
 
@@ -21,7 +23,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # pyright: ignore[reportMissingImports]
 
-REQUIREMENTS = "requirements.txt"
+_MOST_NAMED = 5
 _RECIPES = Path(__file__).parents[1] / "recipes"
 _BEFORE = "before.txt"
 _CONSTRAINTS = "constraints.txt"
@@ -74,9 +76,27 @@ def runs_on(specifier: str) -> Callable[[str], bool]:
     return lambda python: allows(specifier, tuple(map(int, python.split("."))))
 
 
-def from_requirements(path: Path) -> Environment:
-    """Return the environment that a requirements file and the files it includes describe. Raises JobError."""
-    return Environment("requirements", collect(path), (("-r", path.name),))
+def from_requirements(path: Path, say: Callable[[str], object] = lambda _: None) -> Environment:
+    """Return the environment that a requirements file and what it includes, a lock or a script describe.
+
+    `say` gets a sentence about what of a lock is not installed. Raises JobError.
+    """
+    if not package_files.is_lock(path):
+        return Environment("requirements", collect(path), (("-r", path.name),))
+    from phalanx.jobs import lock_files  # here, because few jobs have one, and it loads packaging
+
+    listed = lock_files.read(path)
+    if listed.left_out:
+        named = first_of(listed.left_out, most=_MOST_NAMED)
+        say(f"{named}: packages of your own are sent as code, not installed; `--env PYTHONPATH=DIRECTORY` finds them")
+    files: dict[str, str] = {}
+    steps = []
+    # What has no hash can't be beside what has one.
+    for name, lines in (("listed.txt", listed.lines), ("unhashed.txt", listed.unhashed)):
+        if lines:
+            files.update(check(name, "".join(f"{line}\n" for line in lines), path.absolute().parent))
+            steps.append((*(("--no-deps",) if listed.is_whole else ()), "-r", name))
+    return Environment("requirements", files, tuple(steps), python=listed.python)
 
 
 def choose(
@@ -84,13 +104,16 @@ def choose(
     named: str | None = None,
     requirements: str | Path | bool | None = None,
     build_env: Mapping[str, str] | None = None,
+    command: Sequence[str] = (),
+    say: Callable[[str], object] = lambda _: None,
 ) -> Environment | None:
     """Return the environment of a requirements file, on top of the recipe that is `named`, if any.
 
-    `requirements` is by default the file in `directory`; False means none. `build_env` sets variables for the tools
-    that install and build the packages. Raises JobError.
+    `requirements` is by default what package_files finds; False means none. `build_env` sets variables for the tools
+    that install and build the packages. `say` gets sentences for the user. Raises JobError.
     """
-    listed = _listed(directory, requirements)
+    path = package_files.find(directory, command) if requirements in (None, True) else requirements
+    listed = from_requirements(Path(path), say) if path else None
     if named is None:
         chosen = listed
     else:
@@ -107,30 +130,16 @@ def choose(
     return replace(chosen, variables={**chosen.variables, **build_env})
 
 
-def has_requirements(directory: Path) -> bool:
-    """Return whether a job's code has a requirements.txt. What is neither file nor directory is refused when read."""
-    listed = directory / REQUIREMENTS
-    return os.path.lexists(listed) and not listed.is_dir()
-
-
-def _listed(directory: Path, requirements: str | Path | bool | None) -> Environment | None:
-    if requirements is None:
-        requirements = has_requirements(directory)
-    if isinstance(requirements, bool):
-        return from_requirements(directory / REQUIREMENTS) if requirements else None
-    return from_requirements(Path(requirements))
-
-
 def _on_top(base: Environment, listed: Environment) -> Environment:
     """Return the recipe's packages, then those of a requirements file, constrained to the recipe's versions."""
     files = {f"{_OWN}/{name}": text for name, text in listed.files.items()}
     pins = "".join(f"{entry['pin']}\n" for text in base.files.values() for entry in _PIN.finditer(text))
-    ((flag, name),) = listed.steps
+    steps = ((*options, f"{_OWN}/{name}", "-c", _PINS) for *options, name in listed.steps)
     return replace(
         base,
         name=f"{base.name}+{listed.name}",
         files={**base.files, **files, _PINS: pins},
-        steps=(*base.steps, (flag, f"{_OWN}/{name}", "-c", _PINS)),
+        steps=(*base.steps, *steps),
     )
 
 

@@ -63,9 +63,14 @@ def collect(path: Path) -> dict[str, str]:
     path = path.absolute()
     files = _Files(path.parent)
     files.add(path, "")
-    if files.mistakes:
-        raise JobError(first_of(files.mistakes, "\n"), files.hint, code="requirements-file")
-    return files.texts
+    return files.right()
+
+
+def check(name: str, text: str, directory: Path) -> dict[str, str]:
+    """Return the texts of a file of requirements that phalanx has written. Raises JobError as `collect` does."""
+    files = _Files(directory.absolute())
+    files.take(name, text, directory.absolute() / name)
+    return files.right()
 
 
 def by_text_only(texts: Mapping[str, str]) -> list[str]:
@@ -98,7 +103,11 @@ class _Files:
         if len(self.texts) == _MAX_FILES:
             self.mistakes.append(f"{included_at}: more than {_MAX_FILES} files")
             return
-        text = self.texts[name] = self._text(path, included_at)
+        self.take(name, self._text(path, included_at), path)
+
+    def take(self, name: str, text: str, path: Path) -> None:
+        """Add a file's text, and the files that it includes."""
+        self.texts[name] = text
         for number, line in _lines(text):
             place = f"{shown(name)}:{number}"
             self.lines += bool(line)
@@ -106,6 +115,12 @@ class _Files:
                 self.mistakes.append(f"{place}: more than {_MAX_LINES:,} requirements and options")
                 return
             self._read(line, path, place)
+
+    def right(self) -> dict[str, str]:
+        """Return the texts. Raises JobError if they have mistakes."""
+        if self.mistakes:
+            raise JobError(first_of(self.mistakes, "\n"), self.hint, code="requirements-file")
+        return self.texts
 
     def _text(self, path: Path, included_at: str) -> str:
         where = f"{included_at}: " if included_at else ""
