@@ -70,6 +70,8 @@ def _refusal(call: Call) -> Refusal | None:
         return _code(call, None), f"A parameter of {call.operation} has the wrong type: {error}"
     if call.service == "ec2" and (without_effect := _asked_in_vain(given)):
         return errors.NOT_SERVED, f"The local cloud does not serve {', '.join(without_effect)} of {call.action}."
+    if unknown := lists.unknown_filter(call, model):
+        return "InvalidParameterValue", f"The filter '{unknown}' is invalid"
     found = list(problems(model.input_shape, given))
     return _described(call, found) if found else None
 

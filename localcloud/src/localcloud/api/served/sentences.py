@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 
-_ID = r"(?:\{')?([\w.@/-]+)(?:'\})?"
+_ID = r"(?:[{\[](?:'|&#x27;))?([\w.@/-]+)(?:(?:'|&#x27;)[}\]])?"
 _QUOTE = r"(?:'|&apos;|&#39;|&#x27;)?"
 _SENTENCES = {
     "ec2": {
         rf"VpcID {_ID} does not exist\.": r"The vpc ID '\1' does not exist",
         rf"The keypair {_QUOTE}{_ID}{_QUOTE} does not exist\.": r"The key pair '\1' does not exist",
-        rf"Allocation ID {_QUOTE}{_ID}{_QUOTE} not found\.": r"The allocation ID '\1' does not exist",
+        rf"A(lloc|ssoci)ation ID {_QUOTE}{_ID}{_QUOTE} not found\.": r"The a\1ation ID '\2' does not exist",
     },
     "iam": {
         r"Role ([\w+=,.@-]+) not found\b\.?": r"The role with name \1 cannot be found.",
