@@ -38,7 +38,10 @@ def test_cloud_config_makes_files_users_and_a_name_and_runs_commands(lab: Lab) -
     - {name: ada, groups: [adm], shell: /bin/bash, sudo: 'ALL=(ALL) NOPASSWD:ALL', ssh_authorized_keys: [ssh-ed25519 A]}
     hostname: trainer
     ssh_authorized_keys: [ssh-ed25519 B]
-    bootcmd: ['echo each >>/root/each', 'echo $INSTANCE_ID >/root/id', [cloud-init-per, once, mine, sh, -c, 'echo >>/root/once']]
+    bootcmd:
+    - echo each >>/root/each
+    - echo $INSTANCE_ID >/root/id
+    - [cloud-init-per, once, mine, sh, -c, 'echo >>/root/once']
     mounts: [[tmpfs, '/scratch', tmpfs, 'size=1m'], [ephemeral0, /mnt]]
     write_files:
     - {path: /opt/my/a file, content: "it's $HOME\\n", permissions: '0640'}
@@ -68,12 +71,8 @@ def test_cloud_config_makes_files_users_and_a_name_and_runs_commands(lab: Lab) -
     assert "ephemeral0 is not mounted" in said
     assert lab.ssh(node, "cloud-init status --wait; cat /root/id").stdout == f"status: done\n{node}\n"
     lab.reboot(node)
-    assert (
-        lab.ssh(
-            node, "cloud-init status --wait; cat /root/each /root/plain; mount | grep -c /scratch; wc -l </root/once"
-        ).stdout
-        == "status: done\neach\neach\none1\n1\n"
-    )
+    ask = "cloud-init status --wait; cat /root/each /root/plain; mount | grep -c /scratch; wc -l </root/once"
+    assert lab.ssh(node, ask).stdout == "status: done\neach\neach\none1\n1\n"
     lab.do("kill", instance_id=node)
 
 
@@ -142,7 +141,7 @@ def test_efs_is_mounted_by_nfs_alone(lab: Lab, pair: tuple[str, str], server: st
     ):
         assert why in lab.ssh(pair[0], f"mount -t nfs4 -o {wrong} {server}:/ /mnt/nfs", check=False).stderr
     again = (
-        f"echo {server}:/ /mnt/nfs nfs4 nfsvers=4.1 0 0 >/etc/fstab; mount -a; mount -a; umount /mnt/nfs; >/etc/fstab"
+        f"echo {server}:/ /mnt/nfs nfs4 vers=4.1 0 0 >/etc/fstab; mount -a; mount -a; umount /mnt/nfs; >/etc/fstab"
     )
     lab.ssh(pair[0], f"{again}; ! mountpoint -q /mnt/nfs")
     missing = lab.ssh(pair[0], f"mount -t nfs4 {server}:/nowhere /mnt/nfs", check=False)
