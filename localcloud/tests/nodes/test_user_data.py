@@ -140,9 +140,7 @@ def test_efs_is_mounted_by_nfs_alone(lab: Lab, pair: tuple[str, str], server: st
         ("tls", "incorrect mount option"),
     ):
         assert why in lab.ssh(pair[0], f"mount -t nfs4 -o {wrong} {server}:/ /mnt/nfs", check=False).stderr
-    again = (
-        f"echo {server}:/ /mnt/nfs nfs4 vers=4.1 0 0 >/etc/fstab; mount -a; mount -a; umount /mnt/nfs; >/etc/fstab"
-    )
+    again = f"echo {server}:/ /mnt/nfs nfs4 vers=4.1 0 0 >/etc/fstab; mount -a; mount -a; umount /mnt/nfs; >/etc/fstab"
     lab.ssh(pair[0], f"{again}; ! mountpoint -q /mnt/nfs")
     missing = lab.ssh(pair[0], f"mount -t nfs4 {server}:/nowhere /mnt/nfs", check=False)
     assert (missing.returncode, "No such file" in missing.stderr) == (32, True)
