@@ -34,7 +34,12 @@ _SENTENCES = {
 
 def worded(service: str, body: bytes) -> bytes:
     """Return the answer of an error with AWS's sentence, if moto's is another."""
-    text = body.decode("utf-8", "surrogateescape")
-    for pattern, sentence in _SENTENCES.get(service, {}).items():
-        text = re.sub(pattern, sentence, text)
-    return text.encode("utf-8", "surrogateescape")
+    return reworded(body.decode("utf-8", "surrogateescape"), service).encode("utf-8", "surrogateescape")
+
+
+def reworded(text: str, *services: str) -> str:
+    """Return a sentence of one of these services, or of any of EC2 and IAM, in AWS's words."""
+    for service in services or ("ec2", "iam"):
+        for pattern, sentence in _SENTENCES.get(service, {}).items():
+            text = re.sub(pattern, sentence, text)
+    return text
