@@ -79,17 +79,15 @@ _CLOUD_INIT = """\
 # prints how it ended. What it prints goes to the console and, as the file of AMIs sets it up, through tee to a log.
 # cloud-init status [--wait] [--long]: says how far it is in this boot.
 result=/run/cloud-init/result.json
-case "${1-}" in
-  init) ;;
-  status)
-    case " $* " in *" --wait "* | *" -w "*) until [ -e $result ]; do sleep 0.2; done ;; esac
-    status=running ended=0
-    [ ! -e $result ] || status=done
-    ! grep -q failures $result 2>/dev/null || { status=error ended=1; }
-    echo "status: $status"
-    exit $ended ;;
-  *) echo "The local cloud's cloud-init has only status [--wait]." >&2; exit 2 ;;
-esac
+if [ "${1-}" = status ]; then
+  case " $* " in *" --wait "* | *" -w "*) until [ -e $result ]; do sleep 0.2; done ;; esac
+  status=running ended=0
+  [ ! -e $result ] || status=done
+  ! grep -q failures $result 2>/dev/null || { status=error ended=1; }
+  echo "status: $status"
+  exit $ended
+fi
+[ "${1-}" = init ] || { echo "The local cloud's cloud-init has only status [--wait]." >&2; exit 2; }
 mkdir /run/cloud-init || exit
 log=/var/log/cloud-init-output.log pipe=/run/cloud-init.pipe
 [ -e $log ] || { : >$log; chmod 640 $log; chgrp adm $log; } 2>/dev/null
