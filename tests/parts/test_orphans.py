@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from aws_here import AwsHere
+from botocore.awsrequest import AWSResponse, HeadersDict
 from botocore.exceptions import ClientError
+from error_codes import raises_code
 from fleet_fakes import REGION, name, until
 from leftovers import (
     ACCOUNT,
@@ -33,6 +35,7 @@ from localcloud.api.tag_index import NEW_LATE_S
 from localcloud.storage import file_systems
 from localcloud.weather.forecast import Forecast
 from phalanx.aws import tags
+from phalanx.aws.aws import Aws
 from phalanx.aws.inventory import orphans, remains
 from phalanx.aws.refusals import translate
 
@@ -277,6 +280,18 @@ def test_a_service_that_does_not_answer_is_named_and_the_others_are_looked_at(ru
         assert any(operation in str(error) for error in unanswered)
     finally:
         remove()
+
+
+@pytest.mark.parametrize(("service", "operation"), [("dynamodb", "list_tables"), ("ec2", "describe_vpcs")])
+def test_a_proxys_page_is_no_empty_list(monkeypatch: pytest.MonkeyPatch, service: str, operation: str):
+    page = AWSResponse("http://proxy", 200, HeadersDict(), None)
+    page._content = b"<!DOCTYPE html>\n<html><body>Log in</body></html>"
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(key, "x")
+    behind_a_proxy = Aws(REGION)
+    behind_a_proxy.client(service).meta.events.register("before-send", lambda **_: page)
+    with raises_code("call-failed", "web page"):
+        list(behind_a_proxy.pages(service, operation, "Any"))
 
 
 @pytest.mark.parametrize(

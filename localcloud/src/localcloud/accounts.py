@@ -32,6 +32,14 @@ REGIONS = {
 """Their regions: an account has keys in one partition only (docs/aws-behaviour.md 6.1)."""
 ACCOUNT, OWNER = "123456789012", "999999999999"
 """The account itself, and the one that owns the VPC which an organisation shares."""
+# What the organisation denies to everybody in the account: a method of EC2Backend, and its action.
+DENIED = {
+    "allocate_address": "ec2:AllocateAddress",
+    "attach_internet_gateway": "ec2:AttachInternetGateway",
+    "create_internet_gateway": "ec2:CreateInternetGateway",
+    "create_nat_gateway": "ec2:CreateNatGateway",
+    "create_vpc": "ec2:CreateVpc",
+}
 BOUNDARY = f"arn:aws:iam::{ACCOUNT}:policy/landing-zone"
 """The policy that each role needs there as its permissions boundary."""
 SUBNETS = ("subnet-0a11ce00000000001", "subnet-0a11ce00000000002")

@@ -204,11 +204,16 @@ def _services(cloud: Stacks, made: dict[str, Any]) -> dict[str, Any]:
 
 def refusal(client: Any, operation: str, given: Any, account: dict[str, Any]) -> str:
     """Make a request; return the error code of its answer, "" if it was accepted."""
+    return refused(client, operation, given, account).get("Code", "")
+
+
+def refused(client: Any, operation: str, given: Any, account: dict[str, Any]) -> dict[str, Any]:
+    """Make a request; return the error of its answer, {} if it was accepted."""
     try:
         client._make_api_call(operation, _filled(given, account))
     except ClientError as error:
-        return error.response["Error"]["Code"]
-    return ""
+        return dict(error.response["Error"])
+    return {}
 
 
 def _filled(given: Any, account: dict[str, Any]) -> Any:

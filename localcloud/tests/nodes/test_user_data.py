@@ -38,7 +38,11 @@ def test_cloud_config_makes_files_users_and_a_name_and_runs_commands(lab: Lab) -
     - {name: ada, groups: [adm], shell: /bin/bash, sudo: 'ALL=(ALL) NOPASSWD:ALL', ssh_authorized_keys: [ssh-ed25519 A]}
     hostname: trainer
     ssh_authorized_keys: [ssh-ed25519 B]
-    bootcmd: ['echo each >>/root/each']
+    bootcmd:
+    - echo each >>/root/each
+    - echo $INSTANCE_ID >/root/id
+    - [cloud-init-per, once, mine, sh, -c, 'echo >>/root/once']
+    mounts: [[tmpfs, '/scratch', tmpfs, 'size=1m'], [ephemeral0, /mnt]]
     write_files:
     - {path: /opt/my/a file, content: "it's $HOME\\n", permissions: '0640'}
     - {path: /root/plain, content: one, append: true, permissions: 0600}
@@ -64,8 +68,11 @@ def test_cloud_config_makes_files_users_and_a_name_and_runs_commands(lab: Lab) -
     assert "from runcmd" in said
     assert "none; not found here: no-such-program" in said
     assert "not served by the local cloud: ntp" in said
+    assert "ephemeral0 is not mounted" in said
+    assert lab.ssh(node, "cloud-init status --wait; cat /root/id").stdout == f"status: done\n{node}\n"
     lab.reboot(node)
-    assert lab.ssh(node, "cat /root/each; cat /root/plain").stdout == "each\neach\none"
+    ask = "cloud-init status --wait; cat /root/each /root/plain; mount | grep -c /scratch; wc -l </root/once"
+    assert lab.ssh(node, ask).stdout == "status: done\neach\neach\none1\n1\n"
     lab.do("kill", instance_id=node)
 
 
@@ -85,6 +92,8 @@ def test_a_mime_archive_runs_its_parts_in_cloud_inits_order(lab: Lab) -> None:
     assert lab.ssh(node, "cat /root/order /root/hooked").stdout == "script one\nscript two\nruncmd\nhook\n"
     assert "x-include-url is not served" in said
     assert "user data ended with status 3" in said
+    status = lab.ssh(node, "cloud-init status --wait; cat /root/hooked", check=False)
+    assert (status.stdout, lab.ssh(node, "cloud-init status", check=False).returncode) == ("status: error\nhook\n", 1)
     lab.do("kill", instance_id=node)
 
 
@@ -131,6 +140,8 @@ def test_efs_is_mounted_by_nfs_alone(lab: Lab, pair: tuple[str, str], server: st
         ("tls", "incorrect mount option"),
     ):
         assert why in lab.ssh(pair[0], f"mount -t nfs4 -o {wrong} {server}:/ /mnt/nfs", check=False).stderr
+    again = f"echo {server}:/ /mnt/nfs nfs4 vers=4.1 0 0 >/etc/fstab; mount -a; mount -a; umount /mnt/nfs; >/etc/fstab"
+    lab.ssh(pair[0], f"{again}; ! mountpoint -q /mnt/nfs")
     missing = lab.ssh(pair[0], f"mount -t nfs4 {server}:/nowhere /mnt/nfs", check=False)
     assert (missing.returncode, "No such file" in missing.stderr) == (32, True)
 

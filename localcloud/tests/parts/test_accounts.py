@@ -105,6 +105,24 @@ def test_the_organisation_denies_networks_and_roles_without_its_boundary(company
     ec2.create_security_group(GroupName="mine", Description="of a participant", VpcId=vpc)
 
 
+def test_the_simulator_shows_what_the_organisation_denies(company, fresh):
+    asked = {"ActionNames": ["ec2:CreateVpc", "ec2:CreateSubnet"]}
+    asked["PolicySourceArn"] = company("sts").get_caller_identity()["Arn"]
+    denied, allowed = company("iam").simulate_principal_policy(**asked)["EvaluationResults"]
+    assert (denied["EvalDecision"], denied["OrganizationsDecisionDetail"]) == (
+        "explicitDeny",
+        {"AllowedByOrganizations": False},
+    )
+    assert (allowed["EvalDecision"], allowed["OrganizationsDecisionDetail"]) == (
+        "allowed",
+        {"AllowedByOrganizations": True},
+    )
+    asked["PolicySourceArn"] = fresh("sts").get_caller_identity()["Arn"]
+    (own, _) = fresh("iam").simulate_principal_policy(**asked)["EvaluationResults"]
+    assert own["EvalDecision"] == "allowed"
+    assert "OrganizationsDecisionDetail" not in own
+
+
 def test_a_new_account_s_keys_are_unknown_in_regions_that_it_has_not_enabled(fresh, company):
     ec2 = fresh("ec2")
     (there,) = ec2.describe_regions(RegionNames=["eu-south-1"], AllRegions=True)["Regions"]

@@ -88,6 +88,17 @@ TEMPLATES = {
         "Template format error: Parameter count 201 is greater than max allowed 200",
     ),
     "a transform": (body(Transform="AWS::Serverless-2016-10-31"), "does not serve Transform"),
+    "a transform of all": (body(**{"Fn::Transform": {"Name": "AWS::Include"}}), "does not serve Fn::Transform"),
+    "a transform of resources": (
+        body({"Fn::Transform": {"Name": "AWS::Include", "Parameters": {}}}),
+        "does not serve Fn::Transform",
+    ),
+    "a default of a mapping": (
+        body(named(DisplayName={"Fn::FindInMap": ["M", "x", "y", {"DefaultValue": "z"}]}), Mappings={"M": {}}),
+        "every Fn::FindInMap object requires three parameters",
+    ),
+    "another version": (body(AWSTemplateFormatVersion="2011-01-01"), "unsupported value for AWSTemplateFormatVersion"),
+    "a long description": (body(Description="x" * 1025), "'Description' length is greater than 1024"),
     "a transform with its section": (
         body(Transform="AWS::Serverless-2016-10-31", Globals={"Function": {"Timeout": 3}}),
         "does not serve Transform",
@@ -264,6 +275,10 @@ FAILURES = {
             "Bad": {"Type": "AWS::EC2::Subnet", "Properties": {"VpcId": {"Ref": "Vpc"}, "CidrBlock": "1.0.0.0/24"}},
         },
         "1.0.0.0/24",
+    ),
+    "a profile that is missing": (
+        {**PLACE, "Template": launch_template(IamInstanceProfile={"Name": "nobodys"}), "Bad": group()},
+        "You must use a valid fully-formed launch template. Instance Profile nobodys cannot be found.",
     ),
     "inline code for a runtime that has none": (
         {"Bad": function("java21")},

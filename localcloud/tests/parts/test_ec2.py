@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
@@ -68,6 +69,7 @@ def test_termination_kills_the_node_and_frees_what_the_instance_held(local):
     address = api.allocate_address(Domain="vpc")
     api.associate_address(AllocationId=address["AllocationId"], InstanceId=made["InstanceId"])
     vpc = made["VpcId"]
+    assert address["PublicIp"].startswith("198.19.")
     assert ec2.locate(address["PublicIp"]) == (vpc, made["PrivateIpAddress"])
     answer = api.terminate_instances(InstanceIds=[made["InstanceId"]])["TerminatingInstances"][0]
     assert answer["CurrentState"]["Name"] == "shutting-down"
@@ -168,6 +170,8 @@ def test_a_stopped_instance_starts_again_with_its_address_and_disk(local):
     assert list(local.runner.booted) == [made["InstanceId"]]
     for kept in ("PrivateIpAddress", "NetworkInterfaces", "BlockDeviceMappings"):
         assert str(after[kept]).split("Association")[0] == str(before[kept]).split("Association")[0]
+    network = ipaddress.ip_network("198.19.0.0/16")
+    assert all(ipaddress.ip_address(one["PublicIpAddress"]) in network for one in (before, after))
     assert after["PublicIpAddress"] != before["PublicIpAddress"]
 
 

@@ -53,6 +53,20 @@ def least(shape: Any, depth: int = 0) -> Any:
 
 
 @pytest.mark.parametrize(
+    ("service", "operation", "kind"),
+    [
+        ("logs", "describe_log_groups", "application/x-amz-json-1.1"),
+        ("lambda", "list_functions", "application/json"),
+        ("ec2", "describe_vpcs", "text/xml"),
+    ],
+)
+def test_an_answer_has_the_type_of_its_protocol_and_an_id(cloud: Stacks, service: str, operation: str, kind: str):
+    answered = getattr(cloud.client(service), operation)()["ResponseMetadata"]["HTTPHeaders"]
+    assert answered["content-type"] == kind
+    assert answered["x-amzn-requestid"]
+
+
+@pytest.mark.parametrize(
     ("operation", "given", "what"),
     [
         ("CreateVpc", {"CidrBlock": "10.0.0.0/16", "AmazonProvidedIpv6CidrBlock": True}, "AmazonProvidedIpv6CidrBlock"),

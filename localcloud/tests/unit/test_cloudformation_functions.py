@@ -60,7 +60,6 @@ SCOPE = Scope(
         ({"Fn::FindInMap": ["Agent", "payload", "list"]}, ["x", "y"]),
         ({"Fn::FindInMap": ["Agent", {"Ref": "AWS::Region"}, "k"]}, "v"),
         ({"Fn::FindInMap": ["Agent", "payload", "text"]}, "${not a place} {{resolve:no}}"),
-        ({"Fn::FindInMap": ["Agent", "x", "y", {"DefaultValue": {"Ref": "Word"}}]}, "hi"),
         ({"Fn::Base64": {"Fn::Sub": "${Word}\n"}}, base64.b64encode(b"hi\n").decode()),
         ({"Fn::Cidr": ["10.0.0.0/16", 3, 8]}, ["10.0.0.0/24", "10.0.1.0/24", "10.0.2.0/24"]),
         ("{{resolve:ssm:/a/b:3}}!", "value of /a/b!"),

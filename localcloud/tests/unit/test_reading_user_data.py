@@ -35,6 +35,8 @@ def test_a_script_is_run_as_it_is_whatever_its_bytes():
         ("#cloud-config\nusers: [{name: '$(id)'}]\n", "user"),
         ("#cloud-config\nhostname: 'a; id'\n", "hostname"),
         ("#cloud-config\nruncmd: {a: b}\n", "runcmd is unreadable"),
+        ("#cloud-config\nmounts: [[tmpfs, '/m; id\\nx', tmpfs]]\n", "blanks"),
+        ("#cloud-config\nmounts: [[ephemeral0, /mnt]]\n", "ephemeral0 is not mounted"),
         ("#cloud-config\nx: !!python/object/apply:os.system [id]\n", "unreadable"),
         ("#include\nhttp://x/\n", "x-include-url is not served"),
         ("## template: jinja\n#cloud-config\n", "jinja2 is not served"),
@@ -90,3 +92,23 @@ def test_a_later_part_replaces_the_keys_of_an_earlier_one():
     part = "--b\nContent-Type: text/cloud-config\n\n#cloud-config\nruncmd: [{}]\n"
     archive = "Content-Type: multipart/mixed; boundary=b\n\n" + part.format("first") + part.format("second") + "--b--\n"
     assert read(archive)["scripts/runcmd"] == "#!/bin/sh\nsecond\n"
+
+
+@pytest.mark.parametrize(
+    ("how", "commands"),
+    [
+        ("'list(append)+dict(recurse_array)+str()'", "first\nsecond"),
+        ("[{name: list, settings: [prepend]}, {name: dict, settings: [recurse_list]}]", "second\nfirst"),
+        ("'dict(replace)+list()+str()'", "second"),
+    ],
+)
+def test_a_later_part_says_how_its_lists_are_merged(how: str, commands: str):
+    part = "--b\nContent-Type: text/cloud-config\n\n#cloud-config\nruncmd: [{}]\n"
+    parts = part.format("first") + part.format("second") + f"merge_how: {how}\n--b--\n"
+    found = read("Content-Type: multipart/mixed; boundary=b\n\n" + parts)
+    assert found == {"scripts/runcmd": f"#!/bin/sh\n{commands}\n"}
+
+
+def test_commands_are_run_by_the_shell_that_the_image_calls_sh():
+    found = scripts(b"#cloud-config\nruncmd: ['[[ 1 == 1 ]]']\n", "ec2-user")
+    assert found == {"scripts/runcmd": "#!/bin/bash\n[[ 1 == 1 ]]\n"}

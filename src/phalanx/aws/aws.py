@@ -87,6 +87,10 @@ class Aws:
         except (BotoCoreError, ClientError, ResponseParserError) as error:
             where = self.endpoint_url() or f"AWS in {self.region}"
             raise self._explained(translate(error, action, where)) from error
+        except (AttributeError, KeyError, TypeError) as error:  # botocore expects the service's own JSON or XML
+            raise CloudError(
+                f"{action} failed: the answer is not {service}'s ({error!r})", code="call-failed"
+            ) from error
 
     def _explained(self, error: CloudError) -> CloudError:
         """Return what a refusal of the account's keys means in this region."""
@@ -153,8 +157,16 @@ class Aws:
         if service == _PRICING:
             where = {"config": _SHORTLY, "region_name": pricing_region(self.region)}
         client = cast("Any", self._session).create_client(service, endpoint_url=self.endpoint_url(), **where)
+        client.meta.events.register("before-parse", _refuse_a_page)
         transcript.attach(client)
         return client
+
+
+def _refuse_a_page(response_dict: Mapping[str, Any], **_: Any) -> None:
+    """Refuse a proxy's web page, in which botocore finds nothing, as in an empty list."""
+    body = response_dict.get("body")
+    if isinstance(body, bytes) and body[:64].lstrip().lower().startswith((b"<!doctype html", b"<html")):
+        raise ResponseParserError("the answer is a web page, perhaps a proxy's")
 
 
 def pricing_region(region: str) -> str:

@@ -21,7 +21,7 @@ from moto.organizations.exceptions import AWSOrganizationsNotInUseException
 from moto.organizations.responses import OrganizationsResponse
 
 from localcloud import accounts
-from localcloud.accounts import BOUNDARY, OWNER, REGION, SUBNETS
+from localcloud.accounts import BOUNDARY, DENIED, OWNER, REGION, SUBNETS
 from localcloud.api import partitions
 from localcloud.api.refusals.before import Given, before
 from localcloud.context import ADMIN, Context
@@ -31,13 +31,6 @@ from localcloud.weather import organisation
 _NEW = 5
 _BLOCK = "10.64"
 # What the organisation's service control policy denies: only the owner's account makes networks.
-_DENIED = {
-    "allocate_address": "ec2:AllocateAddress",
-    "attach_internet_gateway": "ec2:AttachInternetGateway",
-    "create_internet_gateway": "ec2:CreateInternetGateway",
-    "create_nat_gateway": "ec2:CreateNatGateway",
-    "create_vpc": "ec2:CreateVpc",
-}
 # A participant makes none of these in a VPC that is shared with it (docs/aws-behaviour.md 2.65).
 _OF_OWNERS = ("create_route_table", "create_subnet", "create_vpc_endpoint", "modify_vpc_attribute")
 # What a launch has that says nothing else.
@@ -237,7 +230,7 @@ def _denied(action: str, resource: str) -> str:
 
 def denial(action: str, region: str) -> str:
     """Return EC2's message if the organisation denies the action to everybody in the account; "" otherwise."""
-    if not _played.is_company or action not in _DENIED.values():
+    if not _played.is_company or action not in DENIED.values():
         return ""
     where = f"{partitions.arn()}:ec2:{region}:{_played.account}:*/*"
     return f"You are not authorized to perform this operation. {_denied(action, where)}"
@@ -284,5 +277,5 @@ def _a_role_has_no_boundary(_backend: Any, given: Given) -> None:
         raise _AccessDeniedError(_denied("iam:CreateRole", f"{partitions.arn()}:iam::{_played.account}:{role}"))
 
 
-for _method, _action in _DENIED.items():
+for _method, _action in DENIED.items():
     before(EC2Backend, _method)(partial(_deny, _action))

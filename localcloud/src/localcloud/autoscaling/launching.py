@@ -10,6 +10,7 @@ from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.instances import Instance
 from moto.ec2.models.launch_templates import LaunchTemplate, LaunchTemplateVersion
 
+from localcloud.api.served import sentences
 from localcloud.autoscaling.group import Group
 from localcloud.ec2 import placement
 
@@ -103,5 +104,5 @@ def _template(backend: EC2Backend, choice: dict[str, Any]) -> LaunchTemplate:
 
 
 def _not_well_formed(error: Exception) -> ValidationError:
-    reason = error.message if isinstance(error, ServiceException) else str(error)
+    reason = sentences.reworded(str(error.message)) if isinstance(error, ServiceException) else str(error)
     return ValidationError(f"You must use a valid fully-formed launch template. {reason}")

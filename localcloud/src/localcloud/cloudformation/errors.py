@@ -7,6 +7,8 @@ import logging
 from moto.core.exceptions import ServiceException
 from werkzeug.exceptions import HTTPException
 
+from localcloud.api.served import sentences
+
 log = logging.getLogger(__name__)
 
 
@@ -28,7 +30,7 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, (ResourceFailed, Refused)):
         return str(error)
     if isinstance(error, ServiceException):
-        return f"{error.message} ({error.code})"
+        return f"{sentences.reworded(str(error.message))} ({error.code})"
     if isinstance(error, HTTPException):
         return str(getattr(error, "message", None) or error.description)
     log.error("unexpected", exc_info=error)

@@ -145,6 +145,9 @@ def _referred(name: str, argument: Any) -> Iterator[Reference]:
         resource, attribute = _get_att_names(argument)
         yield Reference("GetAtt", resource, attribute if isinstance(attribute, str) else "")
         yield from references(attribute)
+    elif name == "Fn::FindInMap":
+        _check_places(argument)
+        yield from references(argument)
     elif name == "Fn::Sub":
         yield from _sub_references(argument)
     elif name == "Fn::If":
@@ -282,16 +285,24 @@ def _not(argument: Any, scope: Scope) -> bool:
     return not _truth(resolve(value, scope))
 
 
+# A default is a fourth, and needs the transform AWS::LanguageExtensions.
+_PLACES_IN_MAP = 3
+
+
+def _check_places(argument: Any) -> None:
+    if not isinstance(argument, list) or len(argument) != _PLACES_IN_MAP:
+        raise Refused(
+            "Template error: every Fn::FindInMap object requires three parameters, the map name, map key and the"
+            " attribute for return value"
+        )
+
+
 def _find_in_map(argument: Any, scope: Scope) -> Any:
-    default: Any = NO_VALUE
-    if isinstance(argument, list) and len(argument) == 4 and isinstance(argument[3], dict):
-        argument, default = argument[:3], argument[3].get("DefaultValue", NO_VALUE)
-    keys = [_text("Fn::FindInMap", item) for item in resolve(_arguments("Fn::FindInMap", argument, 3), scope)]
+    _check_places(argument)
+    keys = [_text("Fn::FindInMap", item) for item in resolve(argument, scope)]
     found: Any = scope.mappings
     for key in keys:
         if not isinstance(found, Mapping) or key not in found:
-            if default is not NO_VALUE:
-                return resolve(default, scope)
             raise Refused(f"Template error: Unable to get mapping for {'::'.join(keys)}")
         found = found[key]
     return found

@@ -89,16 +89,25 @@ _Loader.add_multi_constructor("!", _short_form)
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_str)
 
 
+_VERSION = "2010-09-09"
+_MOST_DESCRIPTION_BYTES = 1024
+
+
 def parse(body: str) -> Template:
     """Parse a template and check its structure. Raises Refused with CloudFormation's message."""
     document = _read(body)
     if not isinstance(document, dict):
         raise Refused("Template format error: unsupported structure.")
-    if unserved := sorted({"Transform", "Rules", "Hooks"} & document.keys()):
+    named = [*document, *(document["Resources"] if isinstance(document.get("Resources"), dict) else ())]
+    if unserved := sorted({"Transform", "Rules", "Hooks", "Fn::Transform"}.intersection(map(str, named))):
         raise Refused(f"Template format error: the local cloud does not serve {', '.join(unserved)}")
     unknown = sorted(str(key) for key in document if key not in SECTIONS)
     if unknown:
         raise Refused(f"Invalid template property or properties [{', '.join(unknown)}]")
+    if str(document.get("AWSTemplateFormatVersion", _VERSION)) != _VERSION:
+        raise Refused("Template format error: unsupported value for AWSTemplateFormatVersion.")
+    if len(str(document.get("Description", "")).encode()) > _MOST_DESCRIPTION_BYTES:
+        raise Refused(f"Template format error: 'Description' length is greater than {_MOST_DESCRIPTION_BYTES}.")
     return Template(
         body=body,
         description=str(document.get("Description", "")),

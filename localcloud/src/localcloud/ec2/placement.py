@@ -21,7 +21,7 @@ from moto.iam.models import InstanceProfile
 
 from localcloud.api import parameters, partitions
 from localcloud.api.moto_setup import AMAZON_IMAGES, FULL_IMAGES
-from localcloud.ec2 import placement_groups, reserved
+from localcloud.ec2 import placement_groups, reserved, zones
 from localcloud.iam import policy
 from localcloud.iam.errors import NOT_SERVED
 from localcloud.nodes.machine import Machine
@@ -122,6 +122,8 @@ class Request:
         """Raise EC2ClientError for what EC2 refuses before it looks for capacity."""
         if not self.image_id:
             raise EC2ClientError("MissingParameter", "The request must contain the parameter ImageId")
+        if self.zone not in zones.names(self.backend.region_name):
+            raise EC2ClientError("InvalidParameterValue", f"Invalid availability zone: [{self.zone}]")
         _check_type(self.instance_type, self.backend.region_name, self.zone)
         _check_interfaces(self.kwargs["nics"], self.template)
         _check_adapters(self.instance_type, self.kwargs["nics"])

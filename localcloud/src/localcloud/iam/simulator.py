@@ -12,6 +12,7 @@ from moto.core.responses import ActionResult
 from moto.iam.exceptions import NotFoundException
 from moto.iam.responses import IamResponse
 
+from localcloud import accounts
 from localcloud.context import Context
 from localcloud.iam import policy
 from localcloud.iam.policy import Ask, Decision, Keys, Rights
@@ -48,7 +49,12 @@ def _rights(context: Context, arn: str, rights_of: Callable[[Context, str], Righ
 
 def _results(context: Context, rights: Rights, asks: Iterable[Ask]) -> Iterable[dict[str, Any]]:
     for ask in asks:
-        decision = _DECISIONS.get(rights.decide(ask), "implicitDeny")
+        decision, organisation = _DECISIONS.get(rights.decide(ask), "implicitDeny"), {}
+        if context.profile == accounts.COMPANY:
+            is_allowed = ask.action not in accounts.DENIED.values()
+            organisation = {"OrganizationsDecisionDetail": {"AllowedByOrganizations": is_allowed}}
+            decision = decision if is_allowed else "explicitDeny"
         if ask.action == "ec2:RunInstances" and context.weather.forbids("explicit-deny"):
             decision = "explicitDeny"
-        yield {"EvalActionName": ask.action, "EvalResourceName": ask.resource, "EvalDecision": decision}
+        shown = {"EvalActionName": ask.action, "EvalResourceName": ask.resource, "EvalDecision": decision}
+        yield {**shown, **organisation}

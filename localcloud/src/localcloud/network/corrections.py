@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ipaddress
+import itertools
 from typing import Any
 
-from moto.ec2.models import EC2Backend
+from moto.ec2.models import EC2Backend, elastic_ip_addresses, elastic_network_interfaces
 from moto.ec2.models.instances import Instance
 from moto.ec2.models.nat_gateways import NatGateway
 from moto.ec2.models.security_groups import SecurityGroup
 from moto.ec2.models.vpcs import VPC, VPCEndPoint
 
 from localcloud.api import partitions
+from localcloud.nodes.machine import PUBLIC_NETWORK
 
 PATCHED = (
     "moto.ec2.models.EC2Backend.create_security_group",
@@ -21,6 +24,8 @@ PATCHED = (
     "moto.ec2.models.EC2Backend.modify_instance_security_groups",
     "moto.ec2.models.EC2Backend.modify_network_interface_attribute",
     "moto.ec2.models.instances.Instance.public_dns_name",
+    "moto.ec2.models.elastic_ip_addresses.random_ip",
+    "moto.ec2.models.elastic_network_interfaces.random_public_ip",
 )
 
 _create_group = EC2Backend.create_security_group
@@ -41,6 +46,7 @@ def install() -> None:
     EC2Backend.modify_vpc_endpoint = _modify_vpc_endpoint
     EC2Backend.modify_instance_security_groups = _modify_instance_security_groups
     EC2Backend.modify_network_interface_attribute = _modify_network_interface_attribute
+    elastic_ip_addresses.random_ip = elastic_network_interfaces.random_public_ip = public_address
     Instance.public_dns_name = property(_public_dns_name)  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -141,3 +147,19 @@ def _public_dns_name(self: Instance) -> str:
         return ""
     domain = "compute-1" if self.region_name == "us-east-1" else f"{self.region_name}.compute"
     return f"ec2-{self.public_ip.replace('.', '-')}.{domain}.{partitions.domain(self.region_name)}"
+
+
+# Without addresses that end in 0 and 255. A step that shares no divisor with their number leads through all of them.
+_HOSTS_OF_BLOCK, _STEP = 254, 40_503
+_public = ipaddress.ip_network(PUBLIC_NETWORK)
+_numbers = itertools.count(1)
+
+
+def public_address() -> str:
+    """Return the next public address, which seems to have nothing to do with the one before, as on EC2.
+
+    moto's are those of customers of AWS, to which programs on nodes would connect, and of whoever asks (127.0.0.0/8).
+    """
+    blocks = _public.num_addresses // 256
+    block, host = divmod(next(_numbers) * _STEP % (blocks * _HOSTS_OF_BLOCK), _HOSTS_OF_BLOCK)
+    return str(_public[block * 256 + host + 1])

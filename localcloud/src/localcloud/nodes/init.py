@@ -185,6 +185,7 @@ def _start_sshd(site: Site, environment: Mapping[str, str]) -> None:
 
 def _write_user_data(machine: Machine) -> None:
     _write_private(f"{_CLOUD}/user-data.txt", machine.user_data, 0o600)
+    _write_private(f"{_CLOUD}/../data/instance-id", f"{machine.instance_id}\n".encode(), 0o644)
     for name, text in machine.scripts.items():
         _write_private(f"{_CLOUD}/{name}", text.encode("utf-8", "surrogateescape"), 0o700)
 

@@ -22,6 +22,8 @@ API_ADDRESS = "169.254.1.1"
 API_PORT = 443
 # Users' connections come from this address outside the VPC (RFC 5737), as those from the internet do on AWS.
 USER_ADDRESS = "203.0.113.1"
+# Public addresses: half of RFC 2544's for network tests, which no host on the internet has.
+PUBLIC_NETWORK = "198.19.0.0/16"
 API_URL = f"http://{API_ADDRESS}:{API_PORT}"
 
 

@@ -49,7 +49,7 @@ exec @READY_FD@>&-
 for unit in /etc/systemd/system/multi-user.target.wants/*.service; do
   [ ! -e "$unit" ] || setsid -f /sbin/service "$unit"
 done
-setsid -f /sbin/cloud-init
+setsid -f /sbin/cloud-init init
 while :; do
   sleep infinity &
   wait $!
@@ -75,16 +75,28 @@ done
 
 _CLOUD_INIT = """\
 #!/bin/sh
-# Runs the scripts for each boot; then the user data's (user_data.py), once in the instance's life, and prints how it
-# ended. What it prints goes to the console and, as the file of AMIs sets it up, through tee to a log.
+# cloud-init init: runs the scripts for each boot; then the user data's (user_data.py), once in the instance's life, and
+# prints how it ended. What it prints goes to the console and, as the file of AMIs sets it up, through tee to a log.
+# cloud-init status [--wait] [--long]: says how far it is in this boot.
+result=/run/cloud-init/result.json
+if [ "${1-}" = status ]; then
+  case " $* " in *" --wait "* | *" -w "*) until [ -e $result ]; do sleep 0.2; done ;; esac
+  status=running ended=0
+  [ ! -e $result ] || status=done
+  ! grep -q failures $result 2>/dev/null || { status=error ended=1; }
+  echo "status: $status"
+  exit $ended
+fi
+[ "${1-}" = init ] || { echo "The local cloud's cloud-init has only status [--wait]." >&2; exit 2; }
+mkdir /run/cloud-init || exit
 log=/var/log/cloud-init-output.log pipe=/run/cloud-init.pipe
 [ -e $log ] || { : >$log; chmod 640 $log; chgrp adm $log; } 2>/dev/null
 mkfifo -m 600 $pipe
 tee -a $log <$pipe &
 exec >$pipe 2>&1
 rm $pipe
-instance=/var/lib/cloud/instance
-[ ! -x $instance/boothook ] || $instance/boothook
+instance=/var/lib/cloud/instance errors=
+[ ! -x $instance/boothook ] || INSTANCE_ID=$(cat /var/lib/cloud/data/instance-id) $instance/boothook
 if [ -x $instance/config ] && [ ! -e $instance/sem/config ]; then
   : >$instance/sem/config
   $instance/config
@@ -102,8 +114,20 @@ if [ ! -e $instance/sem/config_scripts_user ]; then
   done
   read -r seconds _ < /proc/uptime
   [ ! "$status" ] || echo "[$seconds] user data ended with status $status"
+  [ "${status:-0}" = 0 ] || errors='"scripts_user: Runparts: failures in attempted commands"'
 fi
+echo "{\\"v1\\": {\\"datasource\\": \\"DataSourceEc2Local\\", \\"errors\\": [$errors]}}" >$result
 : > $instance/boot-finished
+"""
+
+_CLOUD_INIT_PER = """\
+#!/bin/sh
+# cloud-init-per once|instance|always NAME COMMAND…: runs a command of user data once, or at each boot
+[ $# -ge 3 ] || { echo 'Usage: cloud-init-per frequency name cmd [ arg1 [ arg2 [ ... ] ] ]' >&2; exit 1; }
+ran=/var/lib/cloud/instance/sem/bootper.$2.$1
+[ "$1" = always ] || [ ! -e "$ran" ] || exit 0
+shift 2
+"$@" && : >"$ran"
 """
 
 _SHUTDOWN = """\
@@ -136,6 +160,8 @@ read_options() {
   done
 }
 bind() {
+  # `mount -a` leaves alone what is mounted.
+  [ ! "$1" -ef "$2" ] || { echo "$2 is already mounted" >&2; return; }
   flags=
   for flag in ro nosuid nodev noexec; do
     case ",$3," in *",$flag,"*) flags=$flags,$flag ;; esac
@@ -153,6 +179,7 @@ _FROM_EFS = (
 directory" 32
   [ -d "$3" ] || die "mount.nfs4: mount point $3 does not exist" 32
   read -r address < "@ROOT@/$1.address"
+  case ,$4, in *,mounttargetip=*) address=${4##*mounttargetip=}; address=${address%%,*} ;; esac
   connects 2049 || die 'mount.nfs4: Connection timed out' 32
   if [ -e "@ROOT@/$1.tls" ]; then
     case ,$4, in *,tls,*) ;; *) die "mount.nfs4: access denied by server while mounting $device" 32 ;; esac
@@ -334,6 +361,7 @@ PROGRAMS = {
         "init": _INIT,
         "service": _SERVICE,
         "cloud-init": _CLOUD_INIT,
+        "cloud-init-per": _CLOUD_INIT_PER,
         "mount.efs": _MOUNT_EFS,
         "mount.lustre": _MOUNT_LUSTRE,
         "mount.nfs": _MOUNT_NFS,

@@ -18,7 +18,7 @@ from localcloud.nodes.programs import EFS_ROOT, GPUS, PROGRAMS, PROGRAMS_FOR_GPU
 
 _DIRECTORIES = """
 usr etc proc sys sbin dev tmp root run run/sshd run/lock run/user run/efs.host var/lib/cloud/instance/scripts
-var/lib/cloud/instance/sem var/lib/cloud/scripts/per-boot var/log var/tmp
+var/lib/cloud/instance/sem var/lib/cloud/data var/lib/cloud/scripts/per-boot var/log var/tmp
 """
 # Not needed for building: the machine may have replaced them with links to a larger disk.
 _MACHINES_OWN = "home opt srv mnt media var/cache var/mail var/spool"

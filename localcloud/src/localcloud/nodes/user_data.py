@@ -61,6 +61,8 @@ class _Found:
 
     def __init__(self, administrator: str) -> None:
         self._administrator = administrator
+        # Amazon Linux's sh is bash.
+        self._shell = "/bin/bash" if administrator == "ec2-user" else "/bin/sh"
         self._config: dict[str, Any] = {}
         self._hooks: list[str] = []
         self._parts: list[str] = []
@@ -90,8 +92,7 @@ class _Found:
         elif kind == _HOOK:
             self._hooks.append(text.removeprefix("#cloud-boothook"))
         elif kind == _CONFIG:
-            # As with cloud-init, a key of a later part replaces that of an earlier one.
-            self._config |= _mapping(_loaded(text))
+            self._config = _merged(self._config, _mapping(_loaded(text)))
         elif kind:
             self.note(f"user data of the type {kind} is not served: not run")
         elif text.strip():
@@ -104,12 +105,15 @@ class _Found:
         hooks = [*self._hooks, *self._commands("bootcmd")]
         for name, commands in (("boothook", hooks), ("scripts/runcmd", self._commands("runcmd"))):
             if commands:
-                found[name] = _script(commands)
+                found[name] = self._script(commands)
         if self._notes or lines:
-            found["config"] = _script([*self._notes, *lines])
+            found["config"] = self._script([*self._notes, *lines])
         if sum(map(len, found.values())) > _MOST_BYTES:
-            return {"config": _script([f"echo 'cloud-init: user data of more than {_MOST_BYTES} bytes: not run'"])}
+            return {"config": self._script([f"echo 'cloud-init: user data of more than {_MOST_BYTES} bytes: not run'"])}
         return found
+
+    def _script(self, lines: list[str]) -> str:
+        return "\n".join([f"#!{self._shell}", *lines, ""])
 
     def _served(self) -> Iterator[str]:
         """Yield the lines for all that runs once, in cloud-init's order of modules; note what is not served."""
@@ -119,7 +123,7 @@ class _Found:
                     yield from lines(self, self._config[key])
                 except (_ReadError, AttributeError, KeyError, TypeError, ValueError) as error:
                     self.note(f"{key} is unreadable: {_line(error)}")
-        others = sorted(str(key) for key in self._config.keys() - {key for key, _ in _ONCE} - {"bootcmd", "runcmd"})
+        others = sorted(str(key) for key in self._config.keys() - {key for key, _ in _ONCE} - _READ_ELSEWHERE)
         if others:
             self.note(f"not served by the local cloud: {', '.join(others)[:500]}")
 
@@ -148,6 +152,20 @@ class _Found:
             yield f"printf %s {encoded} | base64 -d {'>>' if one.get('append') else '>'} {path}"
             yield f"chmod {_permissions(one.get('permissions', '0644'))} {path}"
             yield f"chown {_match(_OWNER, one.get('owner', 'root:root'), 'owner')} {path}"
+
+    def _mounts(self, given: Any) -> Iterator[str]:
+        """Write lines of fstab and mount them; devices that a node does not have are left out, as on EC2."""
+        defaults = [None, None, *map(str, (self._config.get("mount_default_fields") or _OF_FSTAB)[2:])]
+        for one in given:
+            what, where, *more = [*map(str, one), *defaults[len(one) :]]
+            if where in ("None", "none") or not (":" in what or what in _NO_DEVICES):
+                self.note(f"mounts: {what} is not mounted")
+            elif any(not _FIELD.fullmatch(field) for field in (what, where, *more)):
+                raise _ReadError(f"{what} has blanks")
+            else:
+                yield f"mkdir -p {shlex.quote(where)}"
+                yield f"echo {shlex.quote(chr(9).join((what, where, *more)))} >>/etc/fstab"
+        yield "mount -a"
 
     def _host(self, given: Any) -> Iterator[str]:
         name = _match(_HOST_NAME, self._config.get("fqdn") or given, "hostname")
@@ -198,6 +216,7 @@ class _Found:
 # The keys of #cloud-config that run once, in the order of cloud-init's modules.
 _ONCE = (
     ("write_files", _Found._files),
+    ("mounts", _Found._mounts),
     ("hostname", _Found._host),
     ("fqdn", _Found._full_host),
     ("groups", _Found._groups),
@@ -208,8 +227,25 @@ _ONCE = (
 )
 
 
-def _script(lines: list[str]) -> str:
-    return "\n".join(["#!/bin/sh", *lines, ""])
+# cloud-init's `mount_default_fields`, and the file systems without a device.
+_OF_FSTAB = (None, None, "auto", "defaults,nofail,_netdev", "0", "2")
+_NO_DEVICES = ("tmpfs",)
+_FIELD = re.compile(r"[^\s#]\S*")
+_LISTS = re.compile(r"list\W+(?:settings\W+)?(append|prepend)")
+_READ_ELSEWHERE = {"bootcmd", "runcmd", "merge_how", "merge_type", "mount_default_fields"}
+
+
+def _merged(config: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """Return what two parts ask for: a key of the later one replaces the earlier one's, unless it says otherwise."""
+    how = str(part.get("merge_how") or part.get("merge_type") or "")
+    both = {key: _joined(config[key], part[key], how) for key in config.keys() & part.keys()}
+    return {**config, **part, **both}
+
+
+def _joined(old: Any, new: Any, how: str) -> Any:
+    if isinstance(old, list) and isinstance(new, list) and (order := _LISTS.search(how)):
+        return [*old, *new] if order[1] == "append" else [*new, *old]
+    return new
 
 
 def _line(error: Exception) -> str:

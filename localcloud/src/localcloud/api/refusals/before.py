@@ -1,9 +1,13 @@
-"""Puts a check before a method of moto's. A check raises AWS's error; otherwise the method runs as if nothing was."""
+"""Puts a check before a method of moto's. A check raises AWS's error, or changes an argument as AWS would.
+
+Otherwise the method runs as if nothing was.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import ipaddress
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +59,16 @@ def _checked(method: Callable[..., Any], signature: inspect.Signature, checks: l
         given = Given(bound.arguments)
         for check in checks:
             check(self, given)
-        return method(self, *args, **named)
+        bound.arguments.update(given)
+        return method(*bound.args, **bound.kwargs)
 
     setattr(checked, "is_checked", True)  # noqa: B010 - a function's own attribute
     return checked
+
+
+def canonical(block: Any) -> Any:
+    """Return a network without the host's bits, as EC2 keeps it; another text as it is, for moto to refuse."""
+    try:
+        return str(ipaddress.ip_network(block, strict=False))
+    except ValueError:
+        return block

@@ -10,7 +10,7 @@ from moto.ec2.exceptions import DependencyViolationError, EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.responses.security_groups import SecurityGroups
 
-from localcloud.api.refusals.before import Given, before
+from localcloud.api.refusals.before import Given, before, canonical
 
 _PROTOCOLS = ("-1", "all", "tcp", "udp", "icmp", "icmpv6")
 _MOST_PORT = 65_535
@@ -71,6 +71,18 @@ def _a_rule_makes_no_sense(_backend: Any, given: Given) -> None:
         _check_ports(int(given.from_port), int(given.to_port))
     for block in given.ip_ranges or []:
         _check_block(block if isinstance(block, str) else block.get("CidrIp") or "0.0.0.0/0")
+
+
+@before(EC2Backend, *(f"{what}_security_group_{way}gress" for what in ("authorize", "revoke") for way in ("in", "e")))
+def _networks_are_in_canonical_form(_backend: Any, given: Given) -> None:
+    given["ip_ranges"] = [
+        canonical(one) if isinstance(one, str) else {key: _kept(key, text) for key, text in one.items()}
+        for one in given.ip_ranges or []
+    ]
+
+
+def _kept(key: str, text: Any) -> Any:
+    return canonical(text) if key.startswith("Cidr") else text
 
 
 @before(EC2Backend, "authorize_security_group_ingress", "authorize_security_group_egress")

@@ -15,14 +15,6 @@ from moto.iam.exceptions import IAMException
 
 from localcloud.api.refusals.before import Given, before
 
-
-@before(EC2Backend, "describe_volumes")
-def _a_volume_is_unknown(backend: Any, given: Given) -> None:
-    for one in given.volume_ids or ():
-        if one not in backend.volumes:
-            raise EC2ClientError("InvalidVolume.NotFound", f"The volume '{one}' does not exist.")
-
-
 _INSTANCE_ID = re.compile(r"i-(?:[0-9a-f]{8}|[0-9a-f]{17})")
 _IMAGE_ID = re.compile(r"ami-(?:[0-9a-f]{8}|[0-9a-f]{17})")
 
@@ -93,6 +85,16 @@ def _require_template(backend: Any, template_id: str) -> None:
     if template_id not in backend.launch_templates:
         text = f"The specified launch template, with template ID {template_id}, does not exist."
         raise EC2ClientError("InvalidLaunchTemplateId.NotFound", text)
+
+
+@before(EC2Backend, "modify_instance_attribute")
+def _an_instance_is_running(backend: Any, given: Given) -> None:
+    if given.key in _OF_STOPPED and backend.get_instance(given.instance_id).state != "stopped":
+        text = f"The instance '{given.instance_id}' is not in the 'stopped' state."
+        raise EC2ClientError("IncorrectInstanceState", text)
+
+
+_OF_STOPPED = ("instance_type", "kernel", "ramdisk", "user_data")
 
 
 @before(TagResponse, "create_tags")

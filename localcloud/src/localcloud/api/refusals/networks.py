@@ -15,25 +15,22 @@ from moto.ec2.responses.elastic_network_interfaces import ElasticNetworkInterfac
 from moto.ec2.responses.internet_gateways import InternetGateways
 from moto.ec2.responses.route_tables import RouteTables
 
-from localcloud.api.refusals.before import Given, before
+from localcloud.api.refusals.before import Given, before, canonical
 
 _SMALLEST_SUBNET = 28
 
 
-@before(EC2Backend, "describe_internet_gateways")
-def _a_gateway_is_unknown(backend: Any, given: Given) -> None:
-    for one in given.internet_gateway_ids or ():
-        if one not in backend.internet_gateways:
-            raise EC2ClientError("InvalidInternetGatewayID.NotFound", f"The internetGateway ID '{one}' does not exist")
-
-
 @before(EC2Backend, "create_subnet")
 def _a_subnet_is_too_small_or_in_no_zone(backend: Any, given: Given) -> None:
-    zones = [zone.name for zone in backend.describe_availability_zones()]
-    if given.availability_zone and given.availability_zone not in zones:
-        what = f"Value ({given.availability_zone}) for parameter availabilityZone is invalid."
-        known = f"Subnets can currently only be created in the following availability zones: {', '.join(zones)}."
-        raise EC2ClientError("InvalidParameterValue", f"{what} {known}")
+    zones = backend.describe_availability_zones()
+    for name, asked, of in (
+        ("availabilityZone", given.availability_zone, "name"),
+        ("availabilityZoneId", given.availability_zone_id, "zone_id"),
+    ):
+        known = [getattr(zone, of) for zone in zones]
+        if asked and asked not in known:
+            only = f"Subnets can currently only be created in the following availability zones: {', '.join(known)}."
+            raise EC2ClientError("InvalidParameterValue", f"Value ({asked}) for parameter {name} is invalid. {only}")
     if _prefix(given.cidr_block) > _SMALLEST_SUBNET:
         raise EC2ClientError("InvalidSubnet.Range", f"The CIDR '{given.cidr_block}' is invalid.")
 
@@ -41,9 +38,19 @@ def _a_subnet_is_too_small_or_in_no_zone(backend: Any, given: Given) -> None:
 def _prefix(block: str) -> int:
     """Return the length of a network's prefix; 0 for a text that moto is going to refuse."""
     try:
-        return ipaddress.ip_network(block).prefixlen
+        return ipaddress.ip_network(block, strict=False).prefixlen
     except ValueError:
         return 0
+
+
+@before(EC2Backend, "create_vpc", "create_subnet", "create_network_acl_entry", "replace_network_acl_entry")
+def _a_network_is_in_canonical_form(_backend: Any, given: Given) -> None:
+    given["cidr_block"] = canonical(given.cidr_block)
+
+
+@before(EC2Backend, "create_route", "replace_route", "delete_route")
+def _a_destination_is_in_canonical_form(_backend: Any, given: Given) -> None:
+    given["destination_cidr_block"] = canonical(given.destination_cidr_block)
 
 
 @before(EC2Backend, "describe_availability_zones")

@@ -14,16 +14,24 @@ from moto.cloudwatch.models import CloudWatchBackend
 from moto.dynamodb.exceptions import MockValidationException
 from moto.dynamodb.models import DynamoDBBackend
 from moto.dynamodb.responses import DynamoHandler
+from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 from moto.efs.exceptions import BadRequest, FileSystemNotFound
 from moto.efs.models import EFSBackend
 from moto.logs.exceptions import InvalidParameterException, ResourceNotFoundException
 from moto.logs.models import LogGroup, LogsBackend
-from moto.s3.exceptions import InvalidBucketName, NoSuchUpload
+from moto.s3.exceptions import InvalidBucketName, InvalidLocationConstraintException, NoSuchUpload
 from moto.s3.models import S3Backend
 from moto.sns.exceptions import SNSInvalidParameter, SNSNotFoundError
 from moto.sns.models import SNSBackend
-from moto.sqs.exceptions import InvalidAttributeName, MissingParameter, QueueAlreadyExists
+from moto.sqs.exceptions import (
+    InvalidAttributeName,
+    InvalidAttributeValue,
+    InvalidParameterValue,
+    MissingParameter,
+    QueueAlreadyExists,
+)
 from moto.sqs.models import Queue, SQSBackend
+from moto.sqs.responses import SQSResponse
 from moto.ssm.exceptions import ValidationException
 from moto.ssm.responses import SimpleSystemManagerResponse
 
@@ -152,6 +160,12 @@ def _a_bucket_has_a_bad_name(_backend: Any, given: Given) -> None:
         raise InvalidBucketName
 
 
+@before(S3Backend, "create_bucket")
+def _a_bucket_is_nowhere(_backend: Any, given: Given) -> None:
+    if given.region_name != "EU" and given.region_name not in RegionsAndZonesBackend.zones:
+        raise InvalidLocationConstraintException
+
+
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NOT_A_BUCKET = re.compile(
     r"\.\.|^(\d+\.){3}\d+$|^(xn--|sthree-|amzn-s3-demo-)|(-s3alias|--ol-s3|\.mrap|--x-s3|--table-s3)$"
@@ -204,6 +218,41 @@ def _an_attribute_is_unknown(_backend: Any, given: Given) -> None:
     for name in given.kwargs or {}:
         if name not in (*Queue.BASE_ATTRIBUTES, *_QUEUE_ATTRIBUTES):
             raise InvalidAttributeName(name)
+
+
+# SQS API reference, CreateQueue and SetQueueAttributes; ListQueues.
+_RANGES = {
+    "DelaySeconds": (0, 900),
+    "KmsDataKeyReusePeriodSeconds": (60, 86_400),
+    "MaximumMessageSize": (1_024, 1_048_576),
+    "MessageRetentionPeriod": (60, 1_209_600),
+    "ReceiveMessageWaitTimeSeconds": (0, 20),
+    "VisibilityTimeout": (0, 43_200),
+}
+_MOST_QUEUES = 1_000
+
+
+@before(SQSBackend, "create_queue", "set_queue_attributes")
+def _an_attribute_is_out_of_its_range(_backend: Any, given: Given) -> None:
+    for name, value in (given.kwargs or given.attributes or {}).items():
+        if name in _RANGES:
+            least, most = _RANGES[name]
+            if not str(value).isdecimal() or not least <= int(value) <= most:
+                raise InvalidAttributeValue(name)
+
+
+@before(SQSBackend, "create_queue")
+def _a_name_is_of_another_kind_of_queue(_backend: Any, given: Given) -> None:
+    if given.name.endswith(".fifo") and str((given.kwargs or {}).get("FifoQueue", "")).lower() != "true":
+        text = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
+        raise InvalidParameterValue(text)
+
+
+@before(SQSResponse, "list_queues")
+def _a_page_is_too_large(response: Any, _given: Given) -> None:
+    if not 1 <= int(response._get_param("MaxResults") or 1) <= _MOST_QUEUES:
+        text = f"Value {response._get_param('MaxResults')} for parameter MaxResults is invalid."
+        raise InvalidParameterValue(f"{text} Reason: Must be between 1 and {_MOST_QUEUES}, if provided.")
 
 
 _QUEUE_ATTRIBUTES = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -41,6 +42,7 @@ def wrap(app: App) -> App:
 
     def gate(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         call: Call = environ[calls.PARSED]
+        start_response = _headed(call, start_response)
         refusal = _refusal(call) or given.refusal(call)
         if refusal:
             return errors.refused(call, *refusal, start_response, 400)
@@ -49,6 +51,24 @@ def wrap(app: App) -> App:
         return _answer(app, call, environ, start_response, given)
 
     return gate
+
+
+def _headed(call: Call, start_response: Any) -> Any:
+    """Return `start_response` with what every answer of AWS has: an id, and the type of its protocol."""
+
+    def start(status: str, headers: lists.Headers, *more: Any) -> Any:
+        # moto says text/html in several services; an object of S3 may be that.
+        is_moto = call.service != "s3" and call.protocol in _TYPES and _is_a_page(headers)
+        kept = [one for one in headers if not is_moto or one[0].lower() != "content-type"]
+        kept += [("Content-Type", _TYPES[call.protocol])] if is_moto else []
+        if "x-amzn-requestid" not in (name.lower() for name, _ in headers):
+            kept.append(("x-amzn-RequestId", str(uuid.uuid4())))
+        return start_response(status, kept, *more)
+
+    return start
+
+
+_TYPES = {"json": "application/x-amz-json-1.1", "rest": "application/json"}
 
 
 def _dry_run(call: Call, start_response: Any) -> Iterable[bytes]:
@@ -70,6 +90,8 @@ def _refusal(call: Call) -> Refusal | None:
         return _code(call, None), f"A parameter of {call.operation} has the wrong type: {error}"
     if call.service == "ec2" and (without_effect := _asked_in_vain(given)):
         return errors.NOT_SERVED, f"The local cloud does not serve {', '.join(without_effect)} of {call.action}."
+    if unknown := lists.unknown_filter(call, model):
+        return "InvalidParameterValue", f"The filter '{unknown}' is invalid"
     found = list(problems(model.input_shape, given))
     return _described(call, found) if found else None
 

@@ -95,13 +95,25 @@ def _with(environ: dict[str, Any], body: bytes) -> dict[str, Any]:
 
 def _filters(call: Call, model: Any) -> Filters:
     """Return the filters of a request to EC2 that its answer can be compared with."""
+    named, known = _asked(call, model)
+    return {one: values for one, values in named.items() if one in known and _members(model.output_shape, one)}
+
+
+def unknown_filter(call: Call, model: Any) -> str:
+    """Return the first filter that AWS's pages do not name for this operation; "" if there is none."""
+    named, known = _asked(call, model)
+    of_tags = "tag:" if any(name.startswith("tag") for name in known) else ()
+    return next((one for one in named if known and one not in known and not one.startswith(of_tags)), "")
+
+
+def _asked(call: Call, model: Any) -> tuple[Filters, frozenset[str]]:
+    """Return the filters of a request to EC2, and the names of those that the operation has."""
     if call.protocol != "ec2" or not any(key.startswith("Filter.") for key in call.params):
-        return {}
+        return {}, frozenset()
     name = "Filters" if "Filters" in model.input_shape.members else "Filter"
-    known = _documented(model.input_shape.members[name])
     asked = operations.of_form(model, call.protocol, call.params).get(name) or []
     named = {str(one.get("Name")): [str(value) for value in one.get("Values") or ()] for one in asked}
-    return {one: values for one, values in named.items() if one in known and _members(model.output_shape, one)}
+    return named, _documented(model.input_shape.members[name])
 
 
 @functools.cache

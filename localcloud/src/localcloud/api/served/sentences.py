@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 
-_ID = r"(?:\{')?([\w.@/-]+)(?:'\})?"
+_ID = r"(?:[{\[](?:'|&#x27;))?([\w.@/-]+)(?:(?:'|&#x27;)[}\]])?"
 _QUOTE = r"(?:'|&apos;|&#39;|&#x27;)?"
 _SENTENCES = {
     "ec2": {
         rf"VpcID {_ID} does not exist\.": r"The vpc ID '\1' does not exist",
         rf"The keypair {_QUOTE}{_ID}{_QUOTE} does not exist\.": r"The key pair '\1' does not exist",
-        rf"Allocation ID {_QUOTE}{_ID}{_QUOTE} not found\.": r"The allocation ID '\1' does not exist",
+        rf"A(lloc|ssoci)ation ID {_QUOTE}{_ID}{_QUOTE} not found\.": r"The a\1ation ID '\2' does not exist",
     },
     "iam": {
         r"Role ([\w+=,.@-]+) not found\b\.?": r"The role with name \1 cannot be found.",
@@ -34,7 +34,12 @@ _SENTENCES = {
 
 def worded(service: str, body: bytes) -> bytes:
     """Return the answer of an error with AWS's sentence, if moto's is another."""
-    text = body.decode("utf-8", "surrogateescape")
-    for pattern, sentence in _SENTENCES.get(service, {}).items():
-        text = re.sub(pattern, sentence, text)
-    return text.encode("utf-8", "surrogateescape")
+    return reworded(body.decode("utf-8", "surrogateescape"), service).encode("utf-8", "surrogateescape")
+
+
+def reworded(text: str, *services: str) -> str:
+    """Return a sentence of one of these services, or of any of EC2 and IAM, in AWS's words."""
+    for service in services or ("ec2", "iam"):
+        for pattern, sentence in _SENTENCES.get(service, {}).items():
+            text = re.sub(pattern, sentence, text)
+    return text

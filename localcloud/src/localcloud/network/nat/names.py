@@ -34,8 +34,11 @@ _SERVICE = re.compile(
         domain=r"(?:amazonaws\.com(?:\.cn)?|amazonaws\.eu|api\.aws|api\.amazonwebservices\.(?:com\.cn|eu))",
     )
 )
-# RFC 2544's addresses for network tests, which no host has, stand for names that only this machine's proxy resolves.
-_STAND_INS = ipaddress.ip_network("198.18.0.0/15")
+# Half of RFC 2544's addresses for network tests, which no host has, stand for names that only this machine's proxy
+# resolves. The other half are public addresses of nodes.
+_STAND_INS = ipaddress.ip_network("198.18.0.0/16")
+# The public name of an instance in another VPC, or in one without host names, stands for its public address.
+_PUBLIC = re.compile(r"ec2-(198-19-\d{1,3}-\d{1,3})\.(?:compute-1|[a-z0-9-]+\.compute)\.amazonaws\.[a-z.]+")
 # Of one node. Beyond that, its own oldest name loses its address: no address of another node's is given away.
 _MOST_NAMES = 1000
 
@@ -104,6 +107,8 @@ class Names:
         address = dns.public.get(plain) or self._of_node.get(peer, {}).get(plain)
         if (found or address) and dns.has_host_names:
             return _of_instance(found[1].replace("-", ".")) if found else (_NO_ERROR, [str(address)])
+        if public := _PUBLIC.fullmatch(plain):
+            return _of_instance(public[1].replace("-", "."))
         if address or plain.endswith(_PRIVATE) or _SERVICE.fullmatch(plain):
             return _NO_SUCH_NAME, []
         if not routes.is_open():

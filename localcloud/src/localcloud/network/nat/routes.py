@@ -11,7 +11,10 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+from localcloud.nodes.machine import PUBLIC_NETWORK
+
 CONNECT_TIMEOUT_S = 30.0
+_PUBLIC = ipaddress.ip_network(PUBLIC_NETWORK)
 _MAX_ANSWER_BYTES = 1 << 14
 _LOOKUP_TIMEOUT_S = 1.0
 _UNKNOWN_FOR_S = 60.0
@@ -102,14 +105,16 @@ def _expect_success(connection: socket.socket) -> None:
 
 def _refuse_own(address: str) -> None:
     if _is_own(address):
-        raise Refused(f"nodes can't connect to {address}: it is this machine's, link-local or multicast")
+        raise Refused(f"nodes can't connect to {address}: it is this machine's, a node's, link-local or multicast")
 
 
 def _is_own(address: str) -> bool:
-    """Whether it is an address of this machine, link-local, unspecified or multicast."""
+    """Whether it is an address of this machine or its nodes, link-local, unspecified or multicast."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     ip = getattr(ip, "ipv4_mapped", None) or ip
-    return ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast or _is_ours(str(ip))
+    return (
+        ip in _PUBLIC or ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast or _is_ours(str(ip))
+    )
 
 
 def _refuse_this_machine(name: str) -> None:

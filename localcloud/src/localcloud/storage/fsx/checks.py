@@ -45,14 +45,16 @@ def check_kind(given: Mapping[str, Any]) -> None:
 def check_size(size: int | None, deployment: str) -> None:
     step = _STEPS_GIB.get(deployment, 2400)
     if size is None or not (size in (SMALLEST_GIB, 2400) or (size > 0 and size % step == 0)):
-        text = f"StorageCapacity {size} is not valid for {deployment}: must be 1200, 2400, or increments of {step} GiB"
+        must = f"must be 1200, 2400, or increments of {step} GiB"
+        text = f"StorageCapacity {size or 'null'} is not valid for {deployment}: {must}"
         raise FsxError("BadRequest", text)
 
 
 def check_speed(deployment: str, throughput: int | None) -> None:
     valid = _THROUGHPUTS.get(deployment)
     if (throughput is None) != (valid is None) or (valid and throughput not in valid):
-        text = f"PerUnitStorageThroughput {throughput} is not valid for {deployment}: valid values are {valid}"
+        values = f"valid values are {list(valid or ())}"
+        text = f"PerUnitStorageThroughput {throughput or 'null'} is not valid for {deployment}: {values}"
         raise FsxError("InvalidPerUnitStorageThroughput", text)
 
 
