@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from pathlib import Path
@@ -71,4 +72,41 @@ def test_ranks_of_a_node_share_memory_and_killed_starters_leave_none(cluster, tm
     cluster.wait_until_printed(job, "there: left and 3", times=2)
     cluster.on("head", f"pkill -KILL -f {shlex.quote(f'starter {job}')}", check=False)
     cluster.phalanx("logs", "-f", job, check=False)
+    assert left(cluster, len(before)) == before
+
+
+# Asks the agent as a starter does: for a shell, and for nonsense.
+ASK = """
+import json, os, socket
+def ask(message, count=4):
+    agent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    agent.settimeout(20)
+    agent.connect("/run/phalanx-memory.sock")
+    ours, others = socket.socketpair()
+    socket.send_fds(agent, [message], [0, 1, 2, others.fileno()][:count])
+    others.close()
+    answer = agent.recv(9)
+    agent.send(b"go") if answer else 0
+    ours.recv(1)
+    print("answer", answer, flush=True)
+script = "echo shell: $(id -u) $(id -G) $(sed -n 's/^CapEff:.//p' /proc/self/status) $(ulimit -Hl)"
+request = json.dumps({"argv": ["/bin/sh", "-c", script], "env": {"PATH": "/usr/bin:/bin"}, "cwd": "/"}).encode()
+os.system(script.replace("shell", "own"))
+ask(request)
+for message in (b"", b"x", b"[]", b"{}", b'{"argv": 1, "env": 2, "cwd": 3}', request[:-1]):
+    ask(message)
+ask(request, 3)
+"""
+
+
+def test_who_asks_the_agent_for_memory_gets_no_rights_by_it_and_a_job_not_even_a_process(cluster, tmp_path):
+    before = left(cluster, 99)
+    (tmp_path / "ask.py").write_text(ASK)
+    job = ("run", "--directory", str(tmp_path), "--launcher", "exec", "-n", "1", "--", "python3", "ask.py")
+    shown = cluster.phalanx(*job).stdout
+    assert shown.count("answer b''") == 8 and "shell" not in shown, shown
+    cluster.phalanx("put", str(tmp_path / "ask.py"), "/efs/ask.py")
+    shown = cluster.on("head", "python3 /efs/ask.py")
+    own, shell = (re.findall(f"{name}: (.*)", shown) for name in ("own", "shell"))
+    assert own == shell and shown.count("answer") == 8, shown
     assert left(cluster, len(before)) == before

@@ -12,13 +12,14 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import resource
 import socket
 import struct
 import tempfile
 import threading
 import time
-from typing import Any, Callable, Dict, List, NoReturn
+from typing import Any, Callable, Dict, List, NamedTuple
 
 from phalanx.node import account, credentials, files
 from phalanx.node.command import CommandError, run
@@ -29,6 +30,8 @@ SOCKET = "/run/phalanx-memory.sock"
 READY, GO = b"ready", b"go"
 _PLACE, _BEGINNING = "/dev/shm", "phalanx-"
 _REQUEST_BYTES = 1 << 18
+# SO_PEERGROUPS, and the most that Python takes at once.
+_PEERGROUPS, _GROUPS_BYTES = 59, 1024
 # Stdin, stdout, stderr and the socket whose other end the starter that asked keeps: they become 0 to 3.
 _STREAMS = 4
 _REMOVED_WITHIN_S, _LOOK_EVERY_S = 60, 1.0
@@ -40,46 +43,47 @@ _LIMITS += [f"/proc/sys/fs/mqueue/{name}" for name in ("queues_max", "msg_max", 
 _RLIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 
 
+class _Peer(NamedTuple):
+    """Who asks, as the kernel tells it."""
+
+    pid: int
+    uid: int
+    gid: int
+    groups: List[int]
+
+
 def serve(settings: Settings, root: str = "") -> None:
-    """Start serving in a thread, and return."""
+    """Start serving in threads, and return."""
+    uid = account.uid_of(settings.job_user, root)
     with contextlib.suppress(OSError):
         _share_mounts()
-    room = Room(account.uid_of(settings.job_user, root))
-    room.begin()
-    credentials.listen(SOCKET, room.serve, socket.SOCK_SEQPACKET)
+    # Of jobs that an agent before this one has let in.
+    for one in os.scandir(_PLACE):
+        if one.name.startswith(_BEGINNING) and one.stat(follow_symlinks=False).st_uid == 0:
+            threading.Thread(target=_free, args=(one.path,), daemon=True).start()
+    credentials.listen(SOCKET, lambda starter, has_sent: _serve(starter, has_sent, uid), socket.SOCK_SEQPACKET)
 
 
-class Room:
-    """The directories that jobs on this node have as their /dev/shm. They are in the node's own, and share its size."""
-
-    def __init__(self, uid: int) -> None:
-        self._uid = uid
-
-    def begin(self) -> None:
-        """Free, in threads, what jobs have left that an agent before this one had let in."""
-        for one in os.scandir(_PLACE):
-            if one.name.startswith(_BEGINNING) and one.stat(follow_symlinks=False).st_uid == 0:
-                threading.Thread(target=_free, args=(one.path,), daemon=True).start()
-
-    def serve(self, starter: socket.socket, has_sent: Callable[[], object] = lambda: None) -> None:
-        """Execute a starter's command in new namespaces; return when it has ended, and its memory is free."""
-        peer, uid, _ = struct.unpack("3i", starter.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if uid != self._uid:
-            return
-        text, streams = _receive(starter)
-        try:
-            has_sent()
-            request = json.loads(text)
-            place = tempfile.mkdtemp(prefix=_BEGINNING, dir=_PLACE)
-            pid = os.fork()
-            if pid == 0:
-                _become(peer, starter, request, streams, place)
-        finally:
-            for fd in streams:
-                os.close(fd)
-            starter.close()
-        os.waitpid(pid, 0)
-        _free(place)
+def _serve(starter: socket.socket, has_sent: Callable[[], object], uid: int) -> None:
+    """Execute a starter's command in new namespaces; return when it has ended, and its memory is free."""
+    who = struct.unpack("3i", starter.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if who[1] != uid:
+        return
+    groups = starter.getsockopt(socket.SOL_SOCKET, _PEERGROUPS, _GROUPS_BYTES)
+    text, streams = _receive(starter)
+    try:
+        has_sent()
+        request = json.loads(text)
+        place = tempfile.mkdtemp(prefix=_BEGINNING, dir=_PLACE)
+        pid = os.fork()
+        if pid == 0:
+            _become(_Peer(*who, [*array.array("I", groups)]), starter, request, streams, place)
+    finally:
+        for fd in streams:
+            os.close(fd)
+        starter.close()
+    os.waitpid(pid, 0)
+    _free(place)
 
 
 def _free(place: str) -> None:
@@ -115,21 +119,34 @@ def _used() -> set[int]:
     return found
 
 
-def _become(peer: int, starter: socket.socket, request: Dict[str, Any], streams: List[int], place: str) -> NoReturn:
+def _become(who: _Peer, starter: socket.socket, request: Dict[str, Any], streams: List[int], place: str) -> None:
     """Become the starter's command. Never returns; a failure before the starter has let it begin has no effect."""
     try:
         os.setsid()
-        _join_control_group(peer)
+        born = _born(who.pid)
+        # A job's own processes could leave the others behind in this way.
+        if not os.path.samefile(f"/proc/{who.pid}/root{_PLACE}", _PLACE):
+            return
+        _join_control_groups(who.pid)
         os.chmod(place, 0o1777)
         _separate(place)
         starter.send(READY)
         if starter.recv(len(GO)) == GO:
-            _execute(peer, request, streams)
+            _take_limits(who.pid)
+            # Its number may be another process's by now, whose limits are not the job's.
+            if _born(who.pid) == born and born[0] == who.uid:
+                _execute(who, request, streams)
     finally:
         os._exit(1)
 
 
-def _join_control_group(peer: int) -> None:
+def _born(pid: int) -> tuple[int, str]:
+    """Return whose process this is, and when it began, in ticks since the boot. Raises OSError."""
+    owner = os.stat(f"/proc/{pid}").st_uid
+    return owner, files.read(f"/proc/{pid}/stat").rpartition(")")[2].split()[19]
+
+
+def _join_control_groups(peer: int) -> None:
     """Move into the control groups of a process: a scheduler's limits hold, and this unit's end is not the job's.
 
     Raises OSError if that is not possible.
@@ -158,30 +175,28 @@ def _separate(place: str) -> None:
                 file.write(text)
 
 
-def _execute(peer: int, request: Dict[str, Any], streams: List[int]) -> None:
-    """Execute the command as the user of this process, and with its limits. Raises OSError."""
-    identity = {name: value.split() for name, _, value in _lines(f"/proc/{peer}/status")}
-    uid, gid = int(identity["Uid"][0]), int(identity["Gid"][0])
+def _take_limits(peer: int) -> None:
+    """Give this process the priority, the cores, the resource limits and the umask of another. Raises OSError."""
     os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, peer))
     os.sched_setaffinity(0, os.sched_getaffinity(peer))
     for limit in _RLIMITS:
         wanted = resource.prlimit(peer, limit)
         if resource.getrlimit(limit) != wanted:
             resource.setrlimit(limit, wanted)
-    if [str(group) for group in sorted(os.getgroups())] != sorted(identity["Groups"], key=int):
-        os.setgroups([int(group) for group in identity["Groups"]])
-    os.setresgid(gid, gid, gid)
-    os.setresuid(uid, uid, uid)
-    os.umask(int(identity["Umask"][0], 8))
+    os.umask(int(re.findall(r"^Umask:\s*(\d+)", files.read(f"/proc/{peer}/status"), re.MULTILINE)[0], 8))
+
+
+def _execute(who: _Peer, request: Dict[str, Any], streams: List[int]) -> None:
+    """Execute the command as the user who asked. Raises OSError."""
+    if sorted(os.getgroups()) != sorted(who.groups):
+        os.setgroups(who.groups)
+    os.setresgid(who.gid, who.gid, who.gid)
+    os.setresuid(who.uid, who.uid, who.uid)
     os.chdir(request["cwd"])
     # Two steps, so that none is overwritten before it is copied.
     for number, copy in enumerate([os.dup(fd) for fd in streams]):
         os.dup2(copy, number)
     os.execve(request["argv"][0], request["argv"], request["env"])
-
-
-def _lines(path: str) -> List[tuple[str, str, str]]:
-    return [line.partition(":") for line in files.read(path).splitlines()]
 
 
 def _share_mounts() -> None:
