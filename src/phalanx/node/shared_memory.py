@@ -23,6 +23,7 @@ from typing import Any, Callable, Dict, List, NamedTuple
 
 from phalanx.node import account, credentials, files
 from phalanx.node.command import CommandError, run
+from phalanx.node.proc_files import mounts
 from phalanx.node.settings import Settings
 
 # These three are also defined in runner.starter.inside.
@@ -201,8 +202,8 @@ def _execute(who: _Peer, request: Dict[str, Any], streams: List[int]) -> None:
 
 def _share_mounts() -> None:
     """Let namespaces that are made later get later mounts, as systemd does at each boot. Raises OSError."""
-    root = next(line for line in files.read("/proc/self/mountinfo").splitlines() if line.split()[4] == "/")
-    if " shared:" not in root:
+    root = next(fields for fields in mounts("") if fields[4] == "/")
+    if not any(field.startswith("shared:") for field in root):
         _mount(b"none", b"/", _RECURSIVE | _SHARED)
 
 

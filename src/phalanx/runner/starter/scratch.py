@@ -8,7 +8,7 @@ import socket
 import stat
 import time
 
-from phalanx.node.proc_files import read_each
+from phalanx.node.proc_files import mounts, read_each
 from phalanx.objects import trees
 from phalanx.runner.names import REASON, REASON_FILE
 from phalanx.runner.reaper import find, has_other_starters
@@ -157,9 +157,7 @@ class Scratch:
 
 def _is_own_memory() -> bool:
     """Return whether /dev/shm is the job's own here, made by the agent (node.shared_memory): a part of the node's."""
-    with open("/proc/self/mountinfo", errors="surrogateescape") as file:
-        mounts = [line.split()[3:5] for line in file]
-    return any(place == _SHARED_MEMORY and part.startswith(_OWN_PART) for part, place in mounts)
+    return any(place == _SHARED_MEMORY and part.startswith(_OWN_PART) for part, place in (f[3:5] for f in mounts("")))
 
 
 def _ours(directory: str, beginnings: Tuple[str, ...], since: float) -> List[str]:
