@@ -25,6 +25,10 @@ def keep(tmp_path: Path, name: str, made_at: float = 1.0, size: int = 1000) -> P
     (kept / "bin").mkdir(parents=True, exist_ok=True)
     (kept / "bin/python").write_text(str(made_at))
     (kept / "bin/tool").write_text(f"#!{kept}/bin/python\nimport tool\n")
+    (kept / "bin/more").mkdir(exist_ok=True)  # as Intel MPI's bin/libfabric
+    (kept / "bin/more/tool").unlink(missing_ok=True)
+    (kept / "bin/more/tool").write_text(f"#!{kept}/bin/python\n")
+    (kept / "bin/more/tool").chmod(0o500)
     (kept / "bin/program").write_bytes(b"\x7fELF\0 " + os.fsencode(kept))
     subprocess.run(["tar", "-czf", node_copy.archive_of(str(kept)), "-C", kept, "bin"], check=True)
     (kept / ".complete").write_text(json.dumps({"bytes": size, "made_at": made_at}))
@@ -38,6 +42,7 @@ def test_it_is_unpacked_once(home, tmp_path):
     assert node_copy.is_here(str(kept))
     assert (home / "a-1").resolve() == home / "copies/a-1"
     assert (home / "a-1/bin/tool").read_text() == f"#!{home}/a-1/bin/python\nimport tool\n"
+    assert (home / "a-1/bin/more/tool").read_text() == f"#!{home}/a-1/bin/python\n"
     assert (home / "a-1/bin/program").read_bytes() == (kept / "bin/program").read_bytes()
     (home / "copies/a-1/mine").touch()
     node_copy.bring(str(kept))

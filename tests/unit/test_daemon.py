@@ -41,6 +41,7 @@ def serve(monkeypatch, tmp_path):
         monkeypatch.setattr(daemon.firewall, "watch", lambda _: None)
         monkeypatch.setattr(daemon.logins, "watch", lambda: None)
         monkeypatch.setattr(daemon.credentials, "serve", lambda *_: None)
+        monkeypatch.setattr(daemon.shared_memory, "serve", lambda *_: None)
         monkeypatch.setattr(worker, "serve", work)
         monkeypatch.setattr(daemon.time, "sleep", lambda seconds: clock.append(clock[-1] + seconds))
         monkeypatch.setattr(daemon.time, "monotonic", lambda: clock[-1])

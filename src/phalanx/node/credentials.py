@@ -71,20 +71,28 @@ def variables(token: str) -> dict[str, str]:
 
 def serve(settings: Settings, metadata: Metadata) -> Desk:
     """Start serving in threads, and return."""
-    if os.path.exists(SOCKET):
-        os.unlink(SOCKET)
     desk = Desk(settings, metadata)
-    for family, address, handle in (
-        (socket.AF_UNIX, SOCKET, desk.register),
-        (socket.AF_INET, ("127.0.0.1", PORT), desk.answer),
-    ):
-        listener = socket.socket(family)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_SENDING)
-        threading.Thread(target=_Door(listener, handle).work, daemon=True).start()
-    os.chmod(SOCKET, 0o666)
+    listen(SOCKET, desk.register)
+    listen(("127.0.0.1", PORT), desk.answer)
     return desk
+
+
+def listen(
+    address: str | tuple[str, int],
+    handle: Callable[[socket.socket, Callable[[], object]], None],
+    kind: int = socket.SOCK_STREAM,
+) -> None:
+    """Handle clients at this address, each in a thread, and return. A path may be used by everybody on this node."""
+    is_path = isinstance(address, str)
+    if is_path and os.path.exists(address):
+        os.unlink(address)
+    listener = socket.socket(socket.AF_UNIX if is_path else socket.AF_INET, kind)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(address)
+    listener.listen(_SENDING)
+    threading.Thread(target=_Door(listener, handle).work, daemon=True).start()
+    if is_path:
+        os.chmod(address, 0o666)
 
 
 class _Door:

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import Any, Optional
 
-from phalanx.node import contract, credentials, failure, files, firewall, logins, nfs_metrics, progress
+from phalanx.node import contract, credentials, failure, files, firewall, logins, nfs_metrics, progress, shared_memory
 from phalanx.node.agent import Agent
 from phalanx.node.aws_client import AwsError
 from phalanx.node.command import CommandError, run
@@ -85,6 +85,7 @@ def serve(settings: Settings, metadata: Metadata, root: str, agent: Optional[Age
     threading.Thread(target=firewall.watch, args=(settings,), daemon=True).start()
     threading.Thread(target=logins.watch, daemon=True).start()
     desk = credentials.serve(settings, metadata)
+    shared_memory.serve(settings, root)
     end = time.monotonic() + _PATIENCE * settings.node_timeout_s
     while True:
         try:

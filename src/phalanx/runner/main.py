@@ -120,9 +120,14 @@ def _removed(arguments: List[str]) -> int:
 
 
 def _starter(arguments: List[str]) -> int:
-    from phalanx.runner.starter.guard import main as serve
+    """JOB WORK [--head] [--inside]"""
+    from phalanx.runner.starter import inside
 
-    serve(arguments[0], arguments[1], "--head" in arguments)
+    is_inside = inside.OPTION in arguments
+    if is_inside or not inside.is_served(*arguments):
+        from phalanx.runner.starter.guard import main as serve
+
+        serve(arguments[0], arguments[1], "--head" in arguments, is_inside)
     return 0
 
 

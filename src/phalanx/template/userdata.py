@@ -51,7 +51,7 @@ STAGE_2 = (
     "adapters",
     *("progress", "boot", "firewall", "credentials", "proof", "services", "daemon", "decision", "worker"),
     *("activity", "packages", "beats", "limits", "head", "failure", "notice", "local_disks", "core_group"),
-    *("nfs_metrics", "data_mounts", "proc_files", "logins"),
+    *("nfs_metrics", "data_mounts", "proc_files", "logins", "shared_memory"),
 )
 """The modules of phalanx.node that make up the agent, in an order that compresses well.
 

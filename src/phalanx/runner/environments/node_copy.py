@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 
 from phalanx.objects import trees
 
@@ -113,9 +114,9 @@ def _names(directory: str) -> List[str]:
 
 def _move(programs: str, old: str, new: str) -> None:
     """Replace the environment's place in its scripts, which begin with the path of its Python."""
-    for name in os.listdir(programs):
-        place = os.path.join(programs, name)
-        if not os.path.islink(place):
+    for place in (os.path.join(here, name) for here, names in trees.walk(programs) for name in names):
+        if os.path.isfile(place) and not os.path.islink(place):
+            os.chmod(place, os.stat(place).st_mode | stat.S_IWUSR)
             with open(place, "rb+") as file:
                 text = file.read()
                 if b"\0" not in text[:_TEXT_BYTES]:

@@ -16,6 +16,7 @@ from phalanx.runner.head.aside import Aside
 from phalanx.runner.head.run_context import RunContext
 from phalanx.runner.names import RUNNER
 from phalanx.runner.reaper import Sweep
+from phalanx.runner.starter.scratch import Scratch
 from phalanx.runner.system import MARK, signal_name
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Preparation:
 
     def run(self, report: Callable[[str], None]) -> Optional[Dict[str, Any]]:
         """Return None when the environment is ready, else how the job ended. Call `report` with the progress."""
+        self._scratch = Scratch(self._job.id)
         while True:
             self._aside = self._started()
             problem = self._wait(report)
@@ -123,8 +125,8 @@ class Preparation:
 
     def _sweep(self) -> Dict[str, Any]:
         sweep = Sweep(self._job.id, self._aside.pid)
-        while True:
-            report = sweep.step()
-            if report is not None:
-                return report
+        while (report := sweep.step()) is None:
             self._aside.turn(0.02)
+        # A recipe's check may have started an engine, and no agent has given that a /dev/shm of its own.
+        self._scratch.remove()
+        return report

@@ -17,6 +17,7 @@ from phalanx.runner.batch.scheduling import count_here, granted_gpus
 from phalanx.runner.head.membership import read_roster, this_node
 from phalanx.runner.login import SSH, quoted
 from phalanx.runner.names import RUNNER, WORK
+from phalanx.runner.starter import inside
 from phalanx.runner.starter.guard import main as serve
 from phalanx.runner.system import MARK, spawn
 
@@ -46,7 +47,9 @@ def attend(scheduler: Scheduler, directory: str, allocation: str, nodes: int, pl
     set_environment(scheduler)
     if gpus is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-    serve(os.path.basename(directory), os.path.join(directory, WORK), node.head)
+    job, work = os.path.basename(directory), os.path.join(directory, WORK)
+    if not inside.is_served(job, work, *(["--head"] if node.head else [])):
+        serve(job, work, node.head)
     _deliver(relay)
     return 0
 

@@ -8,6 +8,7 @@ import sys
 import time
 
 from phalanx.runner.reaper import Sweep
+from phalanx.runner.starter import inside
 from phalanx.runner.starter.scratch import Scratch
 from phalanx.runner.starter.starter import Starter
 from phalanx.runner.system import MARK, NO_ROOM, PR_SET_PDEATHSIG, adopt_orphans, prctl, reap
@@ -18,7 +19,7 @@ _GRACE_S = 1.0
 _SWEEP_EVERY_S = 0.02
 
 
-def main(job_id: str, work: str, is_head: bool) -> None:
+def main(job_id: str, work: str, is_head: bool, is_inside: bool = False) -> None:
     """Serve one job on this node over stdin and stdout; on the head, settle the job when its runner died."""
     os.environ.pop(MARK, None)
     adopt_orphans()
@@ -29,6 +30,8 @@ def main(job_id: str, work: str, is_head: bool) -> None:
     received = []
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda got, _: (received.append(got), os.kill(pid, got)))
+    if is_inside:
+        inside.end_with_the_waiting_one()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code not in (0, _ABANDONED):
         scratch.look(last=True)

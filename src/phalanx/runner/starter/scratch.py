@@ -8,7 +8,7 @@ import socket
 import stat
 import time
 
-from phalanx.node.proc_files import read_each
+from phalanx.node.proc_files import mounts, read_each
 from phalanx.objects import trees
 from phalanx.runner.names import REASON, REASON_FILE
 from phalanx.runner.reaper import find, has_other_starters
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Dict, Iterable, List, Set, Tuple
 
 _SHARED_MEMORY = "/dev/shm"
+_OWN_PART = "/phalanx-"
 _MAPPED = os.fsencode(f"{_SHARED_MEMORY}/")
 # Open MPI 4, Open MPI 5, MPICH: a rank that is killed leaves its segment, 2 to 16 MiB each.
 _SEGMENTS = ("vader_segment.", "sm_segment.", "mpich_shm_")
@@ -54,6 +55,7 @@ class Scratch:
         self.home = os.path.join(on_disk, f"phalanx-{job_id}-home")
         self._reason_path = os.path.join(self.path, REASON_FILE)
         self._job_id = job_id
+        self._is_inside = _is_own_memory()
         self._since = time.time()
         self._own: Set[str] = set()  # shared memory that processes of this job have used
         self._users = set(_ours(_SHARED_MEMORY, ("",), 0.0)) - set(_ours(_SHARED_MEMORY, _OF_LIBRARIES, 0.0))
@@ -87,6 +89,8 @@ class Scratch:
 
         Call this repeatedly while they live, at the `last` moment, too.
         """
+        if self._is_inside:
+            return
         new = [path for path in _ours(_SHARED_MEMORY, ("",), self._since) if not self._is_own(path)]
         new = [path for path in new if path not in self._users]
         if not last:
@@ -121,6 +125,9 @@ class Scratch:
             segments = _ours(_SHARED_MEMORY, (*_SEGMENTS, *_OF_LIBRARIES), 0.0)
             files += _ours(_QUEUES, ("",), self._since) if os.path.isdir(_QUEUES) else []
         segments += filter(self._is_own, _ours(_SHARED_MEMORY, ("",), self._since))
+        if self._is_inside:
+            for path in _ours(_SHARED_MEMORY, ("",), 0.0):
+                _unlink(path)
         self._remove_of_system_v(is_alone)
         for path in filter(_is_abandoned, _ours(_SHORT_TEMPORARY, ("",), self._since) if is_alone else ()):
             _unlink(path)
@@ -146,6 +153,11 @@ class Scratch:
                 libc.semctl(one["semid"], 0, _IPC_RMID)
             for one in self._new_of_system_v("msg"):
                 libc.msgctl(one["msqid"], _IPC_RMID, None)
+
+
+def _is_own_memory() -> bool:
+    """Return whether /dev/shm is the job's own here, made by the agent (node.shared_memory): a part of the node's."""
+    return any(place == _SHARED_MEMORY and part.startswith(_OWN_PART) for part, place in (f[3:5] for f in mounts("")))
 
 
 def _ours(directory: str, beginnings: Tuple[str, ...], since: float) -> List[str]:
