@@ -107,3 +107,10 @@ def test_a_resumed_job_keeps_its_own(ran):
 def test_what_is_no_option_is_refused(job, code):
     with raises_code(code):
         ClusterSpec(name="demo", nodes=2, job=job)
+
+
+def test_a_launcher_that_does_not_exist_is_an_error_of_the_file(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "phalanx.yaml").write_text(f"{CLUSTER}job: {{launcher: torchrn}}\n")
+    with raises_code("no-launcher", "phalanx.yaml:4: job", "'torchrn'", "torchrun"):
+        run.command.main(["--dry-run", "--", "true"], standalone_mode=False)

@@ -26,14 +26,16 @@ from phalanx.cli.options import (
     via_option,
 )
 from phalanx.cli.starting import print_processes, start
+from phalanx.errors import SpecError
 from phalanx.jobs.job import JobSpec
 from phalanx.jobs.launcher_choice import DEFAULT, choose
 from phalanx.launchers import LAUNCHERS, load
 from phalanx.launchers.options import OPTIONS
 from phalanx.runner.starter.check import python_target
 from phalanx.schedulers import SCHEDULERS
+from phalanx.spec.spec_checks import nearest
 from phalanx.spec.spec_job import as_fields
-from phalanx.spec.spec_load import load_value
+from phalanx.spec.spec_load import load_value, located
 
 # Programs that start the ranks of MPI, and their options with counts as `phalanx run` spells them.
 _STARTERS = frozenset(("mpiexec", "mpirun", "orterun", "prterun", "mpiexec.hydra"))
@@ -190,6 +192,10 @@ def _of_file(context: click.Context, name: str | None, file: Path | None) -> dic
     if not path.exists() or (name and load_value(path, "name") != name):
         return {}
     given = as_fields(load_value(path, "job") or {})
+    launcher = given.get("launcher", DEFAULT)
+    if launcher not in LAUNCHERS:
+        why = located(path, "job", f"there is no launcher '{launcher}'")
+        raise SpecError(why, nearest(launcher, LAUNCHERS), code="no-launcher")
     chosen = {parameter: context.params[parameter] for parameter in context.params if _is_typed(context, parameter)}
     if chosen.keys() & {"job_processes", "job_per_node", "nodes"}:
         given = {field: value for field, value in given.items() if field not in ("processes", "per_node")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,11 +28,27 @@ _SIGNS = {
         "lightning",
         "pytorch_lightning",
         "torchtitan",
+        "transformers.Trainer",
+        "transformers.Seq2SeqTrainer",
+        "trl",
+        "composer",
+        "ignite.distributed",
+        "colossalai",
+        "megatron",
     ),
     "jax": ("jax.distributed",),
-    "tensorflow": ("tensorflow.distribute",),
+    "tensorflow": ("tensorflow.distribute", "tensorflow.estimator"),
+    "dmlc": ("mxnet.kv", "mxnet.kvstore"),
     "spark": ("pyspark",),
 }
+
+
+class _Use(NamedTuple):
+    """A dotted name that a script uses. `is_certain`: no `if` or failed import keeps it from being imported."""
+
+    script: str
+    name: str
+    is_certain: bool
 
 
 class Choice(NamedTuple):
@@ -46,18 +62,24 @@ class Choice(NamedTuple):
 def choose(directory: Path, command: Sequence[str]) -> Choice:
     """Read the Python script that a command runs, with the modules of the directory that it imports.
 
-    What can't be read, or is no Python, decides nothing: the job says so when it starts.
+    What is imported only in an `if`, or in a `try` that goes on without it, decides if nothing else does. What can't
+    be read, or is no Python, decides nothing: the job says so when it starts.
     """
     target = _target(command)
     if not target:
         return Choice(DEFAULT)
     found = list(_names(directory, target))
+    return _sign_in(use for use in found if use.is_certain) or _sign_in(found) or Choice(DEFAULT)
+
+
+def _sign_in(uses: Iterable[_Use]) -> Choice | None:
+    uses = list(uses)
     for launcher, signs in _SIGNS.items():
-        for script, name in found:
-            sign = next((sign for sign in signs if f"{name}.".startswith(f"{sign}.")), "")
+        for use in uses:
+            sign = next((sign for sign in signs if f"{use.name}.".startswith(f"{sign}.")), "")
             if sign:
-                return Choice(launcher, script, sign)
-    return Choice(DEFAULT)
+                return Choice(launcher, use.script, sign)
+    return None
 
 
 def _target(command: Sequence[str]) -> str:
@@ -68,8 +90,8 @@ def _target(command: Sequence[str]) -> str:
     return f"{words[1].replace('.', '/')}.py" if words[:1] == ["-m"] else (words or [""])[0]
 
 
-def _names(directory: Path, target: str) -> Iterator[tuple[str, str]]:
-    """Yield each dotted name that the script and the directory's own modules use, with the file that uses it."""
+def _names(directory: Path, target: str) -> Iterator[_Use]:
+    """Yield each dotted name that the script and the directory's own modules use."""
     waiting, seen, left = deque([target]), set[str](), MOST_BYTES
     while waiting and len(seen) < _MOST_FILES:
         path = waiting.popleft()
@@ -83,8 +105,9 @@ def _names(directory: Path, target: str) -> Iterator[tuple[str, str]]:
         except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
             continue
         here = path.rpartition("/")[0]
-        for name in dict.fromkeys(map(_cut, _used(tree))):
-            yield path, name
+        certain = set(map(_cut, _used(tree, _optional(tree))))
+        for name in dict.fromkeys(map(_cut, _used(tree, set()))):
+            yield _Use(path, name, name in certain)
             module = name.replace(".", "/")
             # A name of a package may be its module, or something in it.
             tops = dict.fromkeys(("", here and f"{here}/"))
@@ -92,10 +115,35 @@ def _names(directory: Path, target: str) -> Iterator[tuple[str, str]]:
             waiting += [f"{place}{end}" for place in places for end in (".py", "/__init__.py")]
 
 
-def _used(tree: ast.AST) -> Iterator[str]:
-    """Yield the dotted names that are imported, and those that are looked up in an imported module."""
+def _optional(tree: ast.AST) -> set[int]:
+    """Return the ids of the imports without which the script may go on."""
+    found: set[int] = set()
+    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while waiting:
+        node, is_optional = waiting.pop()
+        if is_optional and isinstance(node, ast.Import | ast.ImportFrom):
+            found.add(id(node))
+        is_optional |= _is_conditional(node)
+        waiting += [(part, is_optional) for part in ast.iter_child_nodes(node)]
+    return found
+
+
+def _is_conditional(node: ast.AST) -> bool:
+    """Whether the statement may leave out its parts: not `if __name__ == "__main__"`, which a script always runs."""
+    if isinstance(node, ast.If):
+        return all(part.id != "__name__" for part in ast.walk(node.test) if isinstance(part, ast.Name))
+    return isinstance(node, ast.Try) and bool(node.handlers)
+
+
+def _used(tree: ast.AST, left_out: set[int]) -> Iterator[str]:
+    """Yield the dotted names that are imported, and those that are looked up in an imported module.
+
+    `left_out`: the ids of imports that don't count.
+    """
     known: dict[str, str] = {}
     for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
         if isinstance(node, ast.Import):
             for alias in node.names:
                 known[alias.asname or alias.name.partition(".")[0]] = (
