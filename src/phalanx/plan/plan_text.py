@@ -273,7 +273,7 @@ def _paid_network(plan: Plan) -> str:
 def _lease(plan: Plan) -> str:
     limits, spec = plan.limits, plan.spec
     if not limits.lease_s:
-        return ""
+        return "no lease: the nodes run, and cost money, until something else stops them" if spec.lease_s == 0 else ""
     why = f", which a budget of {spec.budget} pays for" if limits.by_budget else ""
     default = "" if limits.by_budget or spec.lease_s is not None else " (the default for expensive nodes)"
     return (
