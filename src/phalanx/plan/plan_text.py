@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from textwrap import TextWrapper
 from typing import Any
 
 from phalanx.counts import counted
@@ -22,12 +24,16 @@ from phalanx.spec.spec_limits import OWN_GROUP
 from phalanx.spec.spec_storage import HEAD
 
 
-def explain(plan: Plan) -> list[str]:
-    """Return the plan as lines of text; last come warnings, and what was not checked."""
+def explain(plan: Plan, columns: int = sys.maxsize) -> list[str]:
+    """Return the plan as lines of text; last come warnings, and what was not checked.
+
+    The descriptions are folded to fit in `columns`; warnings, which have commands to copy, are not.
+    """
     rows = describe(plan)
     width = max(len(what) for what, _ in rows)
+    fold = TextWrapper(columns, subsequent_indent=" " * (width + 2), break_long_words=False, break_on_hyphens=False)
     return (
-        [f"{what:<{width}}  {much}" for what, much in rows]
+        [line for what, much in rows for line in fold.wrap(f"{what:<{width}}  {much}")]
         + [f"warning: {text}" for text in warnings(plan)]
         + [f"not checked: {text}" for text in not_checked(plan)]
     )
