@@ -67,14 +67,28 @@ def test_what_a_script_uses_decides(tmp_path, text, launcher):
         ["python", "-m", "train"],
         ["train.py"],
         ["./train.py"],
+        ["env", "LR=1", "python", "train.py"],
+        ["timeout", "1h", "nice", "python3", "-u", "train.py"],
+        ["stdbuf", "-oL", "python", "-m", "train"],
+        ["nsys", "profile", "-o", "x", "python", "train.py"],
+        ["uv", "run", "train.py"],
+        ["python", "-m", "cProfile", "-o", "x", "train.py"],
+        ["bash", "-c", "cd . && LR=1 python train.py --epochs 3; echo done"],
+        ["sh", "-ec", "exec python3 './train.py'"],
+        ["bash", "run.sh", "--epochs", "3"],
+        ["./run.sh"],
     ],
 )
 def test_every_way_to_run_a_script(tmp_path, command):
     (tmp_path / "train.py").write_text("import torch.distributed")
+    (tmp_path / "run.sh").write_text('#!/bin/bash\n# python old.py\nset -e\nsource env\npython -u train.py "$@"\n')
+    (tmp_path / "old.py").write_text("import jax\njax.distributed.initialize()")
     assert choose(tmp_path, command).launcher == "torchrun"
 
 
-@pytest.mark.parametrize("command", [["sh", "train.py"], ["python", "-c", "import torch.distributed"], ["true"], []])
+@pytest.mark.parametrize(
+    "command", [["sh", "train.py"], ["cat", "train.py"], ["python", "-c", "import torch.distributed"], ["true"], []]
+)
 def test_other_programs_get_the_default(tmp_path, command):
     (tmp_path / "train.py").write_text("import torch.distributed")
     assert choose(tmp_path, command) == Choice("mpi")

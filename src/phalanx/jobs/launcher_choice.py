@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from phalanx.jobs.own_imports import MOST_BYTES, read_script
-from phalanx.runner.starter.check import python_target
+from phalanx.runner.starter.check import SHELLS, python_target, without_wrappers
 
 DEFAULT = "mpi"
 _MOST_FILES = 100
 # Of a dotted name; a sign has fewer. A script could have names of a million words.
 _MOST_WORDS, _LONGEST_WORD = 8, 100
+_WORD_ENDS = re.compile(r"[\s;&|()'\"]+")
+_RUNS_PYTHON = re.compile(r"(i?python|pypy)[\d.]*|uv|coverage|viztracer|scalene|kernprof")
 # Names that only a program for this launcher uses, the most telling launcher first: Ray's programs use
 # torch.distributed, too. Longer names begin with these.
 _SIGNS = {
@@ -65,7 +68,7 @@ def choose(directory: Path, command: Sequence[str]) -> Choice:
     What is imported only in an `if`, or in a `try` that goes on without it, decides if nothing else does. What can't
     be read, or is no Python, decides nothing: the job says so when it starts.
     """
-    target = _target(command)
+    target = _target(directory, command)
     if not target:
         return Choice(DEFAULT)
     found = list(_names(directory, target))
@@ -82,12 +85,47 @@ def _sign_in(uses: Iterable[_Use]) -> Choice | None:
     return None
 
 
-def _target(command: Sequence[str]) -> str:
+def _target(directory: Path, command: Sequence[str]) -> str:
     """Return the path of the script or module in the directory; "" for another program."""
-    if not command:
+    words = without_wrappers(command) or list(command)
+    if not words:
         return ""
-    words = python_target(command) or ([command[0]] if command[0].endswith(".py") else [])
-    return f"{words[1].replace('.', '/')}.py" if words[:1] == ["-m"] else (words or [""])[0]
+    found = python_target(words) or ([words[0]] if words[0].endswith(".py") else [])
+    target = f"{found[1].replace('.', '/')}.py" if found[:1] == ["-m"] else (found or [""])[0]
+    if target and (found[0] != "-m" or (directory / target).is_file()):
+        return target
+    return _behind_python(directory, _WORD_ENDS.split(shell_text(directory, words)) if is_shell(words) else words)
+
+
+def _behind_python(directory: Path, words: Sequence[str]) -> str:
+    """Return the first script of the directory behind a word that runs Python, in any program's words."""
+    runs = False
+    for word in words:
+        if runs and word.endswith(".py") and (directory / word).is_file():
+            return word
+        runs |= bool(_RUNS_PYTHON.fullmatch(word.rpartition("/")[2]))
+    return ""
+
+
+def is_shell(words: Sequence[str]) -> bool:
+    return words[0].endswith((".sh", ".bash")) or words[0].rpartition("/")[2] in SHELLS
+
+
+def shell_text(directory: Path, command: Sequence[str]) -> str:
+    """Return what a shell reads, without comments: the text behind -c, or its script; "" for any other program."""
+    words = without_wrappers(command) or list(command)
+    if not words or not is_shell(words):
+        return ""
+    rest = words[words[0].rpartition("/")[2] in SHELLS :]
+    while rest and rest[0].startswith("-"):
+        if "c" in rest[0] and not rest[0].startswith("--"):
+            return " ".join(rest[1:2])
+        rest = rest[2 if rest[0].endswith("o") else 1 :]
+    try:
+        text = read_script(directory / rest[0], MOST_BYTES, directory).decode(errors="replace") if rest else ""
+    except (OSError, ValueError):
+        return ""
+    return re.sub(r"(?m)^\s*#.*", "", text.replace("\\\n", " "))
 
 
 def _names(directory: Path, target: str) -> Iterator[_Use]:
