@@ -53,6 +53,12 @@ def test_a_name_where_the_file_has_it_leads_to_the_file(phalanx, command):
     assert "`--file` names" in phalanx.err
 
 
+@pytest.mark.parametrize("command", ["reap", "doctor", "adopt demo", "image ls", "local env"])
+def test_a_region_that_does_not_exist_is_a_mistake_everywhere(phalanx, command):
+    assert phalanx(*command.split(), "--region", "us-east-9") == 2
+    assert "us-east-1" in phalanx.err
+
+
 def test_a_text_in_place_of_a_number_is_called_no_whole_number(phalanx):
     for arguments in (
         ["jobs", "--limit", "x"],
