@@ -34,8 +34,8 @@ from phalanx.launchers import LAUNCHERS, load
 from phalanx.launchers.options import OPTIONS
 from phalanx.runner.starter.check import python_target, without_wrappers
 from phalanx.schedulers import SCHEDULERS
-from phalanx.spec.spec_checks import nearest
-from phalanx.spec.spec_job import as_fields
+from phalanx.spec.spec_checks import WrongError, nearest
+from phalanx.spec.spec_job import OF_THE_COMMAND, as_fields, node_range
 from phalanx.spec.spec_load import load_value, located
 
 # Programs that start the ranks of MPI, and their options with counts as `phalanx run` spells them.
@@ -122,10 +122,10 @@ def _nodes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     """Parse MIN:MAX."""
     if value is None:
         return None, None
-    fewest, _colon, most = value.partition(":")
-    if not (fewest.isdigit() and most.isdigit() and 1 <= int(fewest) <= int(most)):
-        raise click.BadParameter(f"'{value}' is not of the form MIN:MAX, such as 2:4")
-    return int(fewest), int(most)
+    try:
+        return node_range(value)
+    except WrongError as error:
+        raise click.BadParameter(f"{error.what}, {error.hint}") from None
 
 
 def _secrets(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -225,14 +225,16 @@ def _of_file(context: click.Context, name: str | None, file: Path | None) -> dic
     if not path.exists() or (name and load_value(path, "name") != name):
         return {}
     given = as_fields(load_value(path, "job") or {})
-    launcher = given.get("launcher", DEFAULT)
-    if launcher not in LAUNCHERS:
-        why = located(path, "job", f"there is no launcher '{launcher}'")
-        raise SpecError(why, nearest(launcher, LAUNCHERS), code="no-launcher")
+    for key, known in (("launcher", LAUNCHERS), ("via", SCHEDULERS)):
+        if key in given and given[key] not in known:
+            why = located(path, "job", f"there is no {key} '{given[key]}'")
+            raise SpecError(why, nearest(given[key], known), code="unknown-choice")
     chosen = {parameter: context.params[parameter] for parameter in context.params if _is_typed(context, parameter)}
     if chosen.keys() & {"job_processes", "job_per_node", "nodes"}:
         given = {field: value for field, value in given.items() if field not in ("processes", "per_node")}
-    found = {field if field in ("launcher", "recipe") else f"job_{field}": value for field, value in given.items()}
+    if "job_processes" in chosen:
+        given.pop("nodes", None)
+    found = {field if field in OF_THE_COMMAND else f"job_{field}": value for field, value in given.items()}
     both = {one: {**found[one], **chosen[one]} for one in found if one in chosen and isinstance(found[one], dict)}
     return {**{one: value for one, value in found.items() if one not in chosen}, **both}
 
