@@ -29,7 +29,7 @@ _MISTAKES = """
     ambiguous-job bad-checkpoint bad-link bad-name bad-step bad-tag bad-url bad-words bucket-elsewhere cannot-read
     conflicting-options ignore-rules job-removed requirements-file
     no-bucket no-cluster no-command no-curves no-data-entry no-data-set no-directory no-emr-cluster no-file
-    no-file-system no-image no-job no-launcher no-link-target no-node no-process no-public-address no-recipe
+    no-attempt no-file-system no-image no-job no-launcher no-link-target no-node no-process no-public-address no-recipe
     no-security-group no-stack node-range not-s3-url other-architecture other-partition out-of-range outside-shared
     relative-path unknown-choice unknown-option which-cluster usage
 """

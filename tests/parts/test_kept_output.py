@@ -48,6 +48,9 @@ def phalanx_logs(two_nodes, monkeypatch, tmp_path) -> Logs:
 def test_what_logs_has_fetched_is_shown_when_the_cluster_is_gone(two_nodes, code, phalanx_logs, gone):
     _, status = run(two_nodes, code, "sh", "-c", "echo out; echo more", processes=2, name="trial")
     shown = phalanx_logs()
+    assert phalanx_logs("--attempt", "0") == shown
+    with raises_code("no-attempt", "attempt 9"):
+        phalanx_logs("--attempt", "9")
     assert "[0] out" in shown and "[1] out" in shown
     phalanx_logs.error = gone
     for reference in ((), (status.id,), (status.id[-6:],), ("trial",)):

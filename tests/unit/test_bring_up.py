@@ -195,7 +195,7 @@ def test_a_changed_lease_of_a_running_cluster_counts_from_now():
     up(cloud)
     cloud.running_now = Running(nodes=2, stopped=False, end_s=None)
     result, notes = up(cloud, lease_s=7200)
-    assert result.already
+    assert result.already and result.changed == {"lease_s": (None, 7200)}
     assert cloud.ends == [pytest.approx(time.time() + 7200, abs=60)]
     assert notes[0].startswith("the lease or the budget has changed: all nodes stop 20")
     assert up(cloud, lease_s=7200)[1] == [] and len(cloud.ends) == 1

@@ -33,7 +33,7 @@ def test_a_mistyped_command_brings_the_nearest(phalanx):
 
 
 def test_words_of_other_tools_lead_to_ours(phalanx):
-    known = {name for section in cli.COMMANDS.values() for name in section}
+    known = {"--version", *(name for section in cli.COMMANDS.values() for name in section)}
     words = table("other_tools")
     for word, ours in words["commands"].items():
         assert word not in known and ours.split()[0].strip("`") in known
@@ -44,6 +44,30 @@ def test_words_of_other_tools_lead_to_ours(phalanx):
         assert word not in options and ours.split()[0] in options
         assert phalanx("run", word, "4", "--", "true") == 2
         assert f"`{ours}`" in phalanx.err
+        assert "Did you mean" not in phalanx.err
+
+
+@pytest.mark.parametrize("command", ["up", "plan", "template", "policy"])
+def test_a_name_where_the_file_has_it_leads_to_the_file(phalanx, command):
+    assert phalanx(command, "-c", "demo") == 2
+    assert "`--file` names" in phalanx.err
+
+
+@pytest.mark.parametrize("command", ["reap", "doctor", "adopt demo", "image ls", "local env"])
+def test_a_region_that_does_not_exist_is_a_mistake_everywhere(phalanx, command):
+    assert phalanx(*command.split(), "--region", "us-east-9") == 2
+    assert "us-east-1" in phalanx.err
+
+
+def test_a_text_in_place_of_a_number_is_called_no_whole_number(phalanx):
+    for arguments in (
+        ["jobs", "--limit", "x"],
+        ["scale", "x"],
+        ["logs", "--tail", "x"],
+        ["run", "-n", "x", "--", "true"],
+    ):
+        assert phalanx(*arguments) == 2
+        assert "'x' is no whole number" in phalanx.err
 
 
 @pytest.mark.parametrize("arguments", [["up"], ["local", "status"], []])

@@ -74,7 +74,11 @@ def test_up_and_down_are_a_few_lines_on_a_terminal_and_all_events_elsewhere(phal
 def test_up_again_says_so(phalanx, cloud):
     phalanx("up")
     assert phalanx("up") == 0
-    assert "is up already" in phalanx.out
+    assert "nothing was changed" in phalanx.out
+    with Path("phalanx.yaml").open("a") as file:
+        file.write("\nlease: 9h\n")
+    assert phalanx("up", "--yes") == 0
+    assert "nothing was changed" not in phalanx.out
 
 
 def test_up_prints_json_alone_on_standard_output(phalanx, cloud):

@@ -194,6 +194,21 @@ def test_japanese_pages_have_the_commands_of_the_english_ones(japanese: str, eng
     assert f"phalanx {__version__} " in text.partition("\n\n")[2].partition("\n\n")[0]
 
 
+@pytest.mark.parametrize(
+    ("japanese", "english"), [("README", "README.md"), ("getting-started", "docs/getting-started.md")]
+)
+def test_japanese_pages_have_the_sections_files_and_links_of_the_english_ones(japanese: str, english: str) -> None:
+    here, there = ROOT / f"docs/ja/{japanese}.md", ROOT / english
+    shapes = [re.findall(r"^(?:#+ |\|(?=[-|]+$)|- |```\w*)", page.read_text(), re.MULTILINE) for page in (here, there)]
+    assert shapes[0] == shapes[1]
+    found = [
+        {os.path.relpath(page.parent / target, ROOT) for target, *_ in LINK.findall(page.read_text()) if target}
+        for page in (here, there)
+    ]
+    of_each_other = {"docs/getting-started.md", "docs/ja/getting-started.md", "docs/ja/README.md"}
+    assert found[0] - of_each_other == found[1] - of_each_other
+
+
 def test_the_readme_shows_the_daily_commands() -> None:
     named = set(commands_of((ROOT / "README.md").read_text()))
     assert {"init", "up", "run", "ssh", "logs", "down"} <= named

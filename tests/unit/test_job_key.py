@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from error_codes import raises_code
 
 from phalanx.cli import run
+from phalanx.errors import SpecError
 from phalanx.jobs.job_model import JobSpec
 from phalanx.runner.files.job_record import JobRecord
 from phalanx.spec.spec import ClusterSpec
@@ -39,7 +40,7 @@ def ran(monkeypatch, tmp_path) -> Any:
 def test_every_option_of_a_job_is_a_key_and_secrets_are_none():
     options = {field.name for field in fields(JobRecord) if field.metadata.get("flag")}
     options -= {"name", "resume", "after", "after_any"}
-    keys = {"launcher", "recipe", *(name.removesuffix("_s") for name in options)}
+    keys = {"launcher", "recipe", "nodes", "via", *(name.removesuffix("_s") for name in options)}
     assert keys == set(JOB.schema()["properties"])
     assert "secrets" not in keys
     assert ClusterSpec(name="demo", nodes=2, job=EXAMPLE).job == EXAMPLE
@@ -76,6 +77,17 @@ def test_the_command_line_counts_more(ran):
     assert (job.processes, job.nodes_max) == (None, 2)
 
 
+def test_a_range_of_nodes_and_a_batch_system_are_keys_too(ran):
+    job = ran("job: {launcher: torchrun, nodes: '2:4', restarts: 1, processes: 4}\n", "--nodes", "1:3")
+    assert (job.nodes_min, job.nodes_max, job.processes) == (1, 3, None)
+    job = ran("job: {launcher: torchrun, nodes: 2:4}\n")
+    assert (job.nodes_min, job.nodes_max) == (2, 4)
+    assert ran("job: {launcher: torchrun, nodes: '2:4'}\n", "-n", "3").nodes_min is None
+    assert ran("job: {launcher: torchrun, nodes: '2:4'}\n", "-N", "3").nodes_min == 2
+    assert ran("job: {via: slurm}\n").via == "slurm"
+    assert ran("job: {via: slurm}\n", "--via", "sge").via == "sge"
+
+
 def test_variables_of_a_file_stand_between_the_key_and_the_command_line(ran, tmp_path):
     (tmp_path / "team.env").write_text("A=file\nB=file\nC=file\n")
     job = ran("job: {env: {A: key, D: key}}\n", "--env-file", str(tmp_path / "team.env"), "--env", "B=line")
@@ -107,3 +119,14 @@ def test_a_resumed_job_keeps_its_own(ran):
 def test_what_is_no_option_is_refused(job, code):
     with raises_code(code):
         ClusterSpec(name="demo", nodes=2, job=job)
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "near"), [("launcher", "torchrn", "torchrun"), ("via", "slrum", "slurm"), ("nodes", "4:2", "2:4")]
+)
+def test_what_only_run_can_judge_is_an_error_of_the_file(monkeypatch, tmp_path, key, wrong, near):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "phalanx.yaml").write_text(f"{CLUSTER}job: {{{key}: '{wrong}'}}\n")
+    with pytest.raises(SpecError, match=rf"phalanx.yaml:4: job: .*'{wrong}'.*") as caught:
+        run.command.main(["--dry-run", "--", "true"], standalone_mode=False)
+    assert near in f"{caught.value.message} {caught.value.hint}"

@@ -17,6 +17,25 @@ SCRIPTS = {
     "if True:\n    import torch.distributed": "torchrun",
     "from accelerate import Accelerator": "torchrun",
     "import lightning as L": "torchrun",
+    "from transformers import Trainer, TrainingArguments": "torchrun",
+    "import transformers\ntransformers.Seq2SeqTrainer()": "torchrun",
+    "from transformers import AutoModel": "mpi",
+    "from trl import SFTTrainer": "torchrun",
+    "from composer import Trainer": "torchrun",
+    "import ignite.distributed as idist": "torchrun",
+    "import colossalai": "torchrun",
+    "from megatron.core import parallel_state": "torchrun",
+    "from mxnet import kv\nkv.create('dist_sync')": "dmlc",
+    "import mxnet as mx\nmx.kvstore.create('dist_async')": "dmlc",
+    "import mxnet as mx\nmx.nd.zeros(3)": "mpi",
+    "import tensorflow as tf\ntf.estimator.train_and_evaluate": "tensorflow",
+    "try:\n    import horovod.torch as hvd\nexcept ImportError:\n    hvd = None\nimport torch.distributed": "torchrun",
+    "import torch.distributed\ntry:\n    import deepspeed\nexcept Exception:\n    deepspeed = None": "torchrun",
+    "import sys\nfrom torch import distributed\nif '--ds' in sys.argv:\n    import deepspeed": "torchrun",
+    "if TYPE_CHECKING:\n    from mpi4py import MPI\nelse:\n    MPI = 0\nimport accelerate": "torchrun",
+    "try:\n    import deepspeed\nexcept ImportError:\n    raise SystemExit('pip install deepspeed')": "deepspeed",
+    "import torch.distributed\nif __name__ == '__main__':\n    import deepspeed": "deepspeed",
+    "import torch.distributed\ntry:\n    import deepspeed\nfinally:\n    pass": "deepspeed",
     "import torch\nprint(torch.cuda.device_count())": "mpi",
     "from mpi4py import MPI\nimport torch.distributed": "mpi",
     "import horovod.torch as hvd": "mpi",
@@ -48,14 +67,28 @@ def test_what_a_script_uses_decides(tmp_path, text, launcher):
         ["python", "-m", "train"],
         ["train.py"],
         ["./train.py"],
+        ["env", "LR=1", "python", "train.py"],
+        ["timeout", "1h", "nice", "python3", "-u", "train.py"],
+        ["stdbuf", "-oL", "python", "-m", "train"],
+        ["nsys", "profile", "-o", "x", "python", "train.py"],
+        ["uv", "run", "train.py"],
+        ["python", "-m", "cProfile", "-o", "x", "train.py"],
+        ["bash", "-c", "cd . && LR=1 python train.py --epochs 3; echo done"],
+        ["sh", "-ec", "exec python3 './train.py'"],
+        ["bash", "run.sh", "--epochs", "3"],
+        ["./run.sh"],
     ],
 )
 def test_every_way_to_run_a_script(tmp_path, command):
     (tmp_path / "train.py").write_text("import torch.distributed")
+    (tmp_path / "run.sh").write_text('#!/bin/bash\n# python old.py\nset -e\nsource env\npython -u train.py "$@"\n')
+    (tmp_path / "old.py").write_text("import jax\njax.distributed.initialize()")
     assert choose(tmp_path, command).launcher == "torchrun"
 
 
-@pytest.mark.parametrize("command", [["sh", "train.py"], ["python", "-c", "import torch.distributed"], ["true"], []])
+@pytest.mark.parametrize(
+    "command", [["sh", "train.py"], ["cat", "train.py"], ["python", "-c", "import torch.distributed"], ["true"], []]
+)
 def test_other_programs_get_the_default(tmp_path, command):
     (tmp_path / "train.py").write_text("import torch.distributed")
     assert choose(tmp_path, command) == Choice("mpi")
@@ -82,6 +115,7 @@ HOSTILE = {
     "a long name": f"import {'.'.join('b' * 900)} as a\n" + "a.c\n" * 2_000,
     "many names": f"import {', '.join(f'a{number}' for number in range(5_000))}\n",
     "deep calls": "x" + "()" * 50_000,
+    "many conditions": "if a:\n    import b\n" + "elif a:\n    import b\n" * 400,
 }
 
 

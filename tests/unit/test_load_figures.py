@@ -95,7 +95,7 @@ def test_a_summary_names_the_most_memory_and_gpus_that_wait(tmp_path):
         book.take("worker1", samples.pack(GPUS))
         book.take("worker2", samples.pack(GPUS._replace(node_memory=14.8 * GIB, memory=14 * GIB)))
     memory, gpus = book.summary()
-    assert memory == "memory: at most 14.8 of 15.0 GiB were in use there (worker2), 14.0 GiB by the job's processes"
+    assert memory == "memory: at most 14.8 of 15.0 GiB in use on worker2, 14.0 GiB by the job's processes"
     assert gpus.startswith("GPUs: 12 % busy: ")
     assert book.memory_of("worker2") == "14.8 of 15.0 GiB were in use there" and book.memory_of("worker9") == ""
 

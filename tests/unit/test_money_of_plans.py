@@ -9,7 +9,7 @@ from error_codes import raises_code
 from phalanx.plan import money
 from phalanx.plan.money import Limits
 from phalanx.plan.plan import make_plan
-from phalanx.plan.plan_text import as_dict, explain
+from phalanx.plan.plan_text import as_dict, describe, explain
 from phalanx.spec.spec import ClusterSpec
 
 
@@ -64,6 +64,14 @@ def test_a_budget_or_lease_that_ends_before_the_nodes_start_is_refused():
 def test_nothing_costs_in_the_local_cloud():
     assert money.usd_per_hour(ClusterSpec(name="demo", nodes=4), 4) == 0.0
     assert money.limits(ClusterSpec(name="demo", nodes=4, budget="$1"), 0) == Limits()
+
+
+def test_a_plan_says_that_nothing_ends_the_nodes_where_the_file_wants_no_lease():
+    def lease(**keys):
+        return dict(describe(plan(cloud="aws", ssh_from="203.0.113.7/32", **keys))).get("lease", "")
+
+    assert "no lease" in lease(lease_s=0, nodes=2)
+    assert lease(nodes=2) == ""
 
 
 def test_a_plan_shows_the_cost_until_the_lease_ends_and_where_the_prices_are_from():

@@ -287,6 +287,15 @@ def test_an_ordinary_local_plan_warns_of_nothing():
     assert warnings(plan()) == []
 
 
+@pytest.mark.parametrize("columns", [60, 80])
+def test_a_plan_is_folded_beside_its_labels_on_a_narrow_terminal(columns):
+    made = plan(nodes=4, image="ami-0123456789abcdef0")
+    lines = "\n".join(explain(made, columns)).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert [line for line in lines if line[0] == " "], "something was folded"
+    assert " ".join(" ".join(lines).split()) == " ".join(" ".join(explain(made)).split())
+
+
 def test_lines_show_the_plan():
     text = "\n".join(explain(plan(nodes=4, min=2)))
     assert "4 × c5.large: the head and 3 workers, at least 2" in text

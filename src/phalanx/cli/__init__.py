@@ -225,13 +225,16 @@ def _report_misuse(error: click.ClickException, as_json: bool) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return error.exit_code
+    where = "" if context is None else _where_it_belongs(error, context)
+    # Whose place is known is no misspelling of a similar option.
+    message = error.message if where and isinstance(error, click.NoSuchOption) else error.format_message()
+    for words in ("is not a valid integer range", "is not a valid integer"):
+        message = message.replace(words, "is no whole number")
     if as_json:
-        _print_as_json(PhalanxError(error.format_message(), code="usage"))
-    _print_error(error.format_message())
+        _print_as_json(PhalanxError(message, code="usage"))
+    _print_error(message)
     if context is not None:
-        click.echo(
-            f"{_where_it_belongs(error, context)}`{context.command_path} --help` shows how it is used.", err=True
-        )
+        click.echo(f"{where}`{context.command_path} --help` shows how it is used.", err=True)
     return error.exit_code
 
 
@@ -239,10 +242,10 @@ def _where_it_belongs(error: click.ClickException, context: click.Context) -> st
     """Return a sentence about a cluster's name that is no argument, or an option before the command; "" for others."""
     if isinstance(error, click.NoSuchOption) and context.parent is None:
         return "Options follow the command, as in `phalanx status -c demo`. "
-    if isinstance(error, click.NoSuchOption):
+    if isinstance(error, click.NoSuchOption) and error.option_name not in ("-c", "--cluster"):
         return _of_another_tool(error.option_name, context)
     extra = error.message.removeprefix("Got unexpected extra argument (").removesuffix(")")
-    if extra == error.message or " " in extra:
+    if not isinstance(error, click.NoSuchOption) and (extra == error.message or " " in extra):
         return ""
     options = {option for parameter in context.command.params for option in parameter.opts}
     if "-c" in options:

@@ -11,7 +11,7 @@ import click
 from phalanx import connection
 from phalanx.aws import sessions
 from phalanx.cli.console import confirm, note, require_terminal, say
-from phalanx.cli.options import ExistingPath, debug_option, yes_option
+from phalanx.cli.options import ExistingPath, debug_option, region_option, yes_option
 from phalanx.cli.progress import Watch
 from phalanx.cluster.ready import adopt
 from phalanx.counts import counted
@@ -39,7 +39,7 @@ def _directory(_: click.Context, __: click.Parameter, value: str) -> str:
 @click.argument("name", required=False)
 @click.option("--emr", metavar="ID", help="Adopt this EMR cluster (j-…), which phalanx did not make, as NAME.")
 @click.option("--cloud", type=click.Choice(sorted(CLOUDS)), help="The cloud. Without it: aws, or emr with --emr.")
-@click.option("--region", default="us-east-1", show_default=True, help="The region.")
+@region_option
 @click.option(
     "-i",
     "--identity",

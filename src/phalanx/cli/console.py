@@ -53,6 +53,11 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, default=str))
 
 
+def line_width() -> int:
+    """Return how many columns standard output has, without limit if it is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], by_importance: Sequence[str] = ()) -> None:
     """Print a table that never cuts a word; on a terminal it folds long texts and leaves out empty columns.
 
@@ -60,9 +65,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], by_imp
     line for each cell.
     """
     table = [list(columns), *([one_line(str(cell)) for cell in row] for row in rows)]
-    limit = sys.maxsize
+    limit = line_width()
     if sys.stdout.isatty():
-        limit = shutil.get_terminal_size().columns
         table = _without_empty_columns(table)
         left_out = _left_out(table, by_importance, limit)
         table = _without(table, left_out)

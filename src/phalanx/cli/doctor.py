@@ -11,7 +11,7 @@ from phalanx import connection
 from phalanx.aws import doctor, transcript
 from phalanx.aws.regions import home_of
 from phalanx.cli.console import note, print_json, say
-from phalanx.cli.options import DEFAULT_FILE, debug_option, json_option
+from phalanx.cli.options import DEFAULT_FILE, debug_option, json_option, known_region
 from phalanx.counts import counted
 from phalanx.errors import LocalCloudError
 from phalanx.spec.cloud_names import CLOUDS
@@ -23,7 +23,7 @@ _ATTEMPTS = 3
 
 @click.command("doctor")
 @click.option("--cloud", type=click.Choice(sorted(CLOUDS)), help="The cloud. Without it: that of phalanx.yaml, or aws.")
-@click.option("--region", help="The region. Without it: that of phalanx.yaml, or us-east-1.")
+@click.option("--region", callback=known_region, help="The region. Without it: that of phalanx.yaml, or us-east-1.")
 @json_option
 @debug_option
 def command(cloud: str | None, region: str | None, as_json: bool) -> int:

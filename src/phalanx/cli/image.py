@@ -14,7 +14,15 @@ from phalanx.cli import image_making
 from phalanx.cli.console import confirm, print_json, print_table, require_terminal, say
 from phalanx.cli.environment import complete_recipes
 from phalanx.cli.image_making import GPU_TYPE, TYPE, record, state
-from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster, verbose_option, yes_option
+from phalanx.cli.options import (
+    cluster_option,
+    debug_option,
+    json_option,
+    load_cluster,
+    region_option,
+    verbose_option,
+    yes_option,
+)
 from phalanx.images import cleaning, making, shelf
 from phalanx.images.base import base
 from phalanx.jobs import environments
@@ -29,11 +37,10 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def _place_options(decorated: Decorated) -> Decorated:
-    region = click.option("--region", default="us-east-1", show_default=True, help="The region.")
     cloud = click.option(
         "--cloud", type=click.Choice(list(CLOUDS)), default="local", show_default=True, help="The cloud."
     )
-    return cloud(region(decorated))
+    return cloud(region_option(decorated))
 
 
 @click.group("image")

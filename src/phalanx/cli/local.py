@@ -12,10 +12,11 @@ from phalanx.cli.console import print_json, print_table, say
 from phalanx.cli.images import image
 from phalanx.cli.interrupt import interrupt
 from phalanx.cli.link import link
-from phalanx.cli.options import debug_option, json_option
+from phalanx.cli.options import debug_option, json_option, region_option
 from phalanx.cli.weather import weather
 from phalanx.errors import LocalCloudError, PhalanxError
 from phalanx.local import endpoint
+from phalanx.spec.spec_checks import nearest
 
 
 @click.group("local")
@@ -65,7 +66,7 @@ def status(as_json: bool) -> None:
 
 
 @command.command("env")
-@click.option("--region", default="us-east-1", show_default=True, help="The region.")
+@region_option
 @debug_option
 def env(region: str) -> None:
     """Print shell commands that point boto3 and the AWS CLI at the local cloud, with its administrator's keys.
@@ -126,8 +127,11 @@ def account(profile: str | None, as_json: bool) -> None:
       phalanx local account landing-zone
       phalanx local account own
     """
+    known = endpoint.account()["known"]
+    if profile is not None and profile not in known:
+        raise LocalCloudError(f"there is no account '{profile}'", nearest(profile, known), code="unknown-choice")
     found = endpoint.account(profile)
-    known = found.pop("known")
+    del found["known"]
     if as_json:
         print_json(found)
         return

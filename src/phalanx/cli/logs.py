@@ -78,6 +78,9 @@ def command(
         for line in kept_output.lines_of(kept, rank, stream, tail):
             printer.show(line)
         return 0
+    if attempt and attempt > (last := found.status().attempt):
+        why = f"job {found.id} has no attempt {attempt}"
+        raise JobError(why, f"It has {f'attempts 0 to {last}' if last else 'only attempt 0'}.", code="no-attempt")
     status = follow(
         found,
         wait=wait,

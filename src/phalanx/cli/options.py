@@ -13,6 +13,8 @@ import click
 
 from phalanx import connection, guest_file
 from phalanx.cluster.cluster_record import Cluster
+from phalanx.data import table
+from phalanx.spec.spec_checks import nearest
 from phalanx.spec.spec_load import load, load_value
 from phalanx.state_files import known
 
@@ -54,6 +56,19 @@ file_option = click.option(
     default=DEFAULT_FILE,
     show_default=True,
     help="The cluster's file.",
+)
+
+
+def known_region(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Refuse what is no region of AWS, as phalanx.yaml does."""
+    regions = table("regions")["regions"]
+    if value is not None and value not in regions:
+        raise click.BadParameter(f"'{value}' is not an AWS region; {nearest(value, regions)}")
+    return value
+
+
+region_option = click.option(
+    "--region", default="us-east-1", show_default=True, callback=known_region, help="The region."
 )
 
 

@@ -10,7 +10,7 @@ import click
 
 from phalanx import connection
 from phalanx.aws import sessions
-from phalanx.cli.console import note, print_json, print_table, say
+from phalanx.cli.console import line_width, note, print_json, print_table, say
 from phalanx.cli.options import debug_option, file_option, json_option
 from phalanx.cli.planning import offline_option, planned, unsuited_recipes, unsuited_text
 from phalanx.cli.status import read_state
@@ -90,7 +90,7 @@ def command(file: Path, as_json: bool, offline: bool, shows_egress: bool, on_aws
         asked_for = {"on_aws": answers.as_dict()} if answers else {}
         print_json({**plan_text.as_dict(plan), **more, **asked_for})
     else:
-        say("\n".join(plan_text.explain(plan)))
+        say("\n".join(plan_text.explain(plan, line_width())))
         if through_bucket:
             through = f"`up` sends it through the bucket {through_bucket}"
             say(f"The stack's document is too large for a request: {through}.")

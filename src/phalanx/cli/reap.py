@@ -10,7 +10,7 @@ import click
 from phalanx import connection
 from phalanx.aws.inventory import orphans
 from phalanx.cli.console import note, print_json, say
-from phalanx.cli.options import debug_option, json_option
+from phalanx.cli.options import debug_option, json_option, region_option
 from phalanx.errors import CloudError
 from phalanx.spec.cloud_names import CLOUDS
 
@@ -22,7 +22,7 @@ LEFT = 1
 
 @click.command("reap")
 @click.option("--cloud", type=click.Choice(sorted(CLOUDS)), default="aws", show_default=True, help="The cloud.")
-@click.option("--region", default="us-east-1", show_default=True, help="The region.")
+@region_option
 @json_option
 @debug_option
 def command(cloud: str, region: str, as_json: bool) -> int:

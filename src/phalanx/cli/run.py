@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from itertools import pairwise
 from pathlib import Path
@@ -26,14 +27,16 @@ from phalanx.cli.options import (
     via_option,
 )
 from phalanx.cli.starting import print_processes, start
+from phalanx.errors import SpecError
 from phalanx.jobs.job import JobSpec
-from phalanx.jobs.launcher_choice import DEFAULT, choose
+from phalanx.jobs.launcher_choice import DEFAULT, choose, is_shell, shell_text
 from phalanx.launchers import LAUNCHERS, load
 from phalanx.launchers.options import OPTIONS
-from phalanx.runner.starter.check import python_target
+from phalanx.runner.starter.check import python_target, without_wrappers
 from phalanx.schedulers import SCHEDULERS
-from phalanx.spec.spec_job import as_fields
-from phalanx.spec.spec_load import load_value
+from phalanx.spec.spec_checks import WrongError, nearest
+from phalanx.spec.spec_job import OF_THE_COMMAND, as_fields, node_range
+from phalanx.spec.spec_load import load_value, located
 
 # Programs that start the ranks of MPI, and their options with counts as `phalanx run` spells them.
 _STARTERS = frozenset(("mpiexec", "mpirun", "orterun", "prterun", "mpiexec.hydra"))
@@ -49,6 +52,13 @@ _COUNTS_OF_OTHERS = {
     **dict.fromkeys(("--nproc_per_node", "--nproc-per-node", "--num_gpus"), "-N"),
     **dict.fromkeys(("--num_processes", "-np"), "-n"),
 }
+# In the text of a shell, where a command may begin.
+_IN_SHELL = re.compile(
+    r"(?m)(?:^|[;&|(]|\b(?:exec|time)\b)[ \t]*(?:\w+=\S*[ \t]+)*"
+    r"((?:torchrun|accelerate[ \t]+launch|deepspeed|horovodrun|mpiexec|mpirun"
+    r"|python[\d.]*[ \t]+-m[ \t]+torch\.distributed\.(?:run|launch))[ \t][^;&|)\n]*)"
+)
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _ONE_PROGRAM = ("exec", "ray", "spark")
 _LARGEST_SECRET_BYTES = 1 << 20
 _ELASTIC = {"torchrun": ("nodes",)}
@@ -112,10 +122,10 @@ def _nodes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     """Parse MIN:MAX."""
     if value is None:
         return None, None
-    fewest, _colon, most = value.partition(":")
-    if not (fewest.isdigit() and most.isdigit() and 1 <= int(fewest) <= int(most)):
-        raise click.BadParameter(f"'{value}' is not of the form MIN:MAX, such as 2:4")
-    return int(fewest), int(most)
+    try:
+        return node_range(value)
+    except WrongError as error:
+        raise click.BadParameter(f"{error.what}, {error.hint}") from None
 
 
 def _secrets(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -141,24 +151,49 @@ def _secret(name: str, source: str) -> str:
     return text.replace("\r\n", "\n").rstrip("\r\n")
 
 
-def _refuse_nested(argv: tuple[str, ...]) -> None:
+def _refuse_paths_of_this_machine(argv: tuple[str, ...], directory: Path) -> None:
+    """Raise UsageError for a program or script that is sent, and is named as it is called here and not in the code."""
+    words = without_wrappers(argv)
+    scripts = python_target(words) or words[: 1 + is_shell(words)] if words else []
+    for word in scripts:
+        place, here = (directory / word).absolute(), os.path.realpath(directory)
+        path = os.path.relpath(os.path.realpath(place.parent) + f"/{place.name}", here)
+        if word.startswith(("/", "../")) and not path.startswith("..") and place.exists():
+            typed = shlex.join(path if one == word else one for one in argv)
+            raise click.UsageError(f"{word} is a path of this machine: write `phalanx run -- {typed}`")
+
+
+def _inner(argv: tuple[str, ...], directory: Path | None) -> tuple[str, ...]:
+    """Return the command that starts ranks: behind programs such as env, and in the text of a shell if `directory`."""
+    found = _IN_SHELL.search(shell_text(directory, argv)) if directory else None
+    if found is None:
+        return tuple(without_wrappers(argv))
+    try:
+        return tuple(shlex.split(found[1]))
+    except ValueError:
+        return tuple(found[1].split())
+
+
+def _refuse_nested(argv: tuple[str, ...], directory: Path | None) -> None:
     """Raise UsageError for an mpiexec below the launcher's own, which Open MPI's refuses once the job has started."""
-    if argv and Path(argv[0]).name in _STARTERS:
+    inner = _inner(argv, directory)
+    if inner and Path(inner[0]).name in _STARTERS:
         raise click.UsageError(
-            f"the launcher mpi starts the ranks itself, so {argv[0]} can't be the program: "
-            f"`{_without_starter(argv[1:])}` starts them, "
+            f"the launcher mpi starts the ranks itself, so {inner[0]} can't be the program: "
+            f"`{_without_starter(inner[1:])}` starts them, "
             f"`phalanx run --launcher exec -n 1 -- {shlex.join(argv)}` runs this command once"
         )
 
 
-def _refuse_starters(argv: tuple[str, ...], launcher: str) -> None:
+def _refuse_starters(argv: tuple[str, ...], launcher: str, directory: Path | None) -> None:
     """Raise UsageError for a program that starts ranks by itself: each rank of the launcher would start all of them."""
-    target = python_target(argv) if argv else []
-    name = target[1] if target[:1] == ["-m"] else Path((argv or ("",))[0]).name
+    inner = _inner(argv, directory) or ("",)
+    target = python_target(inner)
+    name = target[1] if target[:1] == ["-m"] else Path(inner[0]).name
     if name in _OF_OTHERS:
         raise click.UsageError(
             f"{name} starts ranks by itself, and the launcher {launcher} would start it once for each rank: "
-            f"`{_by_launcher(_OF_OTHERS[name], argv)}` starts them on all nodes, "
+            f"`{_by_launcher(_OF_OTHERS[name], inner)}` starts them on all nodes, "
             f"`phalanx run --launcher exec -n 1 -- {shlex.join(argv)}` runs this command once"
         )
 
@@ -190,10 +225,16 @@ def _of_file(context: click.Context, name: str | None, file: Path | None) -> dic
     if not path.exists() or (name and load_value(path, "name") != name):
         return {}
     given = as_fields(load_value(path, "job") or {})
+    for key, known in (("launcher", LAUNCHERS), ("via", SCHEDULERS)):
+        if key in given and given[key] not in known:
+            why = located(path, "job", f"there is no {key} '{given[key]}'")
+            raise SpecError(why, nearest(given[key], known), code="unknown-choice")
     chosen = {parameter: context.params[parameter] for parameter in context.params if _is_typed(context, parameter)}
     if chosen.keys() & {"job_processes", "job_per_node", "nodes"}:
         given = {field: value for field, value in given.items() if field not in ("processes", "per_node")}
-    found = {field if field in ("launcher", "recipe") else f"job_{field}": value for field, value in given.items()}
+    if "job_processes" in chosen:
+        given.pop("nodes", None)
+    found = {field if field in OF_THE_COMMAND else f"job_{field}": value for field, value in given.items()}
     both = {one: {**found[one], **chosen[one]} for one in found if one in chosen and isinstance(found[one], dict)}
     return {**{one: value for one, value in found.items() if one not in chosen}, **both}
 
@@ -310,13 +351,19 @@ def command(
         chosen |= _of_file(context, name, file)
     chosen["job_env"] = {**chosen["job_env"], **chosen["env_file"], **context.params["job_env"]}
     fields = chosen_fields(chosen)
+    if argv and _ASSIGNMENT.fullmatch(argv[0]):
+        typed = shlex.join(("phalanx", "run", "--env", argv[0], "--", *argv[1:]))
+        raise click.UsageError(f"{argv[0]} would be the program: `{typed}` sets the variable")
+    _refuse_paths_of_this_machine(argv, fields["directory"])
     launcher = chosen["launcher"] or DEFAULT
     if not chosen["job_resume"]:  # a resumed job has its own launcher
         launcher = chosen["launcher"] or _launcher(fields["directory"], argv, quiet)
+    # Who names the launcher knows that a script starts other ranks only now and then.
+    read = fields["directory"] if chosen["launcher"] is None and fields["processes"] != 1 else None
     if launcher == "mpi" and not chosen["job_resume"]:
-        _refuse_nested(argv)
+        _refuse_nested(argv, read)
     if launcher not in _ONE_PROGRAM and not chosen["job_resume"] and fields["processes"] != 1:
-        _refuse_starters(argv, launcher)
+        _refuse_starters(argv, launcher, read)
     if not chosen["has_stdin"]:
         input.refuse_unread(argv)
     cluster = load_cluster(name, file)

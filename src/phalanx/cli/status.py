@@ -202,6 +202,8 @@ def _print(facts: dict[str, Any]) -> None:
         say(f"load      {facts['load']}")
     if facts["lease_left_s"] is not None:
         say(f"lease     ends in {duration(facts['lease_left_s'])}: then all nodes stop; `phalanx extend` moves it")
+    elif facts["nodes"] and not facts["stopped"]:
+        say("lease     none; `phalanx extend` begins one")
     if facts["removal_left_s"] is not None:
         left_s = facts["removal_left_s"]
         when = f"{duration(left_s)}, at {moment(time.time() + left_s)}"

@@ -135,8 +135,8 @@ def _start(target: Target, found: StackState, changed: Settings) -> Generator[St
     if running is not None and running.stopped:
         yield from start_again(cloud, found, target.chosen)
         return _ready(target, found, changed)
-    yield from renew_limits(cloud, found, target.chosen, recorded(found.name), "type" in changed)
-    return _ready(target, found, changed, already=True)
+    renewed = yield from renew_limits(cloud, found, target.chosen, recorded(found.name), "type" in changed)
+    return _ready(target, found, {**changed, **renewed}, already=True)
 
 
 def _ready(target: Target, state: StackState, changed: Settings | None = None, already: bool = False) -> Up:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from phalanx.aws.model import StackState
@@ -24,6 +24,7 @@ from phalanx.spec.spec import ClusterSpec
 
 if TYPE_CHECKING:
     from phalanx.aws.aws import Aws
+    from phalanx.cluster.update import Settings
 
 # Beyond the time that a node may take: two machines are launched one after the other if the first head fails.
 _MORE_S = 10 * 60.0
@@ -80,24 +81,26 @@ def start_again(cloud: Aws, found: StackState, spec: ClusterSpec) -> Iterator[No
 
 def renew_limits(
     cloud: Aws, found: StackState, spec: ClusterSpec, before: Mapping[str, object], has_new_type: bool
-) -> Iterator[Note]:
+) -> Generator[Note, None, Settings]:
     """Give a running cluster a new lease if the file's lease or budget differs from `before`, counted from now.
 
-    A type with GPUs has a lease by default, so a cluster that gets one for the first time gets a lease, too.
+    A type with GPUs has a lease by default, so a cluster that gets one for the first time gets a lease, too. Returns
+    the settings that differed.
     """
-    is_other = any(before.get(key) != getattr(spec, key) for key in _LIMITS)
+    is_other = {key: (before.get(key), getattr(spec, key)) for key in _LIMITS if before.get(key) != getattr(spec, key)}
     if not is_other and not (has_new_type and _lacks_lease(cloud, found.name)):
-        return
+        return {}
     roster = read_roster(cloud, found.outputs["RosterTable"])
     gpus = max((node.gpus for node in roster.nodes), default=0) if roster else 0
     gpus = max(gpus, (known_sizes(spec.type) or {}).get("gpus", 0))
     limits = limits_now(cloud, found, spec, gpus, roster.requested if roster else spec.nodes)
     if not is_other and not limits.lease_s:
-        return
+        return {}
     end_s = time.time() + limits.lease_s if limits.lease_s else None
     cloud.machines.end_at(found.name, end_s)
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(end_s)) if end_s else "never"
     yield Note(f"the lease or the budget has changed: all nodes stop {when}")
+    return is_other
 
 
 def _lacks_lease(cloud: Aws, name: str) -> bool:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from phalanx.jobs.own_imports import MOST_BYTES, read_script
-from phalanx.runner.starter.check import python_target
+from phalanx.runner.starter.check import SHELLS, python_target, without_wrappers
 
 DEFAULT = "mpi"
 _MOST_FILES = 100
 # Of a dotted name; a sign has fewer. A script could have names of a million words.
 _MOST_WORDS, _LONGEST_WORD = 8, 100
+_WORD_ENDS = re.compile(r"[\s;&|()'\"]+")
+_RUNS_PYTHON = re.compile(r"(i?python|pypy)[\d.]*|uv|coverage|viztracer|scalene|kernprof")
 # Names that only a program for this launcher uses, the most telling launcher first: Ray's programs use
 # torch.distributed, too. Longer names begin with these.
 _SIGNS = {
@@ -28,11 +31,27 @@ _SIGNS = {
         "lightning",
         "pytorch_lightning",
         "torchtitan",
+        "transformers.Trainer",
+        "transformers.Seq2SeqTrainer",
+        "trl",
+        "composer",
+        "ignite.distributed",
+        "colossalai",
+        "megatron",
     ),
     "jax": ("jax.distributed",),
-    "tensorflow": ("tensorflow.distribute",),
+    "tensorflow": ("tensorflow.distribute", "tensorflow.estimator"),
+    "dmlc": ("mxnet.kv", "mxnet.kvstore"),
     "spark": ("pyspark",),
 }
+
+
+class _Use(NamedTuple):
+    """A dotted name that a script uses. `is_certain`: no `if` or failed import keeps it from being imported."""
+
+    script: str
+    name: str
+    is_certain: bool
 
 
 class Choice(NamedTuple):
@@ -46,30 +65,71 @@ class Choice(NamedTuple):
 def choose(directory: Path, command: Sequence[str]) -> Choice:
     """Read the Python script that a command runs, with the modules of the directory that it imports.
 
-    What can't be read, or is no Python, decides nothing: the job says so when it starts.
+    What is imported only in an `if`, or in a `try` that goes on without it, decides if nothing else does. What can't
+    be read, or is no Python, decides nothing: the job says so when it starts.
     """
-    target = _target(command)
+    target = _target(directory, command)
     if not target:
         return Choice(DEFAULT)
     found = list(_names(directory, target))
+    return _sign_in(use for use in found if use.is_certain) or _sign_in(found) or Choice(DEFAULT)
+
+
+def _sign_in(uses: Iterable[_Use]) -> Choice | None:
+    uses = list(uses)
     for launcher, signs in _SIGNS.items():
-        for script, name in found:
-            sign = next((sign for sign in signs if f"{name}.".startswith(f"{sign}.")), "")
+        for use in uses:
+            sign = next((sign for sign in signs if f"{use.name}.".startswith(f"{sign}.")), "")
             if sign:
-                return Choice(launcher, script, sign)
-    return Choice(DEFAULT)
+                return Choice(launcher, use.script, sign)
+    return None
 
 
-def _target(command: Sequence[str]) -> str:
+def _target(directory: Path, command: Sequence[str]) -> str:
     """Return the path of the script or module in the directory; "" for another program."""
-    if not command:
+    words = without_wrappers(command) or list(command)
+    if not words:
         return ""
-    words = python_target(command) or ([command[0]] if command[0].endswith(".py") else [])
-    return f"{words[1].replace('.', '/')}.py" if words[:1] == ["-m"] else (words or [""])[0]
+    found = python_target(words) or ([words[0]] if words[0].endswith(".py") else [])
+    target = f"{found[1].replace('.', '/')}.py" if found[:1] == ["-m"] else (found or [""])[0]
+    if target and (found[0] != "-m" or (directory / target).is_file()):
+        return target
+    return _behind_python(directory, _WORD_ENDS.split(shell_text(directory, words)) if is_shell(words) else words)
 
 
-def _names(directory: Path, target: str) -> Iterator[tuple[str, str]]:
-    """Yield each dotted name that the script and the directory's own modules use, with the file that uses it."""
+def _behind_python(directory: Path, words: Sequence[str]) -> str:
+    """Return the first script of the directory behind a word that runs Python, in any program's words."""
+    runs = False
+    for word in words:
+        if runs and word.endswith(".py") and (directory / word).is_file():
+            return word
+        runs |= bool(_RUNS_PYTHON.fullmatch(word.rpartition("/")[2]))
+    return ""
+
+
+def is_shell(words: Sequence[str]) -> bool:
+    return words[0].endswith((".sh", ".bash")) or words[0].rpartition("/")[2] in SHELLS
+
+
+def shell_text(directory: Path, command: Sequence[str]) -> str:
+    """Return what a shell reads, without comments: the text behind -c, or its script; "" for any other program."""
+    words = without_wrappers(command) or list(command)
+    if not words or not is_shell(words):
+        return ""
+    rest = words[words[0].rpartition("/")[2] in SHELLS :]
+    while rest and rest[0].startswith("-"):
+        if "c" in rest[0] and not rest[0].startswith("--"):
+            return " ".join(rest[1:2])
+        rest = rest[2 if rest[0].endswith("o") else 1 :]
+    try:
+        text = read_script(directory / rest[0], MOST_BYTES, directory).decode(errors="replace") if rest else ""
+    except (OSError, ValueError):
+        return ""
+    return re.sub(r"(?m)^\s*#.*", "", text.replace("\\\n", " "))
+
+
+def _names(directory: Path, target: str) -> Iterator[_Use]:
+    """Yield each dotted name that the script and the directory's own modules use."""
     waiting, seen, left = deque([target]), set[str](), MOST_BYTES
     while waiting and len(seen) < _MOST_FILES:
         path = waiting.popleft()
@@ -83,8 +143,9 @@ def _names(directory: Path, target: str) -> Iterator[tuple[str, str]]:
         except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
             continue
         here = path.rpartition("/")[0]
-        for name in dict.fromkeys(map(_cut, _used(tree))):
-            yield path, name
+        certain = set(map(_cut, _used(tree, _optional(tree))))
+        for name in dict.fromkeys(map(_cut, _used(tree, set()))):
+            yield _Use(path, name, name in certain)
             module = name.replace(".", "/")
             # A name of a package may be its module, or something in it.
             tops = dict.fromkeys(("", here and f"{here}/"))
@@ -92,10 +153,35 @@ def _names(directory: Path, target: str) -> Iterator[tuple[str, str]]:
             waiting += [f"{place}{end}" for place in places for end in (".py", "/__init__.py")]
 
 
-def _used(tree: ast.AST) -> Iterator[str]:
-    """Yield the dotted names that are imported, and those that are looked up in an imported module."""
+def _optional(tree: ast.AST) -> set[int]:
+    """Return the ids of the imports without which the script may go on."""
+    found: set[int] = set()
+    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while waiting:
+        node, is_optional = waiting.pop()
+        if is_optional and isinstance(node, ast.Import | ast.ImportFrom):
+            found.add(id(node))
+        is_optional |= _is_conditional(node)
+        waiting += [(part, is_optional) for part in ast.iter_child_nodes(node)]
+    return found
+
+
+def _is_conditional(node: ast.AST) -> bool:
+    """Whether the statement may leave out its parts: not `if __name__ == "__main__"`, which a script always runs."""
+    if isinstance(node, ast.If):
+        return all(part.id != "__name__" for part in ast.walk(node.test) if isinstance(part, ast.Name))
+    return isinstance(node, ast.Try) and bool(node.handlers)
+
+
+def _used(tree: ast.AST, left_out: set[int]) -> Iterator[str]:
+    """Yield the dotted names that are imported, and those that are looked up in an imported module.
+
+    `left_out`: the ids of imports that don't count.
+    """
     known: dict[str, str] = {}
     for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
         if isinstance(node, ast.Import):
             for alias in node.names:
                 known[alias.asname or alias.name.partition(".")[0]] = (

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from phalanx import guest_file
@@ -143,10 +143,17 @@ def _copies(
     except NoFile as error:
         if not error.matches:
             raise
-        into = f"{target or '.'}/" if len(error.matches) > 1 else target
-        for match in error.matches:
+        matches = _outermost(error.matches)
+        into = f"{target or '.'}/" if len(matches) > 1 else target
+        for match in matches:
             _take_name(match, taken)
             yield get(cluster, match, into, None, meter())
+
+
+def _outermost(paths: Sequence[str]) -> list[str]:
+    """Return the paths that are not below another one, which brings them."""
+    known = {path.rstrip("/") for path in paths}
+    return sorted(path for path in known if known.isdisjoint(map(str, PurePosixPath(path).parents)))
 
 
 def is_pattern(path: str) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from textwrap import TextWrapper
 from typing import Any
 
 from phalanx.counts import counted
@@ -22,12 +24,16 @@ from phalanx.spec.spec_limits import OWN_GROUP
 from phalanx.spec.spec_storage import HEAD
 
 
-def explain(plan: Plan) -> list[str]:
-    """Return the plan as lines of text; last come warnings, and what was not checked."""
+def explain(plan: Plan, columns: int = sys.maxsize) -> list[str]:
+    """Return the plan as lines of text; last come warnings, and what was not checked.
+
+    The descriptions are folded to fit in `columns`; warnings, which have commands to copy, are not.
+    """
     rows = describe(plan)
     width = max(len(what) for what, _ in rows)
+    fold = TextWrapper(columns, subsequent_indent=" " * (width + 2), break_long_words=False, break_on_hyphens=False)
     return (
-        [f"{what:<{width}}  {much}" for what, much in rows]
+        [line for what, much in rows for line in fold.wrap(f"{what:<{width}}  {much}")]
         + [f"warning: {text}" for text in warnings(plan)]
         + [f"not checked: {text}" for text in not_checked(plan)]
     )
@@ -273,7 +279,7 @@ def _paid_network(plan: Plan) -> str:
 def _lease(plan: Plan) -> str:
     limits, spec = plan.limits, plan.spec
     if not limits.lease_s:
-        return ""
+        return "no lease: the nodes run, and cost money, until something else stops them" if spec.lease_s == 0 else ""
     why = f", which a budget of {spec.budget} pays for" if limits.by_budget else ""
     default = "" if limits.by_budget or spec.lease_s is not None else " (the default for expensive nodes)"
     return (

@@ -1,6 +1,6 @@
 """The key `job`: what `phalanx run` does where its options say nothing.
 
-Its keys are the launcher, the recipe, and every field of a job that is an option of `phalanx run`.
+Its keys are `OF_THE_COMMAND`, and every field of a job that is an option of `phalanx run`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from phalanx.spec.spec_rules import Kind, Rule, matching, number, time_s, whole,
 from phalanx.spec.spec_yaml import Value
 
 _MOST = 1_000_000
+OF_THE_COMMAND = ("launcher", "recipe", "nodes", "via")
+"""Keys that are options of `phalanx run`, and no field of a job by that name."""
 # These name one job.
 _OF_ONE_JOB = ("name", "resume", "after", "after_any")
 _LONGEST_S = {"grace_s": LONGEST_GRACE_S, "wait_limit_s": 30 * 86400, "stall_s": 30 * 86400, "time_s": 365 * 86400}
@@ -50,9 +52,28 @@ _EXIT_CODES = Rule(
 )
 
 
+def node_range(text: str) -> tuple[int, int]:
+    """Return the smallest and the largest number of nodes in a text such as 2:4. Raises WrongError."""
+    fewest, _, most = text.partition(":")
+    if not (re.fullmatch(_NODES, text) and int(fewest) <= int(most)):
+        raise WrongError(f"'{cut(text)}' is not of the form MIN:MAX", "such as 2:4", code="node-range")
+    return int(fewest), int(most)
+
+
+_NODES = r"[1-9]\d{0,3}:[1-9]\d{0,3}"
+_NODE_RANGE = Rule(
+    Kind("a range", tuple, lambda value: node_range(value.text), lambda nodes: ":".join(map(str, nodes))),
+    lambda nodes: nodes,
+    lambda: {"type": "string", "pattern": whole(_NODES)},
+    "MIN:MAX, such as 2:4",
+)
+
+
 def _rules() -> Iterator[tuple[str, Rule]]:
     yield "launcher", matching("[a-z]{1,20}", "'{}' is no launcher", "`phalanx launchers` lists them", "a launcher")
     yield "recipe", matching("[a-z0-9-]{1,40}", "'{}' is no recipe", "`phalanx recipes` lists them", "a recipe")
+    yield "nodes", _NODE_RANGE
+    yield "via", matching("[a-z]{1,20}", "'{}' is no batch system", "such as slurm", "a batch system")
     for field in fields(JobRecord):
         if field.metadata.get("flag") and field.name not in _OF_ONE_JOB:
             yield field.name.removesuffix("_s"), _rule(field)
@@ -81,9 +102,9 @@ JOB = group(dict(_rules()))
 
 
 def as_fields(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the values by the names of a job's fields, with `launcher` and `recipe`."""
+    """Return the values by the names of a job's fields, with those of `OF_THE_COMMAND`."""
     names = {field.name.removesuffix("_s"): field for field in fields(JobRecord)}
-    found = {"recipe": given["recipe"]} if "recipe" in given else {}
+    found = {name: given[name] for name in OF_THE_COMMAND if name in given}
     for name, value in given.items():
         if name in names:
             found[names[name].name] = value == "yes" if names[name].type == "bool" else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from phalanx.spec import spec_checks as checks
 from phalanx.spec import spec_yaml
 from phalanx.spec.spec import KEYS, ClusterSpec, check
 from phalanx.spec.spec_checks import WrongError
+from phalanx.spec.spec_job import JOB
 from phalanx.spec.spec_yaml import Mistake, Value
 
 
@@ -95,7 +97,11 @@ def _values(entries: dict[str, Value]) -> tuple[dict[str, Any], dict[str, WrongE
 
 
 def _unknown(name: str, value: Value) -> Mistake:
-    hint = table("other_tools")["keys"].get(name) or checks.nearest(name, KEYS)
+    word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    ours = table("other_tools")["keys"] | dict.fromkeys(
+        JOB.schema()["properties"].keys() - KEYS, "write it below `job`"
+    )
+    hint = ours.get(word) or (f"write `{word}`" if word in KEYS else checks.nearest(name, KEYS))
     return Mistake(value.line, name, "is not a key of phalanx.yaml", hint, code="unknown-key")
 
 

@@ -106,7 +106,8 @@ class Loads:
         if self._nodes:
             name, most = max(self._nodes.items(), key=lambda item: item[1].node_memory)
             own = most.memory / _GIB
-            lines.append(f"memory: at most {self.memory_of(name)} ({name}), {own:.1f} GiB by the job's processes")
+            used = self.memory_of(name).replace("were in use there", f"in use on {name}")
+            lines.append(f"memory: at most {used}, {own:.1f} GiB by the job's processes")
         samples = sum(one.samples for one in self._nodes.values())
         if samples:
             busy = sum(one.busy for one in self._nodes.values()) / samples

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _SCRIPT_NOT_FOUND = 2
 PACKAGE_NOT_FOUND = 1  # Python's own exit code
 PORT_TAKEN = 2
-_SHELLS = ("sh", "bash", "dash", "zsh")
+SHELLS = ("sh", "bash", "dash", "zsh")
 _TAKE_A_VALUE = ("-W", "-X", "-o", "+o", "-O", "+O")
 # Python's options that do not affect imports.
 _PLAIN_OPTIONS = ("-u", "-B", "-O", "-OO", "-b", "-d", "-q", "-v")
 _FIRST_BYTES = 1024
 _MOST_KEPT_BYTES = 1 << 20
-_OF_SHELLS = ("cd", "export", "source", ".", "ulimit", "umask", "set", "eval", "exec", "trap", "alias", "unset")
+_OFSHELLS = ("cd", "export", "source", ".", "ulimit", "umask", "set", "eval", "exec", "trap", "alias", "unset")
 _CODING_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 # Programs that start the command behind their own words: the options whose value is the next word, the beginnings of
 # those with which they start none or another one, and how many words of their own follow the options.
@@ -250,7 +250,7 @@ def _missing_command(name: str, directory: str, path: str) -> str:
     variable, equals, _ = name.partition("=")
     if equals and variable.isidentifier():
         text += f"; `phalanx run --env {_word(name)} -- COMMAND` sets a variable"
-    elif name in _OF_SHELLS:
+    elif name in _OFSHELLS:
         text += f"; `sh -c '{name} …'` runs a line for the shell"
     return text
 
@@ -284,7 +284,7 @@ def _unrunnable(name: str, place: str, directory: str, path: str) -> str:
 
 def _unreadable(shell: str, script: Optional[str], directory: str) -> str:
     """Return why a shell can't read its script: a directory, or words that would end in a carriage return."""
-    if not script or os.path.basename(shell) not in _SHELLS:
+    if not script or os.path.basename(shell) not in SHELLS:
         return ""
     place = os.path.join(directory, script)
     if os.path.isdir(place):
@@ -323,7 +323,7 @@ def _start(path: str) -> Tuple[bytes, bool]:
 def _script(command: Sequence[str]) -> Optional[str]:
     """Return the script file of an interpreter's command; None for another program, a module or a string."""
     interpreter = os.path.basename(command[0])
-    if not interpreter.startswith("python") and interpreter not in _SHELLS:
+    if not interpreter.startswith("python") and interpreter not in SHELLS:
         return None
     args = iter(command[1:])
     for arg in args:
