@@ -163,7 +163,6 @@ def _serve(listen: tuple[str, int], is_loopback: bool, token: bytes, text: Calla
 
     class Handler(BaseHTTPRequestHandler):
         timeout = _REQUEST_WITHIN_S
-        server: _Server
 
         def do_GET(self) -> None:
             given = self.headers.get("Authorization", "").encode("utf-8", "replace")
@@ -177,7 +176,7 @@ def _serve(listen: tuple[str, int], is_loopback: bool, token: bytes, text: Calla
                 self._answer(http.HTTPStatus.SERVICE_UNAVAILABLE)
             else:
                 try:
-                    self.server.has_come(self.request)
+                    server.has_come(self.request)
                     self._answer(http.HTTPStatus.OK, text())
                 finally:
                     slots.release()
@@ -197,10 +196,11 @@ def _serve(listen: tuple[str, int], is_loopback: bool, token: bytes, text: Calla
 
     _Server.address_family = socket.AF_INET6 if ":" in listen[0] else socket.AF_INET
     try:
-        return _Server(listen, Handler)
+        server = _Server(listen, Handler)
     except OSError as error:
         why = f"can't listen on {listen[0]}:{listen[1]}: {error.strerror}"
         raise PortTakenError(why, "Choose another: --listen.") from None
+    return server
 
 
 def _is_for_here(host: str, address: str, port: int) -> bool:
