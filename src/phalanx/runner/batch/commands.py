@@ -68,20 +68,21 @@ def _answer(argv: Sequence[str], text: str, directory: str) -> Tuple[int, str, s
 def _outputs(process: subprocess.Popen[bytes]) -> List[str]:
     """Return what a process writes to its two outputs until they are closed. Raises TimeoutError, OverflowError."""
     deadline = time.monotonic() + _ANSWER_WITHIN_S
-    found = {process.stdout: bytearray(), process.stderr: bytearray()}
+    outputs = [pipe.fileno() for pipe in (process.stdout, process.stderr) if pipe]
+    found = {output: bytearray() for output in outputs}
     with selectors.DefaultSelector() as waiting:
-        for pipe in found:
-            waiting.register(pipe, selectors.EVENT_READ)
+        for output in outputs:
+            waiting.register(output, selectors.EVENT_READ)
         while waiting.get_map():
             ready = waiting.select(max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise TimeoutError
             for key, _ in ready:
                 data = os.read(key.fd, 1 << 16)
-                found[key.fileobj] += data
+                found[key.fd] += data
                 if not data:
-                    waiting.unregister(key.fileobj)
-                if len(found[key.fileobj]) > MOST_BYTES:
+                    waiting.unregister(key.fd)
+                if len(found[key.fd]) > MOST_BYTES:
                     raise OverflowError
     return [content.decode(errors="replace") for content in found.values()]
 
