@@ -45,12 +45,16 @@ class FakeSlurm:
         self.root = cluster.root / "slurm"
         (self.root / "bin").mkdir(parents=True)
         for name, text in {"sbatch": _SBATCH, "scontrol": _SCONTROL, "scancel": _SCANCEL, "srun": _SRUN}.items():
-            path = self.root / "bin" / name
-            path.write_text(f"#!/bin/sh\ncd {self.root} || exit\n{text}")
-            path.chmod(path.stat().st_mode | stat.S_IXUSR)
+            self.will_run(name, text)
         (self.root / ".profile").write_text(f"PATH={self.root}/bin:{cluster.env['PATH']}\n")
         cluster.env["HOME"] = str(self.root)
         cluster.be_found(gpus)
+
+    def will_run(self, name: str, text: str) -> None:
+        """Let a command of Slurm run this text."""
+        path = self.root / "bin" / name
+        path.write_text(f"#!/bin/sh\ncd {self.root} || exit\n{text}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
     def will_end(self, number: int, state: str) -> None:
         """Let job `number` end before it starts."""

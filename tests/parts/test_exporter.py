@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import socket
 import sys
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,16 @@ def test_pages_of_other_sites_are_refused_and_so_is_everything_but_reading(serve
     assert one.get("/") == (404, "") and one.get("/../metrics") == (404, "")
     assert one.get(method="POST")[0] == 501
     assert one.looks == 1
+
+
+def test_connections_that_say_nothing_keep_no_request_waiting_and_take_no_threads(served):
+    one = served()
+    with ExitStack() as held:
+        for number in range(300):
+            silent = held.enter_context(socket.create_connection(("127.0.0.1", one.port), 10))
+            silent.sendall(b"GET /metrics HTTP/1.1\r\nHost: " if number % 2 else b"G")
+        assert one.get()[0] == 200
+        until(lambda: threading.active_count() < 100, "few threads are left", timeout_s=3)
 
 
 def test_another_address_needs_the_token(served):

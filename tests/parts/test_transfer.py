@@ -426,6 +426,15 @@ def test_an_answer_that_is_none_is_refused(tmp_path, said):
         carry.left(answer, load)
 
 
+@pytest.mark.parametrize("number", ["1", "0000000001", "0" * 9 + "9" * 5000, "-1", "\u0661", "x", ""])
+def test_a_beginning_of_a_file_that_is_not_sent_is_ignored(tmp_path, number):
+    (tmp_path / "file").write_text("x")
+    load, answer = carry.survey(str(tmp_path / "file")), io.BytesIO()
+    carry.say(answer, {"same": "", "begun": {number: [1, "x"]}})
+    answer.seek(0)
+    assert carry.left(answer, load) == load
+
+
 def test_what_can_t_be_put_is_reported(cluster, tmp_path):
     (tmp_path / "file").write_text("x")
     with raises_code("no-file", "fil") as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,39 @@ def test_what_ends_before_it_begins_and_may_not_begin_again_says_how(cluster, st
     FakeSlurm(cluster).will_end(1, state)
     _, status = outcome(start(cluster, "true", restarts=restarts).follow())
     assert (status.state, status.message, status.started_at) == (JobState.FAILED, message, None)
+
+
+_ENDLESS = "head -c 2000000 /dev/zero | tr '\\0' x"
+_HOSTILE = {
+    "another encoding": (r"printf 'Ung\374ltig\n' >&2; exit 1", "slurm refused: Ung\ufffdltig"),
+    "an option instead of a number": ("echo --user=root", "slurm's answer is no id"),
+    "nothing": ("true", "slurm's answer is no id"),
+    "no end": ("exec yes", "slurm's answer has more than"),
+    "a reason without end": (rf"{_ENDLESS} >&2; printf '\033]0;x' >&2; exit 1", "slurm refused: xxx"),
+}
+
+
+@pytest.mark.parametrize(("sbatch", "message"), _HOSTILE.values(), ids=_HOSTILE)
+def test_an_answer_of_a_scheduler_is_words_or_a_number(cluster, sbatch, message):
+    slurm = FakeSlurm(cluster)
+    slurm.will_run("sbatch", sbatch)
+    slurm.will_run("scancel", 'echo "$@" >>cancelled')
+    _, status = outcome(start(cluster, "true").follow())
+    assert status.state is JobState.FAILED
+    assert status.message.startswith(message) and len(status.message) < 10_000, status.message[:300]
+    assert status.message.replace("\n", "").isprintable()
+    assert not (slurm.root / "cancelled").exists()
+
+
+def test_what_a_site_prints_before_the_number_and_reasons_without_end_are_no_trouble(cluster):
+    slurm = FakeSlurm(cluster)
+    slurm.will_run("scontrol", f"echo JobState=PENDING Reason=$({_ENDLESS})$(printf '\\033[2J')")
+    slurm.will_run("sbatch", "echo 'Welcome!'; echo 42")
+    job = start(cluster, "true")
+    deadline = time.monotonic() + 30
+    while not job.status().message.startswith("queued in slurm as 42 (xxx"):
+        assert time.monotonic() < deadline, job.status().message[:300]
+        time.sleep(0.1)
+    assert len(job.status().message) < 10_000 and job.status().message.isprintable()
+    slurm.will_run("scontrol", "echo JobState=CANCELLED")
+    assert outcome(job.follow())[1].message == "slurm ended 42: CANCELLED"

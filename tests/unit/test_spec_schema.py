@@ -119,7 +119,7 @@ WRONG = {
     "min": st.integers(max_value=0) | st.integers(min_value=1001),
     "type": st.from_regex(r"\A[a-z0-9]{1,9}\Z"),
     "image": st.from_regex(r"\Aami-[0-9a-f]{1,7}\Z"),
-    "shared": st.from_regex(r"\A([a-z]{1,5}|/(usr|etc|proc|opt/phalanx)(/[a-z]{1,4})?|/a/\.\./b)\Z"),
+    "shared": st.from_regex(r"\A([a-z]{1,5}|/(usr|etc|nix|mnt/yarn|opt/phalanx)(/[a-z]{1,4})?|/efs/\.\.?/b)\Z"),
     "slots": st.integers(max_value=0) | st.integers(min_value=1025),
     "ssh_from": st.from_regex(r"\A[a-z:]{1,9}\Z").filter(lambda word: word not in ("auto", "anywhere")),
     "key_pair": st.from_regex(r"\A [a-z]{0,5}\Z"),

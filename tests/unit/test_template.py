@@ -98,7 +98,7 @@ def test_user_data_fits_with_the_longest_values(role):
         "efa": "1",
         "block": "cr-0123456789abcdef0",
         "metrics": "1",
-        "shared": "/" + "s" * 127,
+        "shared": "/efs/" + "s" * 123,
         "file_system": "fs-" + "0" * 17,
         "ssh_public_key": "k" * 800,
         "wait_handle": "u" * 800,

@@ -94,7 +94,7 @@ def _result(cluster: Cluster, spec: JobSpec) -> bytes:
         job.stop()
         raise
     if status is None or status.exit_code != 0 or not parts:
-        reason = status.message if status else "it ended without a status"
+        reason = ": ".join([status.message, *status.tail[-1:]]) if status else "it ended without a status"
         raise JobError(
             f"the network can't be measured: {reason}",
             f"`phalanx logs {job.id}` shows its output.",

@@ -9,10 +9,13 @@ import re
 import signal
 import socket
 import socketserver
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -31,7 +34,7 @@ except ModuleNotFoundError as error:
 
 _TOKEN = re.compile(rb"[\x21-\x7e]{16,512}")
 _REQUEST_WITHIN_S = 10.0
-_MOST_AT_ONCE = 8
+_MOST_AT_ONCE, _MOST_SILENT = 8, 64
 
 
 def _address(_: click.Context, __: click.Parameter, value: str) -> tuple[str, int]:
@@ -117,8 +120,40 @@ def command(name: str | None, file: Path | None, listen: tuple[str, int], token:
 
 
 class _Server(socketserver.ThreadingTCPServer):
+    """Has few connections whose request has not come: others can open as many as they like. The oldest is ended."""
+
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = 128
+
+    def __init__(self, *arguments: Any) -> None:
+        self._silent: dict[Any, None] = {}
+        self._guard = threading.Lock()
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._guard:
+            self._silent[request] = None
+            if len(self._silent) > _MOST_SILENT:
+                oldest = next(iter(self._silent))
+                del self._silent[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def has_come(self, request: Any) -> None:
+        """Note that a connection's request has come, or that it ended."""
+        with self._guard:
+            self._silent.pop(request, None)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.has_come(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 def _serve(listen: tuple[str, int], is_loopback: bool, token: bytes, text: Callable[[], bytes]) -> _Server:
@@ -141,6 +176,7 @@ def _serve(listen: tuple[str, int], is_loopback: bool, token: bytes, text: Calla
                 self._answer(http.HTTPStatus.SERVICE_UNAVAILABLE)
             else:
                 try:
+                    server.has_come(self.request)
                     self._answer(http.HTTPStatus.OK, text())
                 finally:
                     slots.release()
@@ -160,10 +196,11 @@ def _serve(listen: tuple[str, int], is_loopback: bool, token: bytes, text: Calla
 
     _Server.address_family = socket.AF_INET6 if ":" in listen[0] else socket.AF_INET
     try:
-        return _Server(listen, Handler)
+        server = _Server(listen, Handler)
     except OSError as error:
         why = f"can't listen on {listen[0]}:{listen[1]}: {error.strerror}"
         raise PortTakenError(why, "Choose another: --listen.") from None
+    return server
 
 
 def _is_for_here(host: str, address: str, port: int) -> bool:

@@ -21,22 +21,44 @@ _LINE = 4000
 _MEET_WITHIN_S = 60.0
 # A command's answer takes at most the timeouts of a link, or the sums on a slow one.
 _ANSWER_WITHIN_S = 300.0
+_LONGEST_LINE, _SHOWN = 1 << 16, 100
 
 
 class Line:
-    """A connection between rank 0 and a rank: a JSON object in each line. Raises OSError, ValueError."""
+    """A connection between rank 0 and a rank: a JSON object in each line. An invalid one ends the measurement."""
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.settimeout(_ANSWER_WITHIN_S)
         self.address = connection.getpeername()[0]
-        self._file = connection.makefile("rw")
+        self._connection, self._received = connection, b""
 
     def send(self, document: Dict[str, Any]) -> None:
-        self._file.write(json.dumps(document) + "\n")
-        self._file.flush()
+        """Send an object. Raises OSError."""
+        self._connection.settimeout(_ANSWER_WITHIN_S)
+        self._connection.sendall(json.dumps(document).encode() + b"\n")
 
-    def receive(self) -> Dict[str, Any]:
-        return json.loads(self._file.readline())
+    def receive(self, *names: str) -> Dict[str, Any]:
+        """Return an object's fields of these names. Raises SystemExit, which names the node."""
+        try:
+            line = self._line()
+            found = json.loads(line)
+            # Of a number that is too large, JSON makes infinity, which is none.
+            json.dumps(found, allow_nan=False)
+            return {name: found[name] for name in names if name in found}
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise SystemExit(f"the node at {self.address} gives no valid answer: {str(error)[:_SHOWN]}") from None
+
+    def _line(self) -> bytes:
+        deadline_s = time.monotonic() + _ANSWER_WITHIN_S
+        while b"\n" not in self._received:
+            self._connection.settimeout(max(0.001, deadline_s - time.monotonic()))
+            data = self._connection.recv(1 << 16)
+            self._received += data
+            if not data:
+                raise OSError("it has ended")
+            if len(self._received) > _LONGEST_LINE:
+                raise ValueError("a line without an end")
+        line, _, self._received = self._received.partition(b"\n")
+        return line
 
 
 class Place(NamedTuple):
@@ -83,7 +105,7 @@ def _serve(place: Place, mpi: Optional[engines.Mpi]) -> None:
     line.send({"rank": place.rank, "port": links.listen(), "efa": engines.has_efa()})
     engine: Any = None
     while True:
-        command = line.receive()
+        command = line.receive("do", "address", "port")
         if command["do"] == "link":
             line.send(_link(command["address"], command["port"]))
         elif command["do"] == "sum":
@@ -134,7 +156,8 @@ def _measured(place: Place) -> Dict[str, Any]:
             for sender, receiver in way:
                 target = nodes[receiver]
                 lines[sender].send({"do": "link", "address": target["address"], "port": target["port"]})
-            found += [{"from": one, "to": other, **lines[one].receive()} for one, other in way]
+            for one, other in way:
+                found.append({"from": one, "to": other, **lines[one].receive("round_trip_s", "bit_s", "error")})
     if any("error" in link for link in found):
         # An engine would wait for its own connection over that link.
         sums: List[Dict[str, Any]] = [{"error": "not all nodes reach each other"} for _ in lines]
@@ -152,7 +175,13 @@ def _meet(place: Place) -> Tuple[List[Line], List[Dict[str, Any]]]:
     met = []
     for _ in range(place.size):
         line = Line(place.listener.accept()[0])
-        met.append((line.receive(), line))
+        said = line.receive("rank", "port", "efa")
+        taken = [other["rank"] for other, _ in met]
+        if said.get("rank") not in [rank for rank in range(place.size) if rank not in taken]:
+            raise SystemExit(f"the node at {line.address} gives no valid answer: it has no rank of its own")
+        if said.get("port") not in range(1, 1 << 16):
+            raise SystemExit(f"the node at {line.address} gives no valid answer: it has no port")
+        met.append((said, line))
     met.sort(key=lambda one: one[0]["rank"])
     nodes = [{**said, "address": line.address if said["rank"] else place.address} for said, line in met]
     return [line for _, line in met], nodes
@@ -161,7 +190,7 @@ def _meet(place: Place) -> Tuple[List[Line], List[Dict[str, Any]]]:
 def _all(lines: List[Line], command: Dict[str, Any]) -> List[Dict[str, Any]]:
     for line in lines:
         line.send(command)
-    return [line.receive() for line in lines]
+    return [line.receive("engine", "transport", "times", "error") for line in lines]
 
 
 def rounds(size: int) -> List[List[Tuple[int, int]]]:

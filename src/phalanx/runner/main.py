@@ -51,7 +51,7 @@ def _run(load: Callable[[str], Launcher], scheduler: Callable[[str], Scheduler])
 
         return attend(scheduler(arguments[0]), arguments[1], arguments[2], int(arguments[3]), arguments[4])
     if verb == "release":
-        from phalanx.runner.batch.scheduling import release
+        from phalanx.runner.batch.commands import release
 
         return release(arguments[0], scheduler)
     return _VERBS[verb](arguments)

@@ -61,7 +61,7 @@ wait
 def submit(request: Request, call: Call) -> str:
     """Submit the request; return Grid Engine's number for it."""
     environment = None if "-pe" in request.options else choose(request, environments(call))
-    return call(arguments(request, environment), script(request)).split()[-1]
+    return call(arguments(request, environment), script(request)).strip().rpartition(" ")[2]
 
 
 def environments(call: Call) -> dict[str, dict[str, str]]:

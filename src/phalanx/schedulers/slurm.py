@@ -57,7 +57,7 @@ def script(request: Request) -> str:
 def submit(request: Request, call: Call) -> str:
     """Submit the request; return Slurm's number for it."""
     # "42", or "42;cluster" with several clusters.
-    return call(arguments(request), script(request)).strip().partition(";")[0]
+    return call(arguments(request), script(request)).strip().rpartition("\n")[2].partition(";")[0]
 
 
 def status(allocation: str, call: Call) -> AllocationStatus:

@@ -10,7 +10,8 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from phalanx.runner.batch.scheduling import ENDED, HELD, QUEUED, AllocationStatus, Request, shown
+from phalanx.node.validate import Invalid, parse, reason
+from phalanx.runner.batch.scheduling import ENDED, HELD, MOST_BYTES, QUEUED, AllocationStatus, Request, shown
 from phalanx.runner.login import quoted
 from phalanx.runner.process import RefusedError
 
@@ -41,6 +42,7 @@ _OTHER_USER = " (containers fail at once where YARN does not run them as the use
 # "application states" of the ResourceManager's REST API.
 _QUEUED = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 _HELD = ("RUNNING", "FINISHING")
+_LONGEST_ERROR = 64 << 10
 
 
 def options(request: Request) -> dict[str, str]:
@@ -180,8 +182,10 @@ def _ask(method: str, url: str, body: dict[str, Any] | None = None) -> dict[str,
     try:
         request = urllib.request.Request(address, data, headers, method=method)
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            text = answer.read()
-        return json.loads(text) if text.strip() else {}
+            text = answer.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise Invalid(f"its answer has more than {MOST_BYTES >> 20} MiB")
+        return parse(text) if text.strip() else {}
     except urllib.error.HTTPError as error:
         raise RefusedError(f"yarn refused: {_reason(error)}", code="scheduler") from None
     except (OSError, ValueError, http.client.HTTPException) as error:
@@ -201,9 +205,8 @@ def _no_answer(url: str, reason: str) -> RefusedError:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    text = error.read().decode(errors="replace")
     try:
-        return str(json.loads(text)["RemoteException"]["message"])
+        return reason(parse(error.read(_LONGEST_ERROR))["RemoteException"]["message"])
     except (ValueError, KeyError, TypeError):
         summary = f"{error.code} {error.reason} for {shown(error.url.partition('?')[0])}"
         return summary + (_UNAUTHORIZED if error.code in (401, 403) else "")

@@ -152,8 +152,9 @@ class ClusterSpec:
         "Directory that all nodes share.",
         text(
             checks.shared,
-            lambda: {"pattern": whole(checks.PATH), "not": {"pattern": checks.OF_THE_SYSTEM}},
-            "an absolute path of letters, digits and . _ - /, outside the system's directories",
+            lambda: {"pattern": whole(f"{checks.SHARED}/*")},
+            "a path below /mnt, or below a top directory that begins with data, efs, fsx, lustre, nfs, project, "
+            "shared, storage or work; of letters, digits and . _ - /",
         ),
         "/efs",
         change=REFUSED,

@@ -34,13 +34,13 @@ EVERYWHERE = "0.0.0.0/0"
 PRIVATE = "private"
 """The `access` of a network without public addresses."""
 
-# Jobs write there, and root reads or runs what such directories have. Below /s3 are the mounts of `data`.
-_OF_EVERY_SYSTEM = (
-    "bin|boot|cdrom|dev|etc|home|lib|lib32|lib64|libx32|media|opt|proc|root|run|sbin|snap|srv|sys|tmp|usr|var"
-)
-_OF_EMR = "emr|mnt/(?:hdfs|mapred|s3|tmp|var|yarn)"
-OF_THE_SYSTEM = rf"(?:^|/)\.\.(?:/|$)|^/+(?:mnt/*)?$|^/+(?:{_OF_EVERY_SYSTEM}|{_OF_EMR}|s3)(?:/|$)"
-"""A pattern of such paths, for JSON Schema; `shared` finds them in other spellings, too."""
+# Jobs write there, so only where no image has anything that root reads or runs. /scratch is of each node's own disks,
+# and what is below /mnt on nodes of EMR is Hadoop's.
+_SHAREABLE = "data|efs|fsx|lustre|nfs|project|shared|storage|work"
+_OF_EMR = "(?:hdfs|mapred|s3|tmp|var|yarn)(?:/|$)"
+_NAME = r"(?!\.\.?(?:/|$))[A-Za-z0-9._-]+"
+SHARED = rf"(?!.{{129}})/+(?:(?:{_SHAREABLE})[A-Za-z0-9_-]*|mnt/+(?!{_OF_EMR}){_NAME})(?:/+{_NAME})*"
+"""A pattern of the paths that `shared` may be, and the stack's parameter of the same meaning."""
 _MOST_VALID = 60
 
 
@@ -163,10 +163,11 @@ def shared(value: str) -> str:
             code="not-a-path",
         )
     path = str(PurePosixPath("/" + value.lstrip("/")))
-    if re.search(OF_THE_SYSTEM, path):
+    if not re.fullmatch(f"{SHARED}/*", value):
         raise WrongError(
-            f"'{path}' belongs to the system of every node",
-            "name a new directory such as /efs, or one below /mnt",
+            f"'{path}' may belong to the system of a node",
+            "name /efs, /fsx, /data or one below /mnt; the top directory may begin with "
+            f"{', '.join(_SHAREABLE.split('|'))}",
             code="system-path",
         )
     return path

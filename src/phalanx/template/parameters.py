@@ -10,6 +10,7 @@ from phalanx.node.workers_group import workers_of
 from phalanx.plan.machine_images import is_ami, is_of_recipe
 from phalanx.plan.plan import Plan
 from phalanx.spec.makers import maker_of
+from phalanx.spec.spec_checks import SHARED
 from phalanx.spec.spec_limits import FILE_SYSTEM, LONGEST_IDLE_S, LONGEST_NODE_TIMEOUT_S, MOST_NODES
 from phalanx.template import encryption, storage, userdata
 from phalanx.template.access import add_partitions
@@ -216,7 +217,7 @@ def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:
             **_text(
                 plan.spec.shared,
                 "Where nodes mount the file system.",
-                r"^/[A-Za-z0-9._/-]*[A-Za-z0-9._-]$",
+                f"^{SHARED}$",
             ),
             "MaxLength": 128,
         },

@@ -7,12 +7,13 @@ import os
 import socket
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from phalanx.node.roster import Node, Roster
+from phalanx.node.validate import reason
 from phalanx.runner import frames
-from phalanx.runner.batch.scheduling import ENDED, HELD, AllocationStatus, Request, shown, still_holds
+from phalanx.runner.batch.scheduling import ENDED, HELD, AllocationStatus, Request, checked_id, shown, still_holds
 from phalanx.runner.head.runner_socket import turn_away
 from phalanx.runner.liveness import Pace
 from phalanx.runner.login import Line
@@ -40,6 +41,7 @@ _ENDS_WITHIN_S = 60.0
 # A scheduler that does not answer (its controller restarts) keeps its queue.
 _AWAY_WITHIN_S = 600.0
 _LOG_TAIL_BYTES = 600
+_LONGEST_DESCRIPTION = 1000
 # From the grant of the nodes to the job's start, and from the end of its ranks to its own.
 _MARGIN_S = 180
 _BEAT = frames.pack(frames.BEAT)
@@ -111,7 +113,7 @@ class Allocation:
         """
         self._log = request.log
         self._context.socket.attend = self._admit
-        self._id = self._scheduler.submit(request, self._call)
+        self._id = checked_id(self._scheduler.NAME, self._scheduler.submit(request, self._call))
         self._record(self._id)
         self._answered_at = time.monotonic()
         while len(self._attendees) < self._wanted and not self._context.stop_requested:
@@ -222,7 +224,8 @@ class Allocation:
         return f"{message}: {log_tail(self._log)}".rstrip(": ")
 
     def _status(self) -> AllocationStatus:
-        return self._scheduler.status(self._id, self._call)
+        found = self._scheduler.status(self._id, self._call)
+        return replace(found, description=reason(found.description)[:_LONGEST_DESCRIPTION])
 
     def _status_or_held(self) -> AllocationStatus:
         """Return the status; a scheduler that does not answer may still hold the allocation."""

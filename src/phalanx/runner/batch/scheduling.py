@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import string
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from phalanx.node.validate import Invalid, reason
 from phalanx.runner import checked
-from phalanx.runner.files import state as states
+from phalanx.runner.files.schema import allocation_id
 from phalanx.runner.login import quoted
 from phalanx.runner.names import RUNNER
 from phalanx.runner.process import RefusedError
 
 if TYPE_CHECKING:
-    import subprocess
     from typing import Callable, List, Mapping, Optional, Protocol, Sequence, Tuple
 
     # argv and its stdin → its stdout; RefusedError with the command's message when it fails
@@ -46,9 +44,10 @@ QUEUED = "queued"
 HELD = "held"
 ENDED = "ended"
 
-# Well below FENCE_S: connected starters get no beats meanwhile.
-_ANSWER_WITHIN_S = 15.0
-_NOT_FOUND = 127
+# qstat lists all jobs of a user, with 600 bytes for each.
+MOST_BYTES = 16 << 20
+"""The longest answer of a scheduler."""
+_SHOWN_CHARACTERS = 200
 # The values with which Slurm and CUDA mean no GPU.
 _NO_GPU = ("NoDevFiles", "-1", "none")
 
@@ -106,6 +105,19 @@ def shown(allocation: str) -> str:
     return allocation.rpartition("/")[2]
 
 
+def checked_id(scheduler: str, answer: str) -> str:
+    """Return the id in the last line of a scheduler's answer, after what a site prints. Raises RefusedError."""
+    last = answer.strip().rpartition("\n")[2]
+    try:
+        return allocation_id(last)
+    except Invalid:
+        raise RefusedError(
+            f"{scheduler}'s answer is no id of a job: '{reason(last)[:_SHOWN_CHARACTERS]}'\n"
+            "What it may hold for the job nevertheless ends when it begins.",
+            code="scheduler",
+        ) from None
+
+
 def count_here(places: str, index: int) -> int:
     """Return the processes on the node with this index: in "2(x3),1" node 2 has 2, node 3 has 1. "2" applies to all.
 
@@ -126,51 +138,6 @@ def granted_gpus(found: Mapping[str, str], names: Sequence[str]) -> Optional[Lis
     words = (word for word in text.replace(",", " ").split() if word not in _NO_GPU)
     # "gpu1" or "1" is a number; "GPU-1f3…", "MIG-…" a name of its own.
     return [word if "-" in word else word.lstrip(string.ascii_letters) for word in words]
-
-
-def caller(scheduler: str, directory: str) -> Call:
-    """Return a function that runs the scheduler's commands in a login shell, whose profile may set their PATH."""
-
-    import subprocess  # not at the top: what attends on a node imports this module, too, and asks no scheduler
-
-    def call(argv: Sequence[str], text: str) -> str:
-        shell = ["/bin/sh", "-lc", 'exec "$@"', "sh", *argv]
-        try:
-            done = subprocess.run(
-                shell, input=text, capture_output=True, text=True, cwd=directory, timeout=_ANSWER_WITHIN_S, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise RefusedError(
-                f"{scheduler} does not answer: `{argv[0]}` took {_ANSWER_WITHIN_S:g} s", code="scheduler"
-            ) from None
-        if done.returncode:
-            raise RefusedError(_failure(scheduler, argv[0], done), code="scheduler")
-        return done.stdout
-
-    return call
-
-
-def _failure(scheduler: str, command: str, done: subprocess.CompletedProcess[str]) -> str:
-    if done.returncode == _NOT_FOUND:
-        return (
-            f"{command} is not on the head (PATH {os.environ.get('PATH', '')})\n"
-            f"--via {scheduler} needs a {scheduler} that the cluster has already; without --via phalanx starts the job."
-        )
-    return f"{scheduler} refused: {' '.join((done.stderr or done.stdout).split())}"
-
-
-def release(directory: str, find: Callable[[str], Scheduler]) -> int:
-    """Give back the allocation of a job whose runner died; return an exit status."""
-    held = states.read(directory).allocation
-    if held is None:
-        return 0
-    scheduler = find(held.scheduler)
-    try:
-        scheduler.cancel(held.id, caller(scheduler.NAME, directory))
-    except RefusedError as error:
-        print(still_holds(scheduler.NAME, held.id, error), file=sys.stderr)
-        return 1
-    return 0
 
 
 def still_holds(scheduler: str, allocation: str, error: Exception) -> str:

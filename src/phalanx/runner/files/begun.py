@@ -70,9 +70,9 @@ def read_answer(answer: Any, items: int) -> Dict[int, Tuple[int, str]]:
     said = answer.get("begun") if isinstance(answer, dict) else None
     found: Dict[int, Tuple[int, str]] = {}
     for number, about in said.items() if isinstance(said, dict) else ():
-        is_number = isinstance(number, str) and number.isascii() and number.isdigit() and int(number[:9]) < items
+        is_number = isinstance(number, str) and number.isascii() and number.isdigit() and len(number) < 10
         is_pair = isinstance(about, list) and len(about) == 2 and type(about[0]) is int and isinstance(about[1], str)
-        if is_number and is_pair and about[0] > 0:
+        if is_number and is_pair and about[0] > 0 and int(number) < items:
             found[int(number)] = about[0], about[1]
     return found
 

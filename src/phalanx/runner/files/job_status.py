@@ -13,6 +13,7 @@ from phalanx.counts import first_of
 from phalanx.node.validate import Invalid, count, fields, require_format, truth
 from phalanx.runner.files.schema import (
     FORMAT,
+    allocation_id,
     by_name,
     commit,
     job_id,
@@ -23,6 +24,7 @@ from phalanx.runner.files.schema import (
     texts,
     tuple_of,
     whole,
+    words,
 )
 
 if TYPE_CHECKING:
@@ -241,10 +243,10 @@ def _made(kind: Any, checks: Dict[str, Check]) -> Check:
     return lambda value: kind(**fields(checks, value))
 
 
-_VERDICT: Dict[str, Check] = {"node": text, "clean": truth, "killed": count, "message": text}
+_VERDICT: Dict[str, Check] = {"node": text, "clean": truth, "killed": count, "message": words}
 _ATTEMPT: Dict[str, Check] = {
     "position": large,
-    "message": text,
+    "message": words,
     "exit_code": optional(None, whole),
     "ran_s": optional(None, number),
     "lived_s": optional(None, number),
@@ -254,8 +256,8 @@ _ATTEMPT: Dict[str, Check] = {
 _RUNNER: Dict[str, Check] = {"pid": count, "start": text, "boot_id": text, "head": text}
 _CHECKS: Dict[str, Check] = {
     "id": job_id,
-    "name": text,
-    "launcher": text,
+    "name": words,
+    "launcher": words,
     "command": texts,
     "state": _state,
     "submitted_at": number,
@@ -263,14 +265,14 @@ _CHECKS: Dict[str, Check] = {
     "ended_at": optional(None, number),
     "processes": count,
     "exit_code": optional(None, whole),
-    "message": text,
+    "message": words,
     "tail": texts,
     "nodes": tuple_of(_made(NodeVerdict, _VERDICT)),
     "attempt": count,
     "restarts": count,
     "tags": by_name(text),
     "commit": commit,
-    "activity": text,
+    "activity": words,
     "load": texts,
     "stack": text,
     "ranks": by_name(count),
@@ -279,5 +281,5 @@ _CHECKS: Dict[str, Check] = {
     "attempts": tuple_of(_made(Attempt, _ATTEMPT)),
     "has_secrets": truth,
     "runner": optional(None, RunnerIdentity.from_record),
-    "allocation": optional(None, _made(Held, {"scheduler": text, "id": text})),
+    "allocation": optional(None, _made(Held, {"scheduler": text, "id": allocation_id})),
 }

@@ -24,7 +24,10 @@ UNIT_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 """The units in which times are written."""
 _JOB_ID = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _COMMIT = re.compile("([0-9a-f]{40,64}(-dirty)?)?")
+# A number, or YARN's URL. What began with "-" would be an option of the commands that get it, such as scancel.
+_ALLOCATION_ID = re.compile("[A-Za-z0-9][!-~]{0,511}")
 _LARGEST = 1 << 62
+_LONGEST_WORDS = 8000
 
 
 def is_job_id(name: str) -> bool:
@@ -49,6 +52,11 @@ def text(value: Any) -> str:
     return value
 
 
+def words(value: Any) -> str:
+    """Return the beginning of a text for people, which a job may have written. Raises Invalid."""
+    return text(value)[:_LONGEST_WORDS]
+
+
 def job_id(value: Any) -> str:
     if not is_job_id(text(value)):
         raise Invalid("no job has such an id")
@@ -58,6 +66,12 @@ def job_id(value: Any) -> str:
 def file_name(value: Any) -> str:
     if "/" in text(value) or "\0" in value or value in ("", ".", ".."):
         raise Invalid("no file has such a name")
+    return value
+
+
+def allocation_id(value: Any) -> str:
+    if not _ALLOCATION_ID.fullmatch(text(value)):
+        raise Invalid("no batch scheduler's job has such an id")
     return value
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phalanx.runner.batch.allocation import Allocation, EndedError, request_for
-from phalanx.runner.batch.scheduling import caller
+from phalanx.runner.batch.commands import caller
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_status import UNCHECKED, Attempt, Held, JobState, JobStatus, NodeVerdict
 from phalanx.runner.head.attempt_runner import AttemptRunner
