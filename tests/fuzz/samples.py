@@ -15,6 +15,7 @@ STATE = {
     "commit": "0123456789abcdef0123456789abcdef01234567-dirty",
     "activity": "",
     "load": [],
+    "tasks": {"pending": 3, "succeeded": 1},
     "processes": 1,
     "exit_code": None,
     "message": "",

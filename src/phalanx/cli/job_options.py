@@ -111,6 +111,7 @@ _METAVARS = {
     "resume": "JOB",
     "step": "REGEX",
     "idle_gpu": "PERCENT:TIME",
+    "array": "NUMBERS",
 }
 
 

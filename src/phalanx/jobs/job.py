@@ -22,6 +22,7 @@ from phalanx.jobs.job_model import JobSpec, status_in, status_of
 from phalanx.jobs.job_output import FollowDecoder, OutputLine
 from phalanx.jobs.submission import Submission
 from phalanx.runner.checked import UNAVAILABLE
+from phalanx.runner.files.array import array_of
 from phalanx.runner.files.job_status import JobState, JobStatus, NodeVerdict
 from phalanx.runner.files.schema import LONGEST_GRACE_S
 from phalanx.runner.process import PreparedJob, RefusedError, planned
@@ -165,16 +166,17 @@ def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Pro
         raise JobError(*str(error).split("\n", 1), code=error.code) from error
 
 
-def list_jobs(cluster: ClusterAccess) -> list[JobStatus]:
-    """Return all jobs on the shared directory, newest first."""
-    done = toolbox.run(cluster.remote(), cluster.shared, _listing(cluster), timeout_s=30.0)
-    return list(_statuses(done.stdout))
+def list_jobs(cluster: ClusterAccess, array: str = "") -> list[JobStatus]:
+    """Return all jobs on the shared directory, newest first; of arrays no tasks, or only those of this array."""
+    done = toolbox.run(cluster.remote(), cluster.shared, _listing(cluster, array), timeout_s=30.0)
+    return [status for status in _statuses(done.stdout) if array_of(status.id) == array]
 
 
-def _listing(cluster: ClusterAccess) -> str:
+def _listing(cluster: ClusterAccess, array: str = "") -> str:
     """Return the command that lists all jobs, and settles those of this cluster that lost their runner."""
     root = f"{cluster.shared}/{JOBS}"
-    return f"[ -d {shlex.quote(root)} ] || exit 0; {toolbox.command(cluster.shared, 'list', root, cluster.stack_id)}"
+    command = toolbox.command(cluster.shared, "list", root, cluster.stack_id, *([array] if array else []))
+    return f"[ -d {shlex.quote(root)} ] || exit 0; {command}"
 
 
 def _statuses(answer: bytes) -> Iterator[JobStatus]:
@@ -187,15 +189,33 @@ def _statuses(answer: bytes) -> Iterator[JobStatus]:
 def open_job(cluster: ClusterAccess, reference: str | None = None) -> Job:
     """Return a job by its id, the beginning or end of its id, or its name (the newest of that name); None: the newest.
 
-    Raises JobError when no job, or more than one, matches.
+    A task of an array is named as its array, with its number: mnist.3. Raises JobError when no job, or more than one,
+    matches.
     """
     jobs = list_jobs(cluster)
     if reference and not any(_is_meant(reference, job) for job in jobs):
+        if (array := array_of(reference)) and any(_is_meant(array, job) for job in jobs):
+            return _task(cluster, _found(cluster, jobs, array), reference)
         _refuse_removed(cluster, reference)
+    return Job(cluster, _found(cluster, jobs, reference))
+
+
+def _task(cluster: ClusterAccess, array: str, reference: str) -> Job:
+    """Return this task of an array. Raises JobError."""
+    number = reference.rpartition(".")[2]
+    tasks = [job.id for job in list_jobs(cluster, array)]
+    if (job_id := f"{array}.{number}") in tasks:
+        return Job(cluster, job_id)
+    begun = f"`phalanx jobs {array}` lists them." if tasks else "None has begun."
+    raise JobError(f"job {array} has no task {number} that has begun", begun, code="no-job")
+
+
+def _found(cluster: ClusterAccess, jobs: Sequence[JobStatus], reference: str | None) -> str:
+    """Return the id of the job that is meant. Raises JobError."""
     if not jobs:
         raise JobError(f"cluster {cluster.name} has no jobs", "`phalanx run -- COMMAND` starts one.", code="no-job")
     if reference is None:
-        return Job(cluster, jobs[0].id)
+        return jobs[0].id
     if not reference:
         raise JobError(
             "the job's name is empty",
@@ -205,7 +225,7 @@ def open_job(cluster: ClusterAccess, reference: str | None = None) -> Job:
     exact = [job.id for job in jobs if reference in (job.id, job.name)]
     near = [job.id for job in jobs if _is_meant(reference, job)]
     if exact or len(near) == 1:
-        return Job(cluster, (exact or near)[0])
+        return (exact or near)[0]
     if near:
         raise JobError(
             f"'{reference}' matches the ids of {len(near)} jobs",
@@ -295,7 +315,7 @@ class Job:
 
     def status(self) -> JobStatus:
         """Return the job's present status. Raises JobError when the cluster does not have the job."""
-        for status in list_jobs(self._cluster):
+        for status in list_jobs(self._cluster, array_of(self.id)):
             if status.id == self.id:
                 return status
         raise JobError(f"job {self.id} is not on cluster {self._cluster.name}", code="no-job")

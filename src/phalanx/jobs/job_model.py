@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from phalanx.errors import JobError
 from phalanx.node.validate import Invalid, parse
+from phalanx.runner.files.array import tasks_in
 from phalanx.runner.files.job_record import ON_STALL, JobRecord, idle_gpu
 from phalanx.runner.files.job_status import JobStatus
 from phalanx.runner.files.schema import LONGEST_GRACE_S
@@ -57,6 +58,7 @@ class JobSpec(JobRecord):
             raise JobError(why, "Say how often: --restarts 3.", code="conflicting-options")
         self._check_nodes()
         self._check_via()
+        self._check_array()
         self._check_stall()
         self._check_resume()
         if self.checkpoint is not None and not (_PATH.fullmatch(self.checkpoint) or _is_prefix(self.checkpoint)):
@@ -122,6 +124,18 @@ class JobSpec(JobRecord):
         if within_s < SHORTEST_STALL_S:
             why = f"Give {SHORTEST_STALL_S} s or more, such as 10%:1h."
             raise JobError(f"--idle-gpu has {within_s} s", why, code="out-of-range")
+
+    def _check_array(self) -> None:
+        if self.array is None:
+            return
+        try:
+            tasks_in(self.array)
+        except Invalid as error:
+            hint = "Write the numbers as Slurm does: 0-31, 0-31:2 or 1,3,7; %4 after them runs at most 4 at once."
+            raise JobError(f"--array: {error}", hint, code="bad-array") from None
+        if self.via:
+            why = f"--array starts the tasks itself, and --via {self.via} would have each wait in its queue"
+            raise JobError(why, "Leave one of them out.", code="conflicting-options")
 
     def _check_via(self) -> None:
         if self.via_options and not self.via:
@@ -205,6 +219,7 @@ class JobOptions(TypedDict, total=False):
     wait_limit_s: int
     after: Sequence[str]
     after_any: Sequence[str]
+    array: str | None
     options: Mapping[str, str]
     via: str | None
     via_options: Sequence[str]

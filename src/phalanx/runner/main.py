@@ -93,9 +93,10 @@ def _load(arguments: List[str]) -> int:
 
 
 def _list(arguments: List[str]) -> int:
+    """ROOT STACK [ARRAY]"""
     from phalanx.runner.verbs.listing import list_jobs
 
-    return list_jobs(arguments[0], arguments[1])
+    return list_jobs(*arguments)
 
 
 def _prune(arguments: List[str]) -> int:

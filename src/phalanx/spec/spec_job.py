@@ -19,7 +19,7 @@ from phalanx.spec.spec_yaml import Value
 
 _MOST = 1_000_000
 # These name one job.
-_OF_ONE_JOB = ("name", "resume", "after", "after_any")
+_OF_ONE_JOB = ("name", "resume", "after", "after_any", "array")
 _LONGEST_S = {"grace_s": LONGEST_GRACE_S, "wait_limit_s": 30 * 86400, "stall_s": 30 * 86400, "time_s": 365 * 86400}
 _NAMED = {"env": r"[A-Za-z_][A-Za-z0-9_]*", "tags": r"[\w./@:+-]{1,63}", "links": r"[^\0\n]{1,1000}"}
 EXAMPLE = {"launcher": "torchrun", "per_node": 8, "recipe": "torch", "env": {"OMP_NUM_THREADS": "4"}, "restarts": 3}

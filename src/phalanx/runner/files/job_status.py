@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from phalanx.counts import first_of
 from phalanx.node.validate import Invalid, count, fields, require_format, truth
+from phalanx.runner.files.array import tasks_in
 from phalanx.runner.files.schema import (
     FORMAT,
     by_name,
@@ -133,6 +134,7 @@ class JobStatus(NamedTuple):
     commit      that of its code, with "-dirty" if that has changes; "" if none is known
     activity    while no rank has written anything: what the first one does
     load        what its load says, a sentence each, once it has ended
+    tasks       of an array: how many of its tasks are in each state
 
     The others are the head's own: the id of the cluster's stack, the GPUs on each node, whether the job waits for
     slots, its attempts, its runner, and what a batch scheduler holds for it.
@@ -157,6 +159,7 @@ class JobStatus(NamedTuple):
     commit: str = ""
     activity: str = ""
     load: Tuple[str, ...] = ()
+    tasks: Mapping[str, int] = {}
     stack: str = ""
     ranks: Mapping[str, int] = {}
     gpus: Mapping[str, Sequence[str]] = {}
@@ -171,6 +174,8 @@ class JobStatus(NamedTuple):
         """Return the status of a job that was just accepted."""
         own = {name: getattr(job, name) for name in ("id", "launcher", "command", "submitted_at", "restarts", "stack")}
         own.update(name=job.name or "", tags=job.tags, has_secrets=bool(job.secrets), commit=job.env.get(_COMMIT, ""))
+        if job.array:
+            own["tasks"] = {JobState.PENDING.value: len(tasks_in(job.array).indices)}
         return cls(**own, state=JobState.PENDING)
 
     @classmethod
@@ -272,6 +277,7 @@ _CHECKS: Dict[str, Check] = {
     "commit": commit,
     "activity": text,
     "load": texts,
+    "tasks": by_name(count),
     "stack": text,
     "ranks": by_name(count),
     "gpus": by_name(texts),

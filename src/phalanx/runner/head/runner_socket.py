@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _FOLLOW = b"follow"
-_STOP = b"stop"
+STOP_WISH = b"stop"
 LOOK, LOAD = b"look", b"load"
 _UPDATE = b"!"
 # A message must fit into a socket's buffer.
@@ -73,7 +73,7 @@ def request_stop(job_id: str, timeout_s: float) -> Iterator[bytes]:
 
     Returns the parts of the job's final state as JSON, which comes before it is written.
     """
-    return (part for part in answers(job_id, _STOP, timeout_s) if part != _UPDATE)
+    return (part for part in answers(job_id, STOP_WISH, timeout_s) if part != _UPDATE)
 
 
 def answers(job_id: str, wish: bytes, timeout_s: float) -> Iterator[bytes]:
@@ -160,10 +160,10 @@ class RunnerSocket:
             message, fds, _, _ = socket.recv_fds(connection, 1 << 20, 2)
         except OSError:
             message, fds = b"", []
-        if message == _STOP:
+        if message == STOP_WISH:
             self._stoppers.append(connection)
             self.stop()
-        if message in (_FOLLOW, _STOP):
+        if message in (_FOLLOW, STOP_WISH):
             self._followers.append(connection)
             self.notify()
             return

@@ -105,15 +105,9 @@ class Supervisor:
         if self.status.started_at or not (self._job.after or self._job.after_any):
             return {}
         message = self.status.message
-        predecessors = Predecessors(os.path.dirname(self._directory), self._job)
-        while not (predecessors.are_over() or self._context.stop_requested):
-            self._on_wait(predecessors.awaited)
-            self._context.loop.turn(_LOOK_EVERY_S)
-        if self._context.stop_requested:
-            message = f"stopped on request while waiting for {predecessors.awaited}"
-            return {"state": JobState.STOPPED, "message": message}
-        if predecessors.obstacle:
-            return {"state": JobState.FAILED, "message": predecessors.obstacle, "exit_code": _REFUSED}
+        over = Predecessors(os.path.dirname(self._directory), self._job).wait(self._context, self._on_wait)
+        if over:
+            return over
         self._write(message=message)
         return {}
 
