@@ -13,7 +13,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def code(tmp_path) -> Path:
-    (tmp_path / "own.txt").write_text("x")
+    (tmp_path / "own.txt").write_text("x\n")
     return tmp_path
 
 
