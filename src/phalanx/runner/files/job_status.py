@@ -241,6 +241,10 @@ def _state(value: Any) -> JobState:
         raise Invalid("no job has such a state") from None
 
 
+def _tasks(value: Any) -> Dict[str, int]:
+    return {_state(name).value: number for name, number in by_name(count)(value).items()}
+
+
 def _made(kind: Any, checks: Dict[str, Check]) -> Check:
     """Return a check for an object; it returns one of this kind."""
     return lambda value: kind(**fields(checks, value))
@@ -277,7 +281,7 @@ _CHECKS: Dict[str, Check] = {
     "commit": commit,
     "activity": text,
     "load": texts,
-    "tasks": by_name(count),
+    "tasks": _tasks,
     "stack": text,
     "ranks": by_name(count),
     "gpus": by_name(texts),

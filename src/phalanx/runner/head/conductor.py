@@ -24,7 +24,7 @@ from phalanx.runner.files.output import OutputReader
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.predecessors import Predecessors
 from phalanx.runner.head.runner_socket import STOP_WISH, connect_follower
-from phalanx.runner.head.settle import is_orphan, settle_in_background
+from phalanx.runner.head.settle import is_orphan, settle_in_background, verify
 from phalanx.runner.names import KEPT_THERE, LIBRARY, OUTPUT, RECORD, STDIN, WORK
 from phalanx.runner.process import RefusedError
 from phalanx.runner.verbs import checkpoints
@@ -223,11 +223,14 @@ class Conductor:
         return {"state": JobState.FAILED, "message": message + why, "exit_code": code, "tail": tail}
 
     def _verdicts(self) -> Iterator[NodeVerdict]:
-        """Yield one verdict for each node, from those of all tasks."""
+        """Yield one verdict for each node: those of all tasks, and what is left there after the last one.
+
+        A task asks only the nodes on which it was started, and its processes may have logged in to any other.
+        """
         found: Dict[str, List[NodeVerdict]] = {}
-        for task in self._tasks.values():
-            for verdict in task.status.nodes if task.status else ():
-                found.setdefault(verdict.node, []).append(verdict)
+        of_tasks = [verdict for task in self._tasks.values() if task.status for verdict in task.status.nodes]
+        for verdict in (*of_tasks, *(verify(self._directory, of_tasks=True) if of_tasks else ())):
+            found.setdefault(verdict.node, []).append(verdict)
         for node, verdicts in found.items():
             worst = min(verdicts, key=lambda one: (one.clean, not one.message))
             yield NodeVerdict(node, worst.clean, sum(one.killed for one in verdicts), worst.message)

@@ -253,9 +253,12 @@ def what_died(status: JobStatus) -> str:
     return "the job's runner died (it was killed, or the head was out of memory)"
 
 
-def verify(directory: str) -> Tuple[NodeVerdict, ...]:
-    """End what is left of a job on all nodes of its roster, because a process may have logged in to any of them."""
-    job_id = states.job_id_of(directory)
+def verify(directory: str, of_tasks: bool = False) -> Tuple[NodeVerdict, ...]:
+    """End what is left of a job on all nodes of its roster, because a process may have logged in to any of them.
+
+    Of an array, this is what is left of its tasks, if that is asked for: they run on without their conductor.
+    """
+    job_id = states.job_id_of(directory) + "." * of_tasks
     inquiries = [Inquiry(directory, job_id, node) for node in _roster(directory).nodes]
     return tuple(inquiry.verdict() for inquiry in inquiries)
 
