@@ -15,7 +15,7 @@ def figures() -> Iterator[Figure]:
         cluster.up()
         words = ("run", "--launcher", "exec", "-n", "1", "--array", f"1-{TASKS}", "--", "true")
         cluster.phalanx(*words)
-        runs = tuple(cluster.phalanx(*words) for _ in range(2))
+        runs = tuple(cluster.phalanx(*words) for _ in range(REPEATS))
         yield Figure(f"an array of {TASKS} tasks of true on {NODES} nodes of {SLOTS} slots", runs, target=10.0)
         cluster.down()
 

@@ -131,6 +131,8 @@ class Conductor:
         try:
             job = self._made(index, directory)
             self._begin(directory, job)
+        except FileExistsError:
+            pass  # a job has put something there, which is looked at as a task's record and not written to
         except (OSError, RefusedError) as error:
             with suppress(OSError):
                 states.write(directory, self._unbegun(index, str(error)))

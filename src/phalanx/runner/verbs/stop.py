@@ -81,14 +81,16 @@ def _stop(directory: str, deadline: float) -> JobStatus:
 def _stop_damaged(directory: str, deadline: float) -> JobStatus:
     """Stop a job with a damaged record: its runner writes a valid record; without a runner, this process does.
 
-    The record of a newer phalanx stays as it is.
+    The record of a newer phalanx, and what a link leads to, stays as it is.
     """
     for _ in request_stop(states.job_id_of(directory), deadline - time.monotonic()):
         pass
     try:
         return _stop(directory, deadline)
     except Invalid as error:
-        over, is_kept = states.damaged(directory, error), isinstance(error, Newer)
+        over = states.damaged(directory, error)
+        # A link leads to the record of another job.
+        is_kept = isinstance(error, Newer) or os.path.islink(directory)
     message = f"stopped on request; {over.message}"
     over = over._replace(state=JobState.STOPPED, message=message, nodes=verify(directory), ended_at=time.time())
     if not is_kept:
