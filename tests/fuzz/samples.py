@@ -21,6 +21,7 @@ STATE = {
     "message": "",
     "attempt": 0,
     "restarts": 0,
+    "priority": -1,
     "attempts": [],
     "has_secrets": False,
     "tail": [],

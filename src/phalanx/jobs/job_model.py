@@ -56,6 +56,9 @@ class JobSpec(JobRecord):
         if self.restart_on and not self.restarts:
             why = "--restart-on needs --restarts"
             raise JobError(why, "Say how often: --restarts 3.", code="conflicting-options")
+        if self.priority and not (self.wait or self.array):
+            why = "--priority needs --wait or --array: other jobs start at once"
+            raise JobError(why, "Add --wait.", code="conflicting-options")
         self._check_nodes()
         self._check_via()
         self._check_array()
@@ -217,6 +220,7 @@ class JobOptions(TypedDict, total=False):
     idle_gpu: str | None
     wait: bool
     wait_limit_s: int
+    priority: int
     after: Sequence[str]
     after_any: Sequence[str]
     array: str | None

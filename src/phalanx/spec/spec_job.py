@@ -11,7 +11,7 @@ from dataclasses import Field, fields
 from typing import Any
 
 from phalanx.runner.files.job_record import ON_STALL, JobRecord
-from phalanx.runner.files.schema import LONGEST_GRACE_S
+from phalanx.runner.files.schema import LARGEST_PRIORITY, LONGEST_GRACE_S
 from phalanx.spec.spec_checks import WrongError, cut
 from phalanx.spec.spec_groups import group, texts
 from phalanx.spec.spec_rules import Kind, Rule, matching, number, time_s, whole, word
@@ -64,6 +64,8 @@ def _rule(field: Field[Any]) -> Rule:
         return time_s(longest_s, f"{longest_s} s is the longest")
     if field.name == "restart_on":
         return _EXIT_CODES
+    if field.name == "priority":
+        return number(-LARGEST_PRIORITY, LARGEST_PRIORITY)
     if field.name == "on_stall":
         return word(ON_STALL)
     if field.type == "bool":

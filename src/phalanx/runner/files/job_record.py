@@ -26,6 +26,7 @@ from phalanx.runner.files.schema import (
     one_of,
     optional,
     positive,
+    priority,
     text,
     texts,
     tuple_of,
@@ -207,6 +208,13 @@ class JobRecord:
     wait: bool = option(truth, "--wait", "Wait for free slots instead of sharing them with other jobs.", default=False)
     wait_limit_s: int = option(
         count, "--wait-limit", "With --wait: give up after this time, such as 2h.", default=86400
+    )
+    priority: int = option(
+        priority,
+        "--priority",
+        "With --wait or --array: of the jobs that wait for slots, those with a higher number start first, then those "
+        "that came first.",
+        default=0,
     )
     after: Tuple[str, ...] = option(
         tuple_of(job_id), "--after", "Start the job when this one has succeeded. Repeatable.", default=()

@@ -20,6 +20,7 @@ from phalanx.runner.files.schema import (
     large,
     number,
     optional,
+    priority,
     text,
     texts,
     tuple_of,
@@ -155,6 +156,7 @@ class JobStatus(NamedTuple):
     nodes: Tuple[NodeVerdict, ...] = ()
     attempt: int = 0
     restarts: int = 0
+    priority: int = 0
     tags: Mapping[str, str] = {}
     commit: str = ""
     activity: str = ""
@@ -172,7 +174,7 @@ class JobStatus(NamedTuple):
     @classmethod
     def first(cls, job: JobRecord) -> JobStatus:
         """Return the status of a job that was just accepted."""
-        own = {name: getattr(job, name) for name in ("id", "launcher", "command", "submitted_at", "restarts", "stack")}
+        own = {name: getattr(job, name) for name in _REQUESTED}
         own.update(name=job.name or "", tags=job.tags, has_secrets=bool(job.secrets), commit=job.env.get(_COMMIT, ""))
         if job.array:
             own["tasks"] = {JobState.PENDING.value: len(tasks_in(job.array).indices)}
@@ -229,6 +231,7 @@ class JobStatus(NamedTuple):
         return max(0.0, (self.ended_at or now) - self.started_at) if self.started_at else 0.0
 
 
+_REQUESTED = ("id", "launcher", "command", "submitted_at", "restarts", "priority", "stack")
 # job_record.COMMIT; its module takes longer to import.
 _COMMIT = "PHALANX_COMMIT"
 _OF_THE_HEAD = ("format", "stack", "gpus", "waits", "attempts", "has_secrets", "runner", "allocation", "activity")
@@ -277,6 +280,7 @@ _CHECKS: Dict[str, Check] = {
     "nodes": tuple_of(_made(NodeVerdict, _VERDICT)),
     "attempt": count,
     "restarts": count,
+    "priority": priority,
     "tags": by_name(text),
     "commit": commit,
     "activity": text,

@@ -199,7 +199,7 @@ class Supervisor:
                 occupancy = Occupancy(self._directory)
                 plan = self._planner.placed(plan, occupancy)
                 shared = occupancy.shared(plan.processes, plan.roster)
-                earlier = occupancy.earlier(self.status.submitted_at)
+                earlier = occupancy.earlier(self.status)
                 if not (self._job.wait and (shared or earlier)):
                     self._shares = f"it runs on {shared}" if shared else ""
                     self._begin(plan)
