@@ -18,7 +18,8 @@ def code(tmp_path) -> Path:
 
 
 def run(cluster: Terminal, code: Path, *words: str):
-    return cluster.phalanx("run", "--directory", str(code), "--launcher", "exec", *words, check=False)
+    how = () if "--resume" in words else ("--launcher", "exec")
+    return cluster.phalanx("run", "--directory", str(code), *how, *words, check=False)
 
 
 def detached(cluster: Terminal, code: Path, *words: str) -> str:
@@ -119,6 +120,38 @@ def test_with_restarts_no_task_is_lost_with_the_runners_of_a_head(cluster, code)
     cluster.phalanx("logs", "-f", array)
     assert newest(cluster)["tasks"] == {"succeeded": 4}
     assert [task["attempt"] for task in listed(cluster, array)] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("words", [("-n", "1"), ("-n", "1", "--array", "1")])
+def test_a_job_gets_another_name_and_other_tags_while_it_runs_and_later(cluster, code, words):
+    begin = (
+        "--name",
+        "first",
+        "--tag",
+        "a=1",
+        "--checkpoint",
+        "named",
+        *words,
+        "--",
+        "sh",
+        "-c",
+        "echo ready; sleep 4711",
+    )
+    job = detached(cluster, code, *begin)
+    cluster.wait_until_printed(job, "ready")
+    renamed = listed(cluster, "first", "--rename", "second", "--set-tag", "b=2", "--set-tag", "a=")
+    cluster.phalanx("stop", "second")
+    listed(cluster, job, "--rename", "third", "--set-tag", "c=3")
+    ended = newest(cluster)
+    assert [(one["id"], one["name"], one["tags"]) for one in (*renamed, ended)] == [
+        (job, "second", {"b": "2"}),
+        (job, "third", {"b": "2", "c": "3"}),
+    ]
+    assert ended["state"] == "stopped"
+    assert run(cluster, code, "--resume", "third", "--", "true").returncode == 0
+    assert newest(cluster)["name"] == "third"
+    wrong = cluster.phalanx("jobs", "third", "--rename", "a/b", check=False)
+    assert (wrong.returncode, "can't be a job's name" in wrong.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

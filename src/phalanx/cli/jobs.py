@@ -55,6 +55,15 @@ _BY_IMPORTANCE = (
     type=click.Choice([state.value for state in JobState]),
     help="Only jobs in this state. Repeatable.",
 )
+@click.option("--rename", "new_name", metavar="TEXT", help="Give JOB another name.")
+@click.option(
+    "--set-tag",
+    "new_tags",
+    multiple=True,
+    metavar="NAME=value",
+    callback=pairs,
+    help="Give JOB this label, too; `NAME=` removes it. Repeatable.",
+)
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the N newest.")
 @yes_option
 @json_option
@@ -67,6 +76,8 @@ def command(
     age_s: int | None,
     states: tuple[str, ...],
     limit: int | None,
+    new_name: str | None,
+    new_tags: dict[str, str],
     yes: bool,
     as_json: bool,
     job: str | None,
@@ -85,6 +96,7 @@ def command(
       phalanx jobs --tag model=resnet --state failed
       phalanx jobs --limit 10
       phalanx jobs seeds
+      phalanx jobs 261121-0755 --rename baseline --set-tag model=resnet
       phalanx jobs --json | jq -r '.[0].id'
       phalanx jobs --prune 30d
     """
@@ -95,8 +107,13 @@ def command(
     if yes:
         raise click.UsageError("--yes is for --prune")
     cluster = load_cluster(name, file)
+    changed = []
+    if new_tags or new_name is not None:
+        if job is None:
+            raise click.UsageError("--rename and --set-tag change one job: name it")
+        changed = [open_job(cluster, job).label(new_name, new_tags)]
     chosen = states or tuple(JobState)
-    listed = list_jobs(cluster) if job is None else _of(cluster, job)
+    listed = changed or (list_jobs(cluster) if job is None else _of(cluster, job))
     found = [job for job in listed if job.has(tags) and job.state.value in chosen][:limit]
     if as_json:
         print_json([job.to_json() for job in found])

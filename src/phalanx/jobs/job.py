@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -18,7 +18,7 @@ from phalanx.errors import ClusterError, ClusterGone, JobError, SharedSilent
 from phalanx.jobs import toolbox
 from phalanx.jobs.halting import halt
 from phalanx.jobs.head_command import HeadCommand, error_tail
-from phalanx.jobs.job_model import JobSpec, status_in, status_of
+from phalanx.jobs.job_model import JobSpec, check_names, status_in, status_of
 from phalanx.jobs.job_output import FollowDecoder, OutputLine
 from phalanx.jobs.submission import Submission
 from phalanx.runner.checked import UNAVAILABLE
@@ -337,6 +337,21 @@ class Job:
         if done.stopped is None:
             raise JobError(f"job {self.id} can't be stopped: {error_tail(done.stderr)}", code="job-not-stopped")
         return done.stopped
+
+    def label(self, name: str | None = None, tags: Mapping[str, str] | None = None) -> JobStatus:
+        """Give the job another name, and these tags besides its own; "" removes one. Return its status.
+
+        Raises JobError for what can't be a name or a tag.
+        """
+        check_names(name or None, {key: value for key, value in (tags or {}).items() if value})
+        change = {**({} if name is None else {"name": name}), "tags": dict(tags or {})}
+        there, command = (self._cluster.remote(), self._cluster.shared), self._verb("label", json.dumps(change))
+        done = toolbox.run(*there, command, timeout_s=60, check=False)
+        records = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
+        if not records:
+            why = error_tail(done.stderr.decode(errors="replace")) or "its runner does not answer"
+            raise JobError(f"job {self.id} can't be changed: {why}", code="job-not-changed")
+        return status_in(records[-1])
 
     def _request_stop(self, timeout_s: float) -> _StopAnswer:
         # After the runner's own deadline, the nodes may have to be asked over new connections.

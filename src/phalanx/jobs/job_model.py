@@ -89,19 +89,7 @@ class JobSpec(JobRecord):
                 raise JobError(
                     f"{name} can't be set", "Names that begin with PHALANX_ are phalanx's own.", code="bad-variable"
                 )
-        for name, value in self.tags.items():
-            if not (_NAME.fullmatch(name) and _TAG.fullmatch(value)):
-                raise JobError(
-                    f"'{name}={value}' can't be a tag",
-                    "Use letters, digits and . _ - / @ : + in both; no '=' first.",
-                    code="bad-tag",
-                )
-        if self.name is not None and not _NAME.fullmatch(self.name):
-            raise JobError(
-                f"'{self.name}' can't be a job's name",
-                "Use letters, digits, '_', '-' and '.': at most 63 of them.",
-                code="bad-name",
-            )
+        check_names(self.name, self.tags)
 
     def _check_stall(self) -> None:
         if self.step is not None:
@@ -179,6 +167,23 @@ class JobSpec(JobRecord):
                 "Set the processes of each node with -N.",
                 code="conflicting-options",
             )
+
+
+def check_names(name: str | None, tags: Mapping[str, str]) -> None:
+    """Raise JobError unless these can be a job's name (None: it has none) and tags."""
+    for tag, value in tags.items():
+        if not (_NAME.fullmatch(tag) and _TAG.fullmatch(value)):
+            raise JobError(
+                f"'{tag}={value}' can't be a tag",
+                "Use letters, digits and . _ - / @ : + in both; no '=' first.",
+                code="bad-tag",
+            )
+    if name is not None and not _NAME.fullmatch(name):
+        raise JobError(
+            f"'{name}' can't be a job's name",
+            "Use letters, digits, '_', '-' and '.': at most 63 of them.",
+            code="bad-name",
+        )
 
 
 def _check_step(step: str) -> None:

@@ -62,6 +62,7 @@ class Conductor:
         self.status = status
         self.unreturned = ""  # of a supervisor: its tasks give their own allocations back
         self._directory, self._job, self._context, self._begin = directory, job, context, begin
+        context.socket.label = lambda label: self._write(**label)
         self._wanted = tasks_in(job.array or "0")
         self._at_once = min(self._wanted.at_once or _MOST_AT_ONCE, _MOST_AT_ONCE)
         self._left = list(reversed(self._wanted.indices))

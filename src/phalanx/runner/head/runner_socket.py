@@ -11,6 +11,9 @@ import socket
 import time
 from contextlib import suppress
 
+from phalanx.node.validate import Invalid, fields, parse
+from phalanx.runner.files.schema import by_name
+from phalanx.runner.files.schema import text as text_of
 from phalanx.runner.loop import Loop
 from phalanx.runner.starter.answers import REFUSED, answer
 from phalanx.runner.system import peer_is_us
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 _FOLLOW = b"follow"
 STOP_WISH = b"stop"
 LOOK, LOAD = b"look", b"load"
+LABEL = b"label\0"
 _UPDATE = b"!"
 # A message must fit into a socket's buffer.
 _MOST_BYTES = 1 << 16
@@ -91,6 +95,11 @@ def answers(job_id: str, wish: bytes, timeout_s: float) -> Iterator[bytes]:
             yield part
 
 
+def label_in(text: bytes) -> Dict[str, Any]:
+    """Return a job's name and tags, as its state has them. Raises Invalid."""
+    return fields({"name": text_of, "tags": by_name(text_of)}, parse(text))
+
+
 def send_text(client: socket.socket, text: bytes) -> bool:
     """Send a client a line of any length, in messages that fit its socket; return False if it does not take it."""
     try:
@@ -107,8 +116,8 @@ class RunnerSocket:
     """Accepts followers, agents, and starters that a batch scheduler started.
 
     `request` is called for each agent, `attend` for each starter, `look` for each client that asks what the ranks do;
-    the present attempt sets them. `load` answers clients that want to know the nodes' load, and `stop` is called when
-    one asks to stop the job.
+    the present attempt sets them. `load` answers clients that want to know the nodes' load, `stop` is called when one
+    asks to stop the job, and `label` when one gives it another name or other tags.
     """
 
     def __init__(self, loop: Loop, listener: socket.socket) -> None:
@@ -117,6 +126,7 @@ class RunnerSocket:
         self.look: Callable[[socket.socket], None] = lambda client: client.close()
         self.load: Callable[[socket.socket], None] = lambda client: client.close()
         self.stop: Callable[[], None] = lambda: None
+        self.label: Callable[[Dict[str, Any]], None] = lambda _label: None
         self._loop = loop
         self._listener = listener
         self._followers: List[socket.socket] = []
@@ -170,6 +180,10 @@ class RunnerSocket:
         if message in (LOOK, LOAD):
             (self.look if message == LOOK else self.load)(connection)
             return
+        if message.startswith(LABEL):
+            with suppress(Invalid):
+                self.label(label_in(message[len(LABEL) :]))
+                send_text(connection, b"done\n")
         if message.startswith(ATTEND) and len(fds) == 2:
             self.attend(connection, fds, json.loads(message[len(ATTEND) :]))
             return

@@ -70,6 +70,7 @@ class Supervisor:
         context.time_left_s = self._time_left_s
         context.on_wait = self._on_wait
         context.on_notice = lambda text: self._write(message=text)
+        context.socket.label = lambda label: self._write(**label)
         context.on_silence = lambda text: self._write(activity=text)
 
     def run(self) -> None:
