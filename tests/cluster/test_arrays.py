@@ -57,6 +57,8 @@ def test_each_task_is_a_job_with_its_number_its_code_and_its_output(cluster, cod
     assert cluster.phalanx("logs", "seeds", "--rank", "8.1").stdout == "[8.1] 8 of 4\n"
     cluster.phalanx("get", "seeds.5", "own.txt", str(code / "five"))
     assert "5 of 4" in (code / "five").read_text()
+    cluster.phalanx("get", "seeds", "own.txt", str(code / "all" / "of"))
+    assert sorted(path.parent.name for path in code.glob("all/of/*/own.txt")) == ["1", "3", "5", "8"]
     assert on_head(cluster, "ls /efs/checkpoints/seeds").split() == ["1", "3", "5", "8"]
 
 

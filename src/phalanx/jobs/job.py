@@ -197,7 +197,8 @@ def open_job(cluster: ClusterAccess, reference: str | None = None) -> Job:
         if (array := array_of(reference)) and any(_is_meant(array, job) for job in jobs):
             return _task(cluster, _found(cluster, jobs, array), reference)
         _refuse_removed(cluster, reference)
-    return Job(cluster, _found(cluster, jobs, reference))
+    job_id = _found(cluster, jobs, reference)
+    return Job(cluster, job_id, any(job.id == job_id and job.tasks for job in jobs))
 
 
 def _task(cluster: ClusterAccess, array: str, reference: str) -> Job:
@@ -272,10 +273,11 @@ class _StopAnswer(NamedTuple):
 
 
 class Job:
-    """A handle on one job of a cluster; it holds no state of the job."""
+    """A handle on one job of a cluster; it holds no state of the job. `has_tasks`: it is an array."""
 
-    def __init__(self, cluster: ClusterAccess, id: str) -> None:
+    def __init__(self, cluster: ClusterAccess, id: str, has_tasks: bool = False) -> None:
         self.id = id
+        self.has_tasks = has_tasks
         self._cluster = cluster
         self._connection: HeadCommand | None = None
 
@@ -312,6 +314,11 @@ class Job:
         if stream:
             events = (one for one in events if not isinstance(one, OutputLine) or one.stream == stream)
         return events if tail is None else _last_lines(events, tail)
+
+    def tasks(self) -> list[Job]:
+        """Return the tasks of an array that have begun, by their numbers."""
+        ids = (status.id for status in list_jobs(self._cluster, self.id))
+        return [Job(self._cluster, one) for one in sorted(ids, key=lambda one: (len(one), one))]
 
     def status(self) -> JobStatus:
         """Return the job's present status. Raises JobError when the cluster does not have the job."""

@@ -43,6 +43,8 @@ _MOST_AT_ONCE = 256
 # So many records of output are taken at once: a job can write what it likes into its index.
 _RECORDS_AT_ONCE = 10_000
 _MOST_NAMED = 5
+# Of what a task's record says, so much is taken over, so that the array's own can be read.
+_LONGEST = 1000
 _FAILED = 1
 # A task without --wait-limit waits for the others as long as these run.
 _NO_LIMIT_S = 10 * 365 * 86400
@@ -67,7 +69,6 @@ class Conductor:
         self._at_once = min(self._wanted.at_once or _MOST_AT_ONCE, _MOST_AT_ONCE)
         self._left = list(reversed(self._wanted.indices))
         self._tasks: Dict[int, _Task] = {}  # those that have begun
-        self._stops = 0
         self._write_at = self._look_at = 0.0
 
     def run(self) -> None:
@@ -187,10 +188,8 @@ class Conductor:
 
     def _pass_on_stops(self) -> None:
         """Stop the tasks that run, once for each request."""
-        if self._stops < self._context.stops:
-            self._stops = self._context.stops
-            for task in self._running():
-                task.stop()
+        for task in self._running() if self._context.stop_requested else ():
+            task.stop(self._context.stops)
 
     # Its state.
 
@@ -220,9 +219,9 @@ class Conductor:
         more = f" and {len(bad) - _MOST_NAMED} more" if len(bad) > _MOST_NAMED else ""
         first = bad[0].status
         message = f"{len(bad)} of {len(self._wanted.indices)} tasks did not succeed: {named}{more}"
-        why = f"; {bad[0].index}: {first.message}" if first and first.message else ""
+        why = f"; {bad[0].index}: {first.message[:_LONGEST]}" if first and first.message else ""
         code = first.process_exit_code if first else _FAILED
-        tail = first.tail if first else ()
+        tail = tuple(line[:_LONGEST] for line in first.tail[:_LONGEST]) if first else ()
         return {"state": JobState.FAILED, "message": message + why, "exit_code": code, "tail": tail}
 
     def _verdicts(self) -> Iterator[NodeVerdict]:
@@ -234,9 +233,11 @@ class Conductor:
         of_tasks = [verdict for task in self._tasks.values() if task.status for verdict in task.status.nodes]
         for verdict in (*of_tasks, *(verify(self._directory, of_tasks=True) if of_tasks else ())):
             found.setdefault(verdict.node, []).append(verdict)
-        for node, verdicts in found.items():
+        for node, verdicts in islice(found.items(), _LONGEST):
             worst = min(verdicts, key=lambda one: (one.clean, not one.message))
-            yield NodeVerdict(node, worst.clean, sum(one.killed for one in verdicts), worst.message)
+            yield NodeVerdict(
+                node[:_LONGEST], worst.clean, sum(one.killed for one in verdicts), worst.message[:_LONGEST]
+            )
 
     def _end(self, outcome: Dict[str, Any]) -> None:
         damage = next((task.damage for task in self._tasks.values() if task.damage), "")
@@ -299,9 +300,9 @@ class _Task:
         """Whether it has its slots, so that another task may look for its own."""
         return bool(self.status and self.status.ranks and not self.status.waits)
 
-    def stop(self) -> None:
-        """Ask its runner to stop it."""
-        runner = connect_follower(self.id, STOP_WISH)
+    def stop(self, times: int) -> None:
+        """Ask its runner to stop it, unless it was asked so often; one that takes it over is asked, too."""
+        runner = connect_follower(self.id, STOP_WISH) if len(self._stoppers) < times else None
         if runner:
             self._stoppers.append(runner)
 
