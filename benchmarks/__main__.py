@@ -23,6 +23,7 @@ MODULES = (
     "run",
     "launch",
     "start",
+    "arrays",
     "logs",
     "page",
     "stacks",

@@ -26,8 +26,8 @@ _LONGEST = 1 << 16
 
 # What was typed or written, and names something that does not exist or can't be, is a mistake wherever it is found.
 _MISTAKES = """
-    ambiguous-job bad-checkpoint bad-link bad-name bad-step bad-tag bad-url bad-words bucket-elsewhere cannot-read
-    conflicting-options ignore-rules job-removed requirements-file
+    ambiguous-job bad-array bad-checkpoint bad-link bad-name bad-step bad-tag bad-url bad-words bucket-elsewhere
+    cannot-read conflicting-options ignore-rules job-removed requirements-file
     no-bucket no-cluster no-command no-curves no-data-entry no-data-set no-directory no-emr-cluster no-file
     no-attempt no-file-system no-image no-job no-launcher no-link-target no-node no-process no-public-address no-recipe
     no-security-group no-stack node-range not-s3-url other-architecture other-partition out-of-range outside-shared

@@ -65,6 +65,7 @@ STATES = {
     "wrong types": changed(tail=5, nodes="none", command={}),
     "a verdict without a node": changed(nodes=[{}]),
     "a state that is none": changed(state="\u001b[2Jdone"),
+    "tasks in a state that is none": changed(tasks={"\u001b[2J": 1}),
     "a time that is none": text('{"submitted_at": NaN}'),
     "a number without end": lambda job: (job / "state.json").write_text("1" * 1_000_000),
     "nested": lambda job: (job / "state.json").write_text("[" * 500_000),

@@ -152,6 +152,33 @@ def test_a_job_that_damages_its_own_record_can_be_stopped(victim):
     assert "4711" not in victim.on("head", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '", check=False)
 
 
+# The first task of an array writes its conductor's record and output, and takes the places of the other tasks.
+CONDUCTS = r"""
+import os, sys
+own, sound = os.environ["PHALANX_ARRAY_JOB"], sys.argv[1]
+if os.environ["PHALANX_ARRAY_INDEX"] == "1":
+    os.chdir(sys.argv[2])
+    os.mkdir(f"{own}.2")
+    os.mkfifo(f"{own}.2/state.json")
+    os.symlink(sound, f"{own}.3")
+    for name in ("state.json", "output/processes"):
+        os.unlink(f"{own}/{name}")
+        os.mkfifo(f"{own}/{name}")
+"""
+
+
+def test_a_task_that_damages_its_array_ends_no_other_job_and_writes_to_none(victim, sound):
+    before = victim.on("head", f"cat {JOBS}/{sound}/state.json")
+    words = ("--launcher", "exec", "--array", "1-4%1", "--", "python3", "-c", CONDUCTS, sound, JOBS)
+    array = victim.phalanx("run", "--detach", *words).stdout.strip()
+    asked(victim, "logs", "-f", array)
+    assert listed(victim)[array]["tasks"] == {"succeeded": 2, "damaged": 2}
+    for verb in ("logs", "jobs", "stop"):
+        for job in (array, f"{array}.2", f"{array}.3"):
+            asked(victim, verb, job)
+    assert victim.on("head", f"cat {JOBS}/{sound}/state.json") == before
+
+
 def test_results_of_a_sound_job_come_home_beside_damaged_ones(victim, sound, damaged, tmp_path):
     victim.phalanx("get", sound, "kept", str(tmp_path), timeout_s=ANSWER_S)
     assert (tmp_path / "kept").read_text() == "kept\n"

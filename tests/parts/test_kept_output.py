@@ -119,6 +119,17 @@ def test_of_a_long_output_the_end_is_kept_and_of_many_jobs_the_newest(phalanx_lo
     assert kept.read_bytes().endswith(b" stdout [0] x999\n") and 900 < kept.stat().st_size < 2100
 
 
+def test_an_array_and_its_tasks_are_kept_beside_each_other(phalanx_logs):
+    array = "261101-120000-abcdef"
+    outputs = {array: 3, f"{array}.1": 1, f"{array}.10": 2}
+    for job, count in outputs.items():
+        list(kept_output.keeping(iter(lines(count)), "two", job))
+    for reference in (*outputs, array[-6:], f"{array[-6:]}.1"):
+        kept = kept_output.find("two", reference)
+        whole = next(job for job in outputs if job.endswith(reference))
+        assert kept and len(kept_output.lines_of(kept, None, None, None)) == outputs[whole]
+
+
 def test_no_room_to_keep_it_disturbs_nothing(phalanx_logs, tmp_path):
     (tmp_path / "state").write_text("no directory")
     assert len(list(kept_output.keeping(iter(lines(3)), "demo", "261127-000000-000000"))) == 3

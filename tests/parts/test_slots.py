@@ -79,10 +79,23 @@ def test_wait_waits_and_then_runs_alone(two_nodes, code):
     events = waiting.follow()
     wait_for_message(events, "waiting for slots that are taken (2 of 2 on deeplearning-worker1) by job " + first.id)
     later = submit(two_nodes, JobSpec(("true",), "exec", processes=1, directory=code, wait=True), detach=True)
-    wait_for_message(later.follow(), f"waiting for job {waiting.id}, which came first")
+    wait_for_message(later.follow(), f"waiting for job {waiting.id}, which starts first")
     first.stop()
     assert outcome(events)[1].state is JobState.SUCCEEDED
     assert later.wait(120).state is JobState.SUCCEEDED
+
+
+def test_of_waiting_jobs_the_one_with_the_highest_priority_starts_first(two_nodes, code):
+    first, _ = start(two_nodes, code, 4)
+    waiting = []
+    for priority in (-1, 0, 7):
+        spec = JobSpec(("true",), "exec", processes=4, directory=code, wait=True, priority=priority)
+        waiting.append(submit(two_nodes, spec))
+        wait_for_message(waiting[-1].follow(), "waiting for")
+    wait_for_message(waiting[0].follow(), f"waiting for job {waiting[1].id} and 1 more, which start first")
+    first.stop()
+    ends = [job.wait(120) for job in waiting]
+    assert [end.priority for end in sorted(ends, key=lambda end: end.started_at or 0)] == [7, 0, -1]
 
 
 def test_waiting_has_a_limit(two_nodes, code):

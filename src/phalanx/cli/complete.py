@@ -43,15 +43,18 @@ def jobs(context: click.Context, _: click.Parameter, incomplete: str) -> list[Co
         return []
     found: list[tuple[str, str]] = []
     # In a thread, so that a head that has just died does not block the shell.
-    query = threading.Thread(target=_list, args=(cluster, found), daemon=True)
+    query = threading.Thread(target=_list, args=(cluster, found, incomplete), daemon=True)
     query.start()
     query.join(_JOBS_WITHIN_S)
     return _matching(found, incomplete)
 
 
-def _list(cluster: Cluster, found: list[tuple[str, str]]) -> None:
+def _list(cluster: Cluster, found: list[tuple[str, str]], incomplete: str) -> None:
+    array = incomplete.rpartition(".")[0]
     try:
         jobs = list_jobs(cluster)
+        whole = next((job.id for job in jobs if job.tasks and array in (job.id, job.name)), "")
+        tasks = list_jobs(cluster, whole) if whole else []
     except PhalanxError:
         return
     # Only names that need no quotes in a shell.
@@ -59,6 +62,7 @@ def _list(cluster: Cluster, found: list[tuple[str, str]]) -> None:
         job.name: f"the newest is {job.state.value}" for job in reversed(jobs) if shlex.quote(job.name) == job.name
     }
     found += names.items()
+    found += ((f"{array}.{task.id.rpartition('.')[2]}", task.state.value) for task in reversed(tasks))
     found += ((job.id, f"{job.state.value} {job.name if job.name in names else ''}".strip()) for job in jobs)
 
 

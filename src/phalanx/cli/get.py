@@ -10,7 +10,9 @@ import click
 
 from phalanx.cli import complete
 from phalanx.cli.carrying import Meter
+from phalanx.cli.console import note
 from phalanx.cli.options import cluster_option, debug_option, load_cluster
+from phalanx.cli.terminal import one_line
 from phalanx.errors import JobError
 from phalanx.jobs.job import open_job
 from phalanx.jobs.transfer import NoFile, get_each, is_pattern
@@ -36,6 +38,8 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
     again. If something can't be read, or is a pipe, a socket or a device, it is named, the rest is copied, and the
     exit code is 1. Links that lead out of what is copied are left out, and named.
 
+    JOB may be an array: what its tasks have goes into directories with their numbers.
+
     With two arguments or more, the first is JOB if there is such a job, and the last is PATH if a JOB_PATH is before
     it.
 
@@ -45,11 +49,18 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
       phalanx get checkpoint.pt results/
       phalanx get 261121-0755 checkpoints loss.csv results/
       phalanx get 'checkpoints/*.pt' .
+      phalanx get seeds loss.csv results/
       phalanx get /efs/data/labels.csv
     """
     cluster = load_cluster(name, file)
     chosen = _chosen(cluster, arguments)
     _refuse_same_names(chosen.paths)
+    fetched = [_has_fetched(cluster, chosen, job, destination) for job, destination in _places(chosen)]
+    return 0 if all(fetched) else 1
+
+
+def _has_fetched(cluster: Cluster, chosen: _Chosen, job: Job | None, destination: str | None) -> bool:
+    """Fetch what was chosen from this job. Return whether it is whole."""
     meters: list[Meter] = []
 
     def meter() -> Meter:
@@ -57,12 +68,22 @@ def command(name: str | None, file: Path | None, arguments: tuple[str, ...]) -> 
         return meters[-1]
 
     try:
-        found = get_each(cluster, chosen.paths, chosen.destination, chosen.job, meter)
-        is_whole = [meters[-1].end(copied) for copied in found]
+        copies = get_each(cluster, chosen.paths, destination, job, meter)
+        is_whole = [meters[-1].end(copied) for copied in copies]
+        return all(is_whole)
     except NoFile as error:
+        if job is not None and job is not chosen.job:
+            note(one_line(f"{error.message} (job {job.id})"))
+            return False
         error.hint += chosen.not_a_job
         raise
-    return 0 if all(is_whole) else 1
+
+
+def _places(chosen: _Chosen) -> list[tuple[Job | None, str | None]]:
+    """Return the jobs, and where their files go: those of an array's tasks into directories with their numbers."""
+    if chosen.job is None or not chosen.job.has_tasks or all(path.startswith("/") for path in chosen.paths):
+        return [(chosen.job, chosen.destination)]
+    return [(task, f"{chosen.destination or '.'}/{task.id.rpartition('.')[2]}/") for task in chosen.job.tasks()]
 
 
 class _Chosen(NamedTuple):

@@ -15,6 +15,7 @@ from phalanx.cli import complete
 from phalanx.cli.options import ExistingPath
 from phalanx.jobs.job_model import JobSpec
 from phalanx.runner.files.job_record import ON_STALL
+from phalanx.runner.files.schema import LARGEST_PRIORITY
 from phalanx.spec.spec_checks import WrongError, duration_s
 from phalanx.spec.spec_job import exit_codes
 
@@ -111,6 +112,7 @@ _METAVARS = {
     "resume": "JOB",
     "step": "REGEX",
     "idle_gpu": "PERCENT:TIME",
+    "array": "NUMBERS",
 }
 
 
@@ -133,6 +135,8 @@ def _flags() -> list[Field[Any]]:
 def _option(field: Field[Any]) -> Callable[..., Any]:
     is_time = field.name.endswith("_s")
     kind = {"type": Duration(), "metavar": "TIME"} if is_time else dict(_KINDS[str(field.type)])
+    if field.name == "priority":
+        kind["type"] = click.IntRange(-LARGEST_PRIORITY, LARGEST_PRIORITY)
     if field.name in _METAVARS:
         kind["metavar"] = _METAVARS[field.name]
     default: dict[str, Any] = {} if kind.get("multiple") else {"default": field.default}

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from phalanx.cli import complete
 from phalanx.cli.console import confirm, duration, note, print_json, print_table, require_terminal
 from phalanx.cli.job_options import Duration, pairs
 from phalanx.cli.options import cluster_option, debug_option, json_option, load_cluster, yes_option
 from phalanx.errors import ClusterError, JobError
 from phalanx.jobs.ended_jobs import ended_jobs, space
-from phalanx.jobs.job import JobState, list_jobs
+from phalanx.jobs.job import JobState, list_jobs, open_job
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from phalanx.cluster.cluster_record import Cluster
     from phalanx.jobs.ended_jobs import EndedJob
     from phalanx.jobs.job import JobStatus
@@ -52,10 +55,20 @@ _BY_IMPORTANCE = (
     type=click.Choice([state.value for state in JobState]),
     help="Only jobs in this state. Repeatable.",
 )
+@click.option("--rename", "new_name", metavar="TEXT", help="Give JOB another name.")
+@click.option(
+    "--set-tag",
+    "new_tags",
+    multiple=True,
+    metavar="NAME=value",
+    callback=pairs,
+    help="Give JOB this label, too; `NAME=` removes it. Repeatable.",
+)
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the N newest.")
 @yes_option
 @json_option
 @debug_option
+@click.argument("job", required=False, shell_complete=complete.jobs)
 def command(
     name: str | None,
     file: Path | None,
@@ -63,10 +76,13 @@ def command(
     age_s: int | None,
     states: tuple[str, ...],
     limit: int | None,
+    new_name: str | None,
+    new_tags: dict[str, str],
     yes: bool,
     as_json: bool,
+    job: str | None,
 ) -> int:
-    """List the jobs, the newest first; or, with --prune, remove old ones.
+    """List the jobs, the newest first; or only JOB, of an array its tasks; or, with --prune, remove old ones.
 
     Times are UTC. ATTEMPT is 0 until the first restart. REASON is why a job ended as it did, or what it waits for. A
     narrow terminal has the most important columns; --json and a pipe have all.
@@ -79,28 +95,43 @@ def command(
       phalanx jobs
       phalanx jobs --tag model=resnet --state failed
       phalanx jobs --limit 10
+      phalanx jobs seeds
+      phalanx jobs 261121-0755 --rename baseline --set-tag model=resnet
       phalanx jobs --json | jq -r '.[0].id'
       phalanx jobs --prune 30d
     """
-    if age_s is not None and (states or limit):
-        raise click.UsageError("--prune removes jobs by their age and --tag: leave --state and --limit out")
+    if age_s is not None and (states or limit or job):
+        raise click.UsageError("--prune removes jobs by their age and --tag: leave JOB, --state and --limit out")
     if age_s is not None:
         return _prune(load_cluster(name, file), time.time() - age_s, tags, yes, as_json)
     if yes:
         raise click.UsageError("--yes is for --prune")
     cluster = load_cluster(name, file)
+    changed = []
+    if new_tags or new_name is not None:
+        if job is None:
+            raise click.UsageError("--rename and --set-tag change one job: name it")
+        changed = [open_job(cluster, job).label(new_name, new_tags)]
     chosen = states or tuple(JobState)
-    found = [job for job in list_jobs(cluster) if job.has(tags) and job.state.value in chosen][:limit]
+    listed = changed or (list_jobs(cluster) if job is None else _of(cluster, job))
+    found = [job for job in listed if job.has(tags) and job.state.value in chosen][:limit]
     if as_json:
         print_json([job.to_json() for job in found])
     elif not found:
-        is_choice = tags or states
+        is_choice = tags or states or job
         note("No job of this cluster is among these." if is_choice else "No job has been run on this cluster yet.")
     else:
         rows = [_row(job) for job in found]
         print_table(list(rows[0]), [list(row.values()) for row in rows], _BY_IMPORTANCE)
         _warn_of_space(cluster)
     return 0
+
+
+def _of(cluster: Cluster, reference: str) -> list[JobStatus]:
+    """Return the tasks of an array that have begun, in their order, or the job itself."""
+    status = open_job(cluster, reference).status()
+    tasks = list_jobs(cluster, status.id) if status.tasks else [status]
+    return sorted(tasks, key=lambda task: (len(task.id), task.id))
 
 
 def _prune(cluster: Cluster, before: float, tags: dict[str, str], yes: bool, as_json: bool) -> int:
@@ -139,6 +170,12 @@ def _warn_of_space(cluster: Cluster) -> None:
             )
 
 
+def _progress(tasks: Mapping[str, int]) -> str:
+    """Return how many tasks of an array are in each state; "" for another job."""
+    counts = ", ".join(f"{count} {state}" for state, count in tasks.items() if count)
+    return f"{sum(tasks.values())} tasks: {counts}" if tasks else ""
+
+
 def _short(commit: str) -> str:
     """Return a commit as git shortens it."""
     oid, dirty, _ = commit.partition("-dirty")
@@ -161,5 +198,5 @@ def _row(job: JobStatus) -> dict[str, object]:
         "COMMIT": _short(job.commit),
         "TAGS": " ".join(f"{name}={value}" for name, value in job.tags.items()) or "-",
         "COMMAND": shlex.join(job.command) or "-",
-        "REASON": job.message or "-",
+        "REASON": job.message or ("" if job.state.final else _progress(job.tasks)) or "-",
     }

@@ -1,6 +1,7 @@
 """Keeps the output of jobs on this machine as it is fetched, and shows it when the cluster is gone.
 
 <state>/logs/CLUSTER/ID.NAME.log   a line of output on each, with its time, stream and [rank]; ID.log without a name
+                     ID_3.log      that of a task of an array, because a job's name may begin with a number
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from phalanx.jobs.job import JobStatus, OutputLine
+from phalanx.runner.files.array import array_of
 from phalanx.state_files import cluster_directory, make_directory, state_directory
 
 # Of each job between one and two times as much is kept, and only its end.
@@ -46,8 +48,9 @@ def find(cluster: str | None, reference: str | None) -> Path | None:
     files = sorted(directories[0].glob("*.log"))
     if reference is None:
         return files[-1] if files else None
-    named = [file for file in files if reference in file.stem.split(".", 1)]
-    near = [file for file in files if _id(file).startswith(reference) or _id(file).endswith(reference)]
+    named = [file for file in files if reference in (_id(file), file.stem.partition(".")[2])]
+    of_kind = [file for file in files if bool(array_of(_id(file))) is bool(array_of(reference))]
+    near = [file for file in of_kind if _id(file).startswith(reference) or _id(file).endswith(reference)]
     return named[-1] if named else near[0] if len(near) == 1 else None
 
 
@@ -71,9 +74,9 @@ class _Keeping:
     """Writes a job's lines into a file beside the kept one, which it replaces if it is longer."""
 
     def __init__(self, directory: Path, job_id: str) -> None:
-        self._directory, self._id, self._name = directory, job_id, ""
-        self._part = directory / f"{job_id}.part"
-        self._before = directory / f"{job_id}.before"
+        self._directory, self._id, self._name = directory, job_id.replace(".", "_"), ""
+        self._part = directory / f"{self._id}.part"
+        self._before = directory / f"{self._id}.before"
         self._file: IO[bytes] | None = None
         with suppress(OSError):
             make_directory(directory)
@@ -113,7 +116,7 @@ class _Keeping:
             with self._before.open("ab") as file:
                 file.write(self._part.read_bytes())
             self._before.replace(self._part)
-        earlier = list(self._directory.glob(f"{self._id}*.log"))
+        earlier = list(self._directory.glob(f"{self._id}.*log"))
         if self._part.stat().st_size < max((file.stat().st_size for file in earlier), default=1):
             return
         for file in earlier:
@@ -132,4 +135,4 @@ def _directory(cluster: str) -> Path:
 
 
 def _id(file: Path) -> str:
-    return file.stem.partition(".")[0]
+    return file.stem.partition(".")[0].replace("_", ".")

@@ -77,7 +77,7 @@ GROUPS = {
         "--no-requirements",
         "--build-env",
     ),
-    "When": ("--after", "--after-any", "--wait", "--wait-limit"),
+    "When": ("--array", "--after", "--after-any", "--wait", "--wait-limit", "--priority"),
     "Limits": ("--time", "--grace", "--restarts", "--restart-on", "--step", "--stall", "--on-stall", "--idle-gpu"),
     "Engine": ("--launcher",),
     "This command": ("--detach", "--quiet", "--dry-run", "--json", "--debug", "--help"),
@@ -337,7 +337,9 @@ def command(
       phalanx run --launcher torchrun --checkpoint checkpoints/mnist --restarts 3 -- train.py
       phalanx run --resume mnist
       phalanx run --time 4h --grace 2m --checkpoint checkpoints/mnist -- python train.py
+      phalanx run --wait --priority 10 -n 8 -- python train.py
       phalanx run --after prepare --launcher torchrun -- train.py
+      phalanx run --array 0-31%4 -n 1 -- sh -c 'python train.py --seed $PHALANX_ARRAY_INDEX'
       phalanx run --stdin -n 1 -- python - < train.py
       phalanx run --secret WANDB_API_KEY --secret HF_TOKEN=@~/.hf -- python train.py
     """

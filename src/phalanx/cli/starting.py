@@ -83,7 +83,8 @@ def _opening(job: Opening) -> str:
     sends = f"{counted(job.files, 'file')}, {size_text(job.bytes)}" + ", of which only changes" * job.in_parts
     kept = first_of((f"{one.name} by {one.file}, {_size(one)}" for one in job.left_out), "; ", most=_MOST_LEFT_OUT)
     stays = f"; not sent: {kept}" if kept else ""
-    return f"job {job.id} starts: {job.launcher}, {where}; sends {sends}{stays}"
+    each = f"{counted(job.tasks, 'task')}, each " if job.tasks else ""
+    return f"job {job.id} starts: {each}{job.launcher}, {where}; sends {sends}{stays}"
 
 
 def _size(one: LeftOut) -> str:

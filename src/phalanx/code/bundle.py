@@ -47,7 +47,8 @@ _RUNNERS_KEPT = 4
 class Opening:
     """What a job is and what is sent for it, known before that is sent.
 
-    `in_parts`: of the code, only what has changed is sent. `left_out` is what ignore files keep here.
+    `in_parts`: of the code, only what has changed is sent. `left_out` is what ignore files keep here. `tasks`: how many
+    an array has, each with these ranks (0: no array).
     """
 
     id: str
@@ -58,6 +59,7 @@ class Opening:
     bytes: int
     in_parts: bool
     left_out: tuple[LeftOut, ...]
+    tasks: int
 
 
 @dataclass(frozen=True)

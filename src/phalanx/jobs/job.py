@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -18,10 +18,11 @@ from phalanx.errors import ClusterError, ClusterGone, JobError, SharedSilent
 from phalanx.jobs import toolbox
 from phalanx.jobs.halting import halt
 from phalanx.jobs.head_command import HeadCommand, error_tail
-from phalanx.jobs.job_model import JobSpec, status_in, status_of
+from phalanx.jobs.job_model import JobSpec, check_names, status_in, status_of
 from phalanx.jobs.job_output import FollowDecoder, OutputLine
 from phalanx.jobs.submission import Submission
 from phalanx.runner.checked import UNAVAILABLE
+from phalanx.runner.files.array import array_of
 from phalanx.runner.files.job_status import JobState, JobStatus, NodeVerdict
 from phalanx.runner.files.schema import LONGEST_GRACE_S
 from phalanx.runner.process import PreparedJob, RefusedError, planned
@@ -165,16 +166,17 @@ def processes(launcher: Launcher, spec: JobSpec, roster: Roster) -> Sequence[Pro
         raise JobError(*str(error).split("\n", 1), code=error.code) from error
 
 
-def list_jobs(cluster: ClusterAccess) -> list[JobStatus]:
-    """Return all jobs on the shared directory, newest first."""
-    done = toolbox.run(cluster.remote(), cluster.shared, _listing(cluster), timeout_s=30.0)
-    return list(_statuses(done.stdout))
+def list_jobs(cluster: ClusterAccess, array: str = "") -> list[JobStatus]:
+    """Return all jobs on the shared directory, newest first; of arrays no tasks, or only those of this array."""
+    done = toolbox.run(cluster.remote(), cluster.shared, _listing(cluster, array), timeout_s=30.0)
+    return [status for status in _statuses(done.stdout) if array_of(status.id) == array]
 
 
-def _listing(cluster: ClusterAccess) -> str:
+def _listing(cluster: ClusterAccess, array: str = "") -> str:
     """Return the command that lists all jobs, and settles those of this cluster that lost their runner."""
     root = f"{cluster.shared}/{JOBS}"
-    return f"[ -d {shlex.quote(root)} ] || exit 0; {toolbox.command(cluster.shared, 'list', root, cluster.stack_id)}"
+    command = toolbox.command(cluster.shared, "list", root, cluster.stack_id, *([array] if array else []))
+    return f"[ -d {shlex.quote(root)} ] || exit 0; {command}"
 
 
 def _statuses(answer: bytes) -> Iterator[JobStatus]:
@@ -187,15 +189,34 @@ def _statuses(answer: bytes) -> Iterator[JobStatus]:
 def open_job(cluster: ClusterAccess, reference: str | None = None) -> Job:
     """Return a job by its id, the beginning or end of its id, or its name (the newest of that name); None: the newest.
 
-    Raises JobError when no job, or more than one, matches.
+    A task of an array is named as its array, with its number: mnist.3. Raises JobError when no job, or more than one,
+    matches.
     """
     jobs = list_jobs(cluster)
     if reference and not any(_is_meant(reference, job) for job in jobs):
+        if (array := array_of(reference)) and any(_is_meant(array, job) for job in jobs):
+            return _task(cluster, _found(cluster, jobs, array), reference)
         _refuse_removed(cluster, reference)
+    job_id = _found(cluster, jobs, reference)
+    return Job(cluster, job_id, any(job.id == job_id and job.tasks for job in jobs))
+
+
+def _task(cluster: ClusterAccess, array: str, reference: str) -> Job:
+    """Return this task of an array. Raises JobError."""
+    number = reference.rpartition(".")[2]
+    tasks = [job.id for job in list_jobs(cluster, array)]
+    if (job_id := f"{array}.{number}") in tasks:
+        return Job(cluster, job_id)
+    begun = f"`phalanx jobs {array}` lists them." if tasks else "None has begun."
+    raise JobError(f"job {array} has no task {number} that has begun", begun, code="no-job")
+
+
+def _found(cluster: ClusterAccess, jobs: Sequence[JobStatus], reference: str | None) -> str:
+    """Return the id of the job that is meant. Raises JobError."""
     if not jobs:
         raise JobError(f"cluster {cluster.name} has no jobs", "`phalanx run -- COMMAND` starts one.", code="no-job")
     if reference is None:
-        return Job(cluster, jobs[0].id)
+        return jobs[0].id
     if not reference:
         raise JobError(
             "the job's name is empty",
@@ -205,7 +226,7 @@ def open_job(cluster: ClusterAccess, reference: str | None = None) -> Job:
     exact = [job.id for job in jobs if reference in (job.id, job.name)]
     near = [job.id for job in jobs if _is_meant(reference, job)]
     if exact or len(near) == 1:
-        return Job(cluster, (exact or near)[0])
+        return (exact or near)[0]
     if near:
         raise JobError(
             f"'{reference}' matches the ids of {len(near)} jobs",
@@ -252,10 +273,11 @@ class _StopAnswer(NamedTuple):
 
 
 class Job:
-    """A handle on one job of a cluster; it holds no state of the job."""
+    """A handle on one job of a cluster; it holds no state of the job. `has_tasks`: it is an array."""
 
-    def __init__(self, cluster: ClusterAccess, id: str) -> None:
+    def __init__(self, cluster: ClusterAccess, id: str, has_tasks: bool = False) -> None:
         self.id = id
+        self.has_tasks = has_tasks
         self._cluster = cluster
         self._connection: HeadCommand | None = None
 
@@ -293,9 +315,14 @@ class Job:
             events = (one for one in events if not isinstance(one, OutputLine) or one.stream == stream)
         return events if tail is None else _last_lines(events, tail)
 
+    def tasks(self) -> list[Job]:
+        """Return the tasks of an array that have begun, by their numbers."""
+        ids = (status.id for status in list_jobs(self._cluster, self.id))
+        return [Job(self._cluster, one) for one in sorted(ids, key=lambda one: (len(one), one))]
+
     def status(self) -> JobStatus:
         """Return the job's present status. Raises JobError when the cluster does not have the job."""
-        for status in list_jobs(self._cluster):
+        for status in list_jobs(self._cluster, array_of(self.id)):
             if status.id == self.id:
                 return status
         raise JobError(f"job {self.id} is not on cluster {self._cluster.name}", code="no-job")
@@ -317,6 +344,21 @@ class Job:
         if done.stopped is None:
             raise JobError(f"job {self.id} can't be stopped: {error_tail(done.stderr)}", code="job-not-stopped")
         return done.stopped
+
+    def label(self, name: str | None = None, tags: Mapping[str, str] | None = None) -> JobStatus:
+        """Give the job another name, and these tags besides its own; "" removes one. Return its status.
+
+        Raises JobError for what can't be a name or a tag.
+        """
+        check_names(name or None, {key: value for key, value in (tags or {}).items() if value})
+        change = {**({} if name is None else {"name": name}), "tags": dict(tags or {})}
+        there, command = (self._cluster.remote(), self._cluster.shared), self._verb("label", json.dumps(change))
+        done = toolbox.run(*there, command, timeout_s=60, check=False)
+        records = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
+        if not records:
+            why = error_tail(done.stderr.decode(errors="replace")) or "its runner does not answer"
+            raise JobError(f"job {self.id} can't be changed: {why}", code="job-not-changed")
+        return status_in(records[-1])
 
     def _request_stop(self, timeout_s: float) -> _StopAnswer:
         # After the runner's own deadline, the nodes may have to be asked over new connections.

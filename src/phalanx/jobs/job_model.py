@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from phalanx.errors import JobError
 from phalanx.node.validate import Invalid, parse
+from phalanx.runner.files.array import tasks_in
 from phalanx.runner.files.job_record import ON_STALL, JobRecord, idle_gpu
 from phalanx.runner.files.job_status import JobStatus
 from phalanx.runner.files.schema import LONGEST_GRACE_S
@@ -55,8 +56,12 @@ class JobSpec(JobRecord):
         if self.restart_on and not self.restarts:
             why = "--restart-on needs --restarts"
             raise JobError(why, "Say how often: --restarts 3.", code="conflicting-options")
+        if self.priority and not (self.wait or self.array):
+            why = "--priority needs --wait or --array: other jobs start at once"
+            raise JobError(why, "Add --wait.", code="conflicting-options")
         self._check_nodes()
         self._check_via()
+        self._check_array()
         self._check_stall()
         self._check_resume()
         if self.checkpoint is not None and not (_PATH.fullmatch(self.checkpoint) or _is_prefix(self.checkpoint)):
@@ -84,19 +89,7 @@ class JobSpec(JobRecord):
                 raise JobError(
                     f"{name} can't be set", "Names that begin with PHALANX_ are phalanx's own.", code="bad-variable"
                 )
-        for name, value in self.tags.items():
-            if not (_NAME.fullmatch(name) and _TAG.fullmatch(value)):
-                raise JobError(
-                    f"'{name}={value}' can't be a tag",
-                    "Use letters, digits and . _ - / @ : + in both; no '=' first.",
-                    code="bad-tag",
-                )
-        if self.name is not None and not _NAME.fullmatch(self.name):
-            raise JobError(
-                f"'{self.name}' can't be a job's name",
-                "Use letters, digits, '_', '-' and '.': at most 63 of them.",
-                code="bad-name",
-            )
+        check_names(self.name, self.tags)
 
     def _check_stall(self) -> None:
         if self.step is not None:
@@ -122,6 +115,18 @@ class JobSpec(JobRecord):
         if within_s < SHORTEST_STALL_S:
             why = f"Give {SHORTEST_STALL_S} s or more, such as 10%:1h."
             raise JobError(f"--idle-gpu has {within_s} s", why, code="out-of-range")
+
+    def _check_array(self) -> None:
+        if self.array is None:
+            return
+        try:
+            tasks_in(self.array)
+        except Invalid as error:
+            hint = "Write the numbers as Slurm does: 0-31, 0-31:2 or 1,3,7; %4 after them runs at most 4 at once."
+            raise JobError(f"--array: {error}", hint, code="bad-array") from None
+        if self.via:
+            why = f"--array starts the tasks itself, and --via {self.via} would have each wait in its queue"
+            raise JobError(why, "Leave one of them out.", code="conflicting-options")
 
     def _check_via(self) -> None:
         if self.via_options and not self.via:
@@ -164,6 +169,23 @@ class JobSpec(JobRecord):
             )
 
 
+def check_names(name: str | None, tags: Mapping[str, str]) -> None:
+    """Raise JobError unless these can be a job's name (None: it has none) and tags."""
+    for tag, value in tags.items():
+        if not (_NAME.fullmatch(tag) and _TAG.fullmatch(value)):
+            raise JobError(
+                f"'{tag}={value}' can't be a tag",
+                "Use letters, digits and . _ - / @ : + in both; no '=' first.",
+                code="bad-tag",
+            )
+    if name is not None and not _NAME.fullmatch(name):
+        raise JobError(
+            f"'{name}' can't be a job's name",
+            "Use letters, digits, '_', '-' and '.': at most 63 of them.",
+            code="bad-name",
+        )
+
+
 def _check_step(step: str) -> None:
     try:
         groups = re.compile(step.encode()).groups
@@ -203,8 +225,10 @@ class JobOptions(TypedDict, total=False):
     idle_gpu: str | None
     wait: bool
     wait_limit_s: int
+    priority: int
     after: Sequence[str]
     after_any: Sequence[str]
+    array: str | None
     options: Mapping[str, str]
     via: str | None
     via_options: Sequence[str]

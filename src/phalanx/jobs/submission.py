@@ -17,6 +17,7 @@ from phalanx.guest_file import shown
 from phalanx.jobs import own_imports
 from phalanx.jobs.head_command import HeadCommand, JobPlan
 from phalanx.jobs.job_model import JobSpec
+from phalanx.runner.files.array import tasks_in
 from phalanx.runner.names import KEPT_THERE, MANIFEST, STDIN, WORK
 
 # Below this, sending one tar takes less time than asking what the head has.
@@ -57,7 +58,8 @@ class Submission:
         """Return what is about to be sent, for a job that the head has planned."""
         files = sum(entry.is_file for entry in self._tree.entries)
         left_out = tuple(self._tree.measured(_MEASURED_WITHIN_S)) if self._tree.left_out else ()
-        return Opening(job_id, *plan, files, self._tree.bytes, self._in_parts, left_out)
+        tasks = len(tasks_in(self._spec.array).indices) if self._spec.array else 0
+        return Opening(job_id, *plan, files, self._tree.bytes, self._in_parts, left_out, tasks)
 
     def write(self, out: IO[bytes], connection: HeadCommand) -> None:
         upload = Upload(self._tree, cache.cache_directory()) if self._in_parts else None

@@ -72,6 +72,13 @@ def _stop(arguments: List[str]) -> int:
     return stop(arguments[0], arguments[1], float(arguments[2]))
 
 
+def _label(arguments: List[str]) -> int:
+    """DIRECTORY STACK CHANGE"""
+    from phalanx.runner.verbs.label import label
+
+    return label(*arguments)
+
+
 def _halt(arguments: List[str]) -> int:
     from phalanx.runner.verbs.stop import halt
 
@@ -93,9 +100,10 @@ def _load(arguments: List[str]) -> int:
 
 
 def _list(arguments: List[str]) -> int:
+    """ROOT STACK [ARRAY]"""
     from phalanx.runner.verbs.listing import list_jobs
 
-    return list_jobs(arguments[0], arguments[1])
+    return list_jobs(*arguments)
 
 
 def _prune(arguments: List[str]) -> int:
@@ -212,6 +220,7 @@ _VERBS = {
     "follow": _follow,
     "stop": _stop,
     "halt": _halt,
+    "label": _label,
     "stacks": _stacks,
     "load": _load,
     "list": _list,

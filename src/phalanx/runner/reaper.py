@@ -101,7 +101,7 @@ def sweep(job_id: str, grace_s: float = GRACE_S) -> Dict[str, List[str]]:
 
 def find_starters(job_id: str) -> Set[int]:
     """Return the job's starters on this node, and their guards, which have the same command line."""
-    return {pid for pid, job in _starters().items() if job == job_id}
+    return {pid for pid, job in _starters().items() if job == job_id or job_id == f"{job.rpartition('.')[0]}."}
 
 
 def has_other_starters(job_id: str) -> bool:
@@ -126,7 +126,10 @@ def _job_of_starter(line: bytes) -> str:
 
 
 def find(job_id: str, root: Optional[int] = None) -> Dict[Identity, str]:
-    """Return every live process of the job on this node, by pid and start time, except this one and its ancestors."""
+    """Return every live process of the job on this node, by pid and start time, except this one and its ancestors.
+
+    "ID." means those of all tasks of an array.
+    """
     return search(job_id, root)[0]
 
 
@@ -135,8 +138,9 @@ def search(job_id: str, root: Optional[int] = None) -> Tuple[Dict[Identity, str]
     table = processes()
     environments, hanging = read_each((pid for pid, stat in table.items() if stat["start"]), "environ")
     hanging |= {pid for pid, stat in table.items() if not stat["start"]}
-    mark = f"{MARK}={job_id}".encode()
-    ours = {pid for pid, text in environments.items() if mark in text.split(b"\0")} | ({root} if root else set())
+    # An id has no "." at its end, so only for tasks does the mark's end not count.
+    mark = f"\0{MARK}={job_id}".encode() + b"\0" * (not job_id.endswith("."))
+    ours = {pid for pid, text in environments.items() if mark in b"\0%b\0" % text} | ({root} if root else set())
     add_descendants(ours, children_of(table))
     protected = _ancestors(os.getpid(), table)
 

@@ -11,7 +11,7 @@ from dataclasses import Field, fields
 from typing import Any
 
 from phalanx.runner.files.job_record import ON_STALL, JobRecord
-from phalanx.runner.files.schema import LONGEST_GRACE_S
+from phalanx.runner.files.schema import LARGEST_PRIORITY, LONGEST_GRACE_S
 from phalanx.spec.spec_checks import WrongError, cut
 from phalanx.spec.spec_groups import group, texts
 from phalanx.spec.spec_rules import Kind, Rule, matching, number, time_s, whole, word
@@ -21,7 +21,7 @@ _MOST = 1_000_000
 OF_THE_COMMAND = ("launcher", "recipe", "nodes", "via")
 """Keys that are options of `phalanx run`, and no field of a job by that name."""
 # These name one job.
-_OF_ONE_JOB = ("name", "resume", "after", "after_any")
+_OF_ONE_JOB = ("name", "resume", "after", "after_any", "array")
 _LONGEST_S = {"grace_s": LONGEST_GRACE_S, "wait_limit_s": 30 * 86400, "stall_s": 30 * 86400, "time_s": 365 * 86400}
 _NAMED = {"env": r"[A-Za-z_][A-Za-z0-9_]*", "tags": r"[\w./@:+-]{1,63}", "links": r"[^\0\n]{1,1000}"}
 EXAMPLE = {"launcher": "torchrun", "per_node": 8, "recipe": "torch", "env": {"OMP_NUM_THREADS": "4"}, "restarts": 3}
@@ -85,6 +85,8 @@ def _rule(field: Field[Any]) -> Rule:
         return time_s(longest_s, f"{longest_s} s is the longest")
     if field.name == "restart_on":
         return _EXIT_CODES
+    if field.name == "priority":
+        return number(-LARGEST_PRIORITY, LARGEST_PRIORITY)
     if field.name == "on_stall":
         return word(ON_STALL)
     if field.type == "bool":

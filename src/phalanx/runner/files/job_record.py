@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from phalanx.node import validate
 from phalanx.node.validate import Invalid, Newer, count, truth
-from phalanx.runner.files import record
+from phalanx.runner.files import array, record
 from phalanx.runner.files.schema import (
     FORMAT,
     UNIT_SECONDS,
@@ -26,6 +26,7 @@ from phalanx.runner.files.schema import (
     one_of,
     optional,
     positive,
+    priority,
     text,
     texts,
     tuple_of,
@@ -125,7 +126,8 @@ class JobRecord:
     with such a directory: all but the code, the secrets and, if it is given, the command comes from that job.
     `grace_s` is the time between SIGTERM and SIGKILL for its processes, whatever ends them. `time_s` is how long the
     job may run from its first start (0: without end). It is restarted only after exit codes in `restart_on` (none:
-    any), and begins when the jobs `after` have succeeded and the jobs `after_any` have ended.
+    any), and begins when the jobs `after` have succeeded and the jobs `after_any` have ended. With `array` it is not
+    run itself: each of the numbers becomes a job of its own.
     `secrets` are variables that are written nowhere: they go over ssh into the memory of the runner on the head, and
     from there into the environments of the job's processes. A launcher puts them into neither argv nor env nor files.
     With `nodes_min` and `nodes_max` (both or none; torchrun) the job continues with the nodes that are left, and grows
@@ -207,6 +209,13 @@ class JobRecord:
     wait_limit_s: int = option(
         count, "--wait-limit", "With --wait: give up after this time, such as 2h.", default=86400
     )
+    priority: int = option(
+        priority,
+        "--priority",
+        "With --wait or --array: of the jobs that wait for slots, those with a higher number start first, then those "
+        "that came first.",
+        default=0,
+    )
     after: Tuple[str, ...] = option(
         tuple_of(job_id), "--after", "Start the job when this one has succeeded. Repeatable.", default=()
     )
@@ -215,6 +224,13 @@ class JobRecord:
         "--after-any",
         "Start the job when this one has ended, successfully or not. Repeatable.",
         default=(),
+    )
+    array: Optional[str] = option(
+        optional(None, array.array),
+        "--array",
+        "Start the job once for each of these numbers, which it finds in PHALANX_ARRAY_INDEX, such as 0-31%4: at most "
+        "4 at once.",
+        default=None,
     )
     nodes_min: Optional[int] = option(optional(None, positive), default=None)
     nodes_max: Optional[int] = option(optional(None, positive), default=None)

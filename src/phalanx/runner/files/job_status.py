@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from phalanx.counts import first_of
 from phalanx.node.validate import Invalid, count, fields, require_format, truth
+from phalanx.runner.files.array import tasks_in
 from phalanx.runner.files.schema import (
     FORMAT,
     allocation_id,
@@ -20,6 +21,7 @@ from phalanx.runner.files.schema import (
     large,
     number,
     optional,
+    priority,
     text,
     texts,
     tuple_of,
@@ -135,6 +137,7 @@ class JobStatus(NamedTuple):
     commit      that of its code, with "-dirty" if that has changes; "" if none is known
     activity    while no rank has written anything: what the first one does
     load        what its load says, a sentence each, once it has ended
+    tasks       of an array: how many of its tasks are in each state
 
     The others are the head's own: the id of the cluster's stack, the GPUs on each node, whether the job waits for
     slots, its attempts, its runner, and what a batch scheduler holds for it.
@@ -155,10 +158,12 @@ class JobStatus(NamedTuple):
     nodes: Tuple[NodeVerdict, ...] = ()
     attempt: int = 0
     restarts: int = 0
+    priority: int = 0
     tags: Mapping[str, str] = {}
     commit: str = ""
     activity: str = ""
     load: Tuple[str, ...] = ()
+    tasks: Mapping[str, int] = {}
     stack: str = ""
     ranks: Mapping[str, int] = {}
     gpus: Mapping[str, Sequence[str]] = {}
@@ -171,8 +176,10 @@ class JobStatus(NamedTuple):
     @classmethod
     def first(cls, job: JobRecord) -> JobStatus:
         """Return the status of a job that was just accepted."""
-        own = {name: getattr(job, name) for name in ("id", "launcher", "command", "submitted_at", "restarts", "stack")}
+        own = {name: getattr(job, name) for name in _REQUESTED}
         own.update(name=job.name or "", tags=job.tags, has_secrets=bool(job.secrets), commit=job.env.get(_COMMIT, ""))
+        if job.array:
+            own["tasks"] = {JobState.PENDING.value: len(tasks_in(job.array).indices)}
         return cls(**own, state=JobState.PENDING)
 
     @classmethod
@@ -226,6 +233,7 @@ class JobStatus(NamedTuple):
         return max(0.0, (self.ended_at or now) - self.started_at) if self.started_at else 0.0
 
 
+_REQUESTED = ("id", "launcher", "command", "submitted_at", "restarts", "priority", "stack")
 # job_record.COMMIT; its module takes longer to import.
 _COMMIT = "PHALANX_COMMIT"
 _OF_THE_HEAD = ("format", "stack", "gpus", "waits", "attempts", "has_secrets", "runner", "allocation", "activity")
@@ -236,6 +244,10 @@ def _state(value: Any) -> JobState:
         return JobState(value)
     except ValueError:
         raise Invalid("no job has such a state") from None
+
+
+def _tasks(value: Any) -> Dict[str, int]:
+    return {_state(name).value: number for name, number in by_name(count)(value).items()}
 
 
 def _made(kind: Any, checks: Dict[str, Check]) -> Check:
@@ -270,10 +282,12 @@ _CHECKS: Dict[str, Check] = {
     "nodes": tuple_of(_made(NodeVerdict, _VERDICT)),
     "attempt": count,
     "restarts": count,
+    "priority": priority,
     "tags": by_name(text),
     "commit": commit,
     "activity": words,
     "load": texts,
+    "tasks": _tasks,
     "stack": text,
     "ranks": by_name(count),
     "gpus": by_name(texts),

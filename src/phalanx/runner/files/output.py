@@ -13,6 +13,7 @@ import os
 import re
 import struct
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from phalanx.node.validate import Invalid, parse
@@ -73,8 +74,7 @@ class OutputWriter:
         if name not in self._files:
             fd = self._open(name)
             self._files[name] = [fd, os.fstat(fd).st_size]
-        line = json.dumps({"number": number, "label": label, "node": node, "file": name}) + "\n"
-        self._write(self._processes, line.encode())
+        self._write(self._processes, _described(number, label, node, name))
         return number
 
     def write(self, number: int, stream: int, data: bytes, listed: bool = True) -> None:
@@ -85,6 +85,19 @@ class OutputWriter:
         if listed:
             self._records += RECORD.pack(time.time_ns(), file[1], len(data), number, stream)
         file[1] += len(data)
+
+    def adopt(self, label: str, node: str, source: str, name: str) -> int:
+        """Add a process of another job, whose file `source` gets this name here, too; return its number."""
+        self._of.append(name)
+        with suppress(FileExistsError):
+            os.link(source, os.path.join(self._directory, name), follow_symlinks=False)
+        number = len(self._of) - 1
+        self._write(self._processes, _described(number, label, node, name))
+        return number
+
+    def repeat(self, record: Record) -> None:
+        """Add a record of an adopted process to the index, with the next flush."""
+        self._records += RECORD.pack(*record)
 
     def ended(self, number: int, code: int) -> None:
         """Record that the process has ended."""
@@ -130,6 +143,10 @@ class OutputWriter:
             self.error = f"later output was not kept: {error.strerror}"
             return False
         return True
+
+
+def _described(number: int, label: str, node: str, name: str) -> bytes:
+    return json.dumps({"number": number, "label": label, "node": node, "file": name}).encode() + b"\n"
 
 
 def _without_box(lines: List[str]) -> List[str]:

@@ -20,6 +20,8 @@ FORMAT = 1
 """The number of the format of a job's records: its description and its state."""
 LONGEST_GRACE_S = 600
 """The longest that a job's processes may have after SIGTERM."""
+LARGEST_PRIORITY = 1000
+"""The highest priority of a job that waits; the lowest is its negative."""
 UNIT_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 """The units in which times are written."""
 _JOB_ID = re.compile("[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -100,6 +102,12 @@ def grace(value: Any) -> int:
 def whole(value: Any) -> int:
     if type(value) is not int or abs(value) > _LARGEST:
         raise Invalid(f"{type(value).__name__} is not a whole number")
+    return value
+
+
+def priority(value: Any) -> int:
+    if abs(whole(value)) > LARGEST_PRIORITY:
+        raise Invalid(f"{value} is no priority")
     return value
 
 

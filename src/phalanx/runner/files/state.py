@@ -16,7 +16,7 @@ from phalanx.runner.system import boot_id, process_stat
 if TYPE_CHECKING:
     from typing import Optional
 
-_FILE = "state.json"
+FILE = "state.json"
 # A file that reserves disk space for the job's last state.
 _ROOM = "room"
 _ROOM_BYTES = 64 << 10
@@ -35,7 +35,7 @@ def write(directory: str, status: JobStatus) -> None:
     The first and the final state are on the disk when this returns; those between may be lost with the machine.
     Raises OSError on a full disk; a final state is then written into the reserved space.
     """
-    path, text = os.path.join(directory, _FILE), json.dumps(status.to_record())
+    path, text = os.path.join(directory, FILE), json.dumps(status.to_record())
     is_final, is_first = status.state.final, not os.path.lexists(path)
     try:
         write_file(path, text, is_synced=True)
@@ -60,21 +60,21 @@ def _give_room(directory: str) -> None:
 def read(directory: str) -> JobStatus:
     """Return the present state. Raises FileNotFoundError, NotADirectoryError where there is no job, Invalid, Newer."""
     try:
-        value = record.read_json(os.path.join(directory, _FILE))
+        value = record.read_json(os.path.join(directory, FILE))
     except FileNotFoundError:
         if os.path.lexists(os.path.join(directory, OUTPUT)):  # a job's first state comes before its output
-            raise Invalid(f"{_FILE} is gone") from None
+            raise Invalid(f"{FILE} is gone") from None
         raise
     try:
         status = JobStatus.from_record(value, f"job {job_id_of(directory)}")
     except Newer:
         raise
     except Invalid as error:
-        raise Invalid(f"{_FILE}: {error}") from error
+        raise Invalid(f"{FILE}: {error}") from error
     if status.id != job_id_of(directory):
-        raise Invalid(f"{_FILE}: it belongs to another job")
+        raise Invalid(f"{FILE}: it belongs to another job")
     if status.state is JobState.DAMAGED:
-        raise Invalid(f"{_FILE}: no runner writes the state '{status.state.value}'")
+        raise Invalid(f"{FILE}: no runner writes the state '{status.state.value}'")
     return status
 
 
@@ -98,7 +98,7 @@ def damaged(directory: str, reason: Invalid) -> JobStatus:
     return JobStatus(job_id_of(directory), "", "", (), JobState.DAMAGED, 0.0, message=message)
 
 
-def set_aside(directory: str, name: str = _FILE) -> None:
+def set_aside(directory: str, name: str = FILE) -> None:
     """Rename whatever has this name, to make room for a valid file."""
     path = os.path.join(directory, name)
     if os.path.lexists(path):

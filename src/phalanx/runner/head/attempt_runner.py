@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.counts import first_of
 from phalanx.runner import names
+from phalanx.runner.files.array import array_of
 from phalanx.runner.files.job_record import idle_gpu
 from phalanx.runner.files.job_status import JobState
 from phalanx.runner.head.ending import ASK_RANKS, GIVE_UP, TERMINATE, NodeReports, Shutdown
@@ -258,9 +259,10 @@ class AttemptRunner:
         self._phase = self._sweeping
         self._deadline = time.monotonic() + grace_s + KILL_WAIT_S + _REPORT_WITHIN_S
         self._starters.sweep(grace_s)
-        # A process of the job may have logged in to any node, so nodes on which none was started are asked, too.
+        # A process of the job may have logged in to any node, so nodes on which none was started are asked, too; after
+        # an array, once for all tasks.
         for node in self._roster.nodes:
-            if node.name not in self._starters.channels:
+            if node.name not in self._starters.channels and not array_of(self._job.id):
                 self._reports.inquire(node)
 
     def _sweeping(self) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from phalanx.runner import checked
@@ -13,6 +14,7 @@ from phalanx.runner.files import job_record, record
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_status import JobState, JobStatus
 from phalanx.runner.files.output import OutputReader
+from phalanx.runner.head.conductor import Conductor
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.restarts import with_lost
 from phalanx.runner.head.run_context import RunContext
@@ -25,7 +27,7 @@ from phalanx.runner.system import forget_other_jobs, raise_file_limit
 
 if TYPE_CHECKING:
     import socket
-    from typing import NoReturn, Optional
+    from typing import NoReturn, Tuple, Union
 
     from phalanx.node.roster import Roster
     from phalanx.runner.files.job_record import JobRecord
@@ -44,9 +46,9 @@ def resume(directory: str, plugins: Plugins) -> int:
     raise_file_limit()
     status = states.read(directory)
     message = what_died(status)
-    position = OutputReader(os.path.join(directory, OUTPUT)).end()
+    position = 0 if status.tasks else OutputReader(os.path.join(directory, OUTPUT)).end()
     attempts = with_lost(status.attempts, message, position)
-    restart = f"restart {len(attempts)} of {status.restarts}: {message}"
+    restart = f"it goes on: {message}" if status.tasks else f"restart {len(attempts)} of {status.restarts}: {message}"
     status = status._replace(attempts=tuple(attempts), state=JobState.PENDING, message=restart)
     _start(Runner(directory, job_record.read(directory), plugins, status), read_roster())
     return 0
@@ -71,6 +73,7 @@ def _daemonize(runner: Runner, listener: socket.socket, head: str) -> None:
         os.close(began_read)
         return
     os.close(began_read)
+    _forget_conductor((listener.fileno(), began_write))
     os.setsid()
     if os.fork():
         os._exit(0)
@@ -86,6 +89,18 @@ def _daemonize(runner: Runner, listener: socket.socket, head: str) -> None:
         _log(error)
     finally:
         os._exit(1)
+
+
+def _forget_conductor(own: Tuple[int, ...]) -> None:
+    """Close what a task's runner has from its array's conductor, and keep the memory that has the zipapp's modules.
+
+    The conductor's sockets must end with it, and not with the last of its tasks.
+    """
+    signal.set_wakeup_fd(-1)
+    for fd in {*map(int, os.listdir("/proc/self/fd"))} - {0, 1, 2, *own}:
+        with suppress(OSError):  # that of the listing itself
+            if not os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:"):
+                os.close(fd)
 
 
 def _detach_streams(directory: str) -> None:
@@ -136,12 +151,16 @@ class Runner:
 
     def run(self, listener: socket.socket) -> None:
         """Run all attempts of the job, and write a final state even after a failure."""
-        supervisor, job = None, self.job
+        supervisor: Union[Supervisor, Conductor, None] = None
+        job = self.job
         try:
             scheduler = self._plugins.scheduler(job.via) if job.via else None
             context = RunContext(self.directory, listener)
-            launcher = self._plugins.launcher(job.launcher)
-            supervisor = Supervisor(self.directory, job, launcher, self.status, context, scheduler)
+            if job.array:
+                supervisor = Conductor(self.directory, job, self.status, context, self._begin_task)
+            else:
+                launcher = self._plugins.launcher(job.launcher)
+                supervisor = Supervisor(self.directory, job, launcher, self.status, context, scheduler)
             supervisor.run()
         except RefusedError as error:
             self._end_early(supervisor, str(error), 2)
@@ -151,7 +170,10 @@ class Runner:
             held = f" ({supervisor.unreturned})" if supervisor and supervisor.unreturned else ""
             self._end_early(supervisor, f"phalanx's runner failed: {error!r}; see {self.directory}/runner.log{held}", 1)
 
-    def _end_early(self, supervisor: Optional[Supervisor], message: str, exit_code: int) -> None:
+    def _begin_task(self, directory: str, task: JobRecord) -> None:
+        begin(directory, task, self._plugins, read_roster())
+
+    def _end_early(self, supervisor: Union[Supervisor, Conductor, None], message: str, exit_code: int) -> None:
         status = supervisor.status if supervisor else self.status
         over = {"state": JobState.FAILED, "message": message, "exit_code": exit_code, "ended_at": time.time()}
         states.write(self.directory, status._replace(**over))

@@ -12,10 +12,14 @@ from phalanx.runner.files.job_status import JobState
 from phalanx.runner.head.settle import is_foreign, is_orphan, left_alone, settle_in_background
 
 if TYPE_CHECKING:
-    from typing import Dict, Optional, Set
+    from typing import Any, Callable, Dict, Optional, Set
 
     from phalanx.runner.files.job_record import JobRecord
     from phalanx.runner.files.job_status import JobStatus, RunnerIdentity
+    from phalanx.runner.head.run_context import RunContext
+
+_REFUSED = 2
+_LOOK_EVERY_S = 0.5
 
 
 class Predecessors:
@@ -47,6 +51,17 @@ class Predecessors:
         """Look at the jobs. Return whether all have ended, or there is an obstacle."""
         self._left = [job_id for job_id in self._left if not self._is_over(job_id)]
         return not self._left or bool(self.obstacle)
+
+    def wait(self, context: RunContext, report: Callable[[str], None]) -> Dict[str, Any]:
+        """Wait until the job may begin. Return how it ended, if it was stopped or can't begin."""
+        while not (self.are_over() or context.stop_requested):
+            report(self.awaited)
+            context.loop.turn(_LOOK_EVERY_S)
+        if context.stop_requested:
+            return {"state": JobState.STOPPED, "message": f"stopped on request while waiting for {self.awaited}"}
+        if self.obstacle:
+            return {"state": JobState.FAILED, "message": self.obstacle, "exit_code": _REFUSED}
+        return {}
 
     def _is_over(self, job_id: str) -> bool:
         directory = os.path.join(self._root, job_id)

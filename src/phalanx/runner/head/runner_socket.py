@@ -11,6 +11,9 @@ import socket
 import time
 from contextlib import suppress
 
+from phalanx.node.validate import Invalid, fields, parse
+from phalanx.runner.files.schema import by_name
+from phalanx.runner.files.schema import text as text_of
 from phalanx.runner.loop import Loop
 from phalanx.runner.starter.answers import REFUSED, answer
 from phalanx.runner.system import peer_is_us
@@ -28,8 +31,9 @@ if TYPE_CHECKING:
 
 
 _FOLLOW = b"follow"
-_STOP = b"stop"
+STOP_WISH = b"stop"
 LOOK, LOAD = b"look", b"load"
+LABEL = b"label\0"
 _UPDATE = b"!"
 # A message must fit into a socket's buffer.
 _MOST_BYTES = 1 << 16
@@ -73,7 +77,7 @@ def request_stop(job_id: str, timeout_s: float) -> Iterator[bytes]:
 
     Returns the parts of the job's final state as JSON, which comes before it is written.
     """
-    return (part for part in answers(job_id, _STOP, timeout_s) if part != _UPDATE)
+    return (part for part in answers(job_id, STOP_WISH, timeout_s) if part != _UPDATE)
 
 
 def answers(job_id: str, wish: bytes, timeout_s: float) -> Iterator[bytes]:
@@ -89,6 +93,11 @@ def answers(job_id: str, wish: bytes, timeout_s: float) -> Iterator[bytes]:
             if not part:
                 return
             yield part
+
+
+def label_in(text: bytes) -> Dict[str, Any]:
+    """Return a job's name and tags, as its state has them. Raises Invalid."""
+    return fields({"name": text_of, "tags": by_name(text_of)}, parse(text))
 
 
 def send_text(client: socket.socket, text: bytes) -> bool:
@@ -107,8 +116,8 @@ class RunnerSocket:
     """Accepts followers, agents, and starters that a batch scheduler started.
 
     `request` is called for each agent, `attend` for each starter, `look` for each client that asks what the ranks do;
-    the present attempt sets them. `load` answers clients that want to know the nodes' load, and `stop` is called when
-    one asks to stop the job.
+    the present attempt sets them. `load` answers clients that want to know the nodes' load, `stop` is called when one
+    asks to stop the job, and `label` when one gives it another name or other tags.
     """
 
     def __init__(self, loop: Loop, listener: socket.socket) -> None:
@@ -117,6 +126,7 @@ class RunnerSocket:
         self.look: Callable[[socket.socket], None] = lambda client: client.close()
         self.load: Callable[[socket.socket], None] = lambda client: client.close()
         self.stop: Callable[[], None] = lambda: None
+        self.label: Callable[[Dict[str, Any]], None] = lambda _label: None
         self._loop = loop
         self._listener = listener
         self._followers: List[socket.socket] = []
@@ -160,16 +170,20 @@ class RunnerSocket:
             message, fds, _, _ = socket.recv_fds(connection, 1 << 20, 2)
         except OSError:
             message, fds = b"", []
-        if message == _STOP:
+        if message == STOP_WISH:
             self._stoppers.append(connection)
             self.stop()
-        if message in (_FOLLOW, _STOP):
+        if message in (_FOLLOW, STOP_WISH):
             self._followers.append(connection)
             self.notify()
             return
         if message in (LOOK, LOAD):
             (self.look if message == LOOK else self.load)(connection)
             return
+        if message.startswith(LABEL):
+            with suppress(Invalid):
+                self.label(label_in(message[len(LABEL) :]))
+                send_text(connection, b"done\n")
         if message.startswith(ATTEND) and len(fds) == 2:
             self.attend(connection, fds, json.loads(message[len(ATTEND) :]))
             return

@@ -42,6 +42,8 @@ _SETTLED_WITHIN_S = 30.0
 _RESUMED_WITHIN_S = 60.0
 _LOOK_EVERY_S = 0.05
 _KILLED_WITHIN_S = 0.5
+# So often another conductor goes on with an array: a bug or a job might kill each of them.
+_CONDUCTORS = 20
 # A killed runner's files are closed a moment before it counts as gone.
 _RUNNER_GONE_WITHIN_S = 3.0
 
@@ -251,9 +253,12 @@ def what_died(status: JobStatus) -> str:
     return "the job's runner died (it was killed, or the head was out of memory)"
 
 
-def verify(directory: str) -> Tuple[NodeVerdict, ...]:
-    """End what is left of a job on all nodes of its roster, because a process may have logged in to any of them."""
-    job_id = states.job_id_of(directory)
+def verify(directory: str, of_tasks: bool = False) -> Tuple[NodeVerdict, ...]:
+    """End what is left of a job on all nodes of its roster, because a process may have logged in to any of them.
+
+    Of an array, this is what is left of its tasks, if that is asked for: they run on without their conductor.
+    """
+    job_id = states.job_id_of(directory) + "." * of_tasks
     inquiries = [Inquiry(directory, job_id, node) for node in _roster(directory).nodes]
     return tuple(inquiry.verdict() for inquiry in inquiries)
 
@@ -267,12 +272,13 @@ def _roster(directory: str) -> Roster:
 
 
 def _decide(lost: JobStatus) -> tuple[bool, str]:
-    if not lost.restarts:
+    allowed = _CONDUCTORS if lost.tasks else lost.restarts
+    if not allowed:
         return False, ""
     if lost.has_secrets:
         return False, "its secrets ended with the runner, so it can't start again by itself"
     # An attempt that its runner's end has ended may always be repeated, whatever exit codes are named.
-    decision = decide(with_lost(lost.attempts, lost.message), lost.restarts)
+    decision = decide(with_lost(lost.attempts, lost.message), allowed)
     return decision.restart, decision.reason
 
 

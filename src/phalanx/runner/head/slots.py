@@ -179,10 +179,14 @@ class Occupancy:
         jobs = [status.id for status in self._others if status.ranks.keys() & set(crowded)]
         return f"slots that are taken ({taken}) by {_listed(jobs)}"
 
-    def earlier(self, submitted_at: float) -> str:
-        """Describe the jobs that have waited for slots longer than this one; "" when none."""
-        waiting = [status for status in self._others if status.waits and status.submitted_at < submitted_at]
-        return f"{_listed([status.id for status in waiting])}, which came first" if waiting else ""
+    def earlier(self, job: JobStatus) -> str:
+        """Describe the jobs whose turn comes before this one's, by priority, then by time; "" when none."""
+        waiting = [status.id for status in self._others if status.waits and _turn(status) < _turn(job)]
+        return f"{_listed(waiting)}, which {'start' if len(waiting) > 1 else 'starts'} first" if waiting else ""
+
+
+def _turn(job: JobStatus) -> Tuple[int, float]:
+    return -job.priority, job.submitted_at
 
 
 def _living(root: str, own: str) -> List[JobStatus]:

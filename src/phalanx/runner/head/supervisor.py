@@ -70,6 +70,7 @@ class Supervisor:
         context.time_left_s = self._time_left_s
         context.on_wait = self._on_wait
         context.on_notice = lambda text: self._write(message=text)
+        context.socket.label = lambda label: self._write(**label)
         context.on_silence = lambda text: self._write(activity=text)
 
     def run(self) -> None:
@@ -105,15 +106,9 @@ class Supervisor:
         if self.status.started_at or not (self._job.after or self._job.after_any):
             return {}
         message = self.status.message
-        predecessors = Predecessors(os.path.dirname(self._directory), self._job)
-        while not (predecessors.are_over() or self._context.stop_requested):
-            self._on_wait(predecessors.awaited)
-            self._context.loop.turn(_LOOK_EVERY_S)
-        if self._context.stop_requested:
-            message = f"stopped on request while waiting for {predecessors.awaited}"
-            return {"state": JobState.STOPPED, "message": message}
-        if predecessors.obstacle:
-            return {"state": JobState.FAILED, "message": predecessors.obstacle, "exit_code": _REFUSED}
+        over = Predecessors(os.path.dirname(self._directory), self._job).wait(self._context, self._on_wait)
+        if over:
+            return over
         self._write(message=message)
         return {}
 
@@ -205,7 +200,7 @@ class Supervisor:
                 occupancy = Occupancy(self._directory)
                 plan = self._planner.placed(plan, occupancy)
                 shared = occupancy.shared(plan.processes, plan.roster)
-                earlier = occupancy.earlier(self.status.submitted_at)
+                earlier = occupancy.earlier(self.status)
                 if not (self._job.wait and (shared or earlier)):
                     self._shares = f"it runs on {shared}" if shared else ""
                     self._begin(plan)

@@ -15,7 +15,7 @@ from phalanx.runner import tracer
 from phalanx.runner.head.runner_socket import LOAD, LOOK, answers
 from phalanx.runner.head.stall import fetch_tracer, saved
 from phalanx.runner.names import NO_RUNNER
-from phalanx.runner.verbs.stop import running
+from phalanx.runner.verbs.stop import meant, running
 
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List
@@ -32,8 +32,7 @@ def stacks(reference: str, tools: str, timeout_s: float) -> int:
     within timeout_s has no line. Return NO_RUNNER if not exactly one such job runs.
     """
     ids = running()
-    near = [one for one in ids if one.startswith(reference) or one.endswith(reference)]
-    chosen = near if reference else ids[:1]
+    chosen = meant(reference, ids)
     answers = _ask(chosen[0], timeout_s) if len(chosen) == 1 else []
     if not answers and (lines := saved(os.path.join(os.path.dirname(tools), "jobs", reference)) if reference else []):
         print("\n".join(lines))

@@ -9,13 +9,14 @@ from typing import Optional
 from phalanx.node.validate import Invalid
 from phalanx.objects import trees
 from phalanx.runner.files import state as states
+from phalanx.runner.files.array import array_of
 from phalanx.runner.files.job_status import JobStatus
 from phalanx.runner.files.schema import is_job_id
 from phalanx.runner.head.settle import is_foreign, is_orphan, left_alone, settle_in_background, what_died
 
 
-def list_jobs(root: str, stack: str) -> int:
-    """Print one status per line, as JSON, newest first.
+def list_jobs(root: str, stack: str, array: str = "") -> int:
+    """Print one status per line, as JSON, newest first; without the tasks of arrays, or only those of this one.
 
     A job whose runner has died keeps its status, with a message, until it is settled in the background, which may
     restart it. That is done only for jobs of the cluster with this stack. A job with a damaged record is shown as
@@ -23,6 +24,8 @@ def list_jobs(root: str, stack: str) -> int:
     """
     root = os.path.abspath(root)
     for name in sorted(filter(is_job_id, os.listdir(root)), reverse=True):
+        if array_of(name) != array:
+            continue
         status = _status(os.path.join(root, name), stack)
         if status:
             print(json.dumps(status.to_record()))

@@ -11,6 +11,7 @@ from phalanx.node.validate import Invalid, fields, parse
 from phalanx.objects import trees
 from phalanx.runner.files import job_record, record
 from phalanx.runner.files import state as states
+from phalanx.runner.files.array import array_of
 from phalanx.runner.files.schema import is_job_id, job_id, number, text
 from phalanx.runner.verbs.checkpoints import VARIABLE
 
@@ -109,7 +110,11 @@ def _notes(root: str) -> str:
 
 
 def _ended(directory: str) -> Optional[JobStatus]:
-    """Return the status of a job that is over; None for any other."""
+    """Return the status of a job that is over; None for any other, and for a task of an array that goes on."""
+    root, name = os.path.split(directory)
+    array = array_of(name)
+    if array and os.path.isdir(os.path.join(root, array)) and _ended(os.path.join(root, array)) is None:
+        return None
     try:
         status = states.read(directory)
     except (OSError, Invalid):

@@ -15,7 +15,9 @@ import time
 from phalanx.node.validate import Invalid, Newer
 from phalanx.runner.files import job_record
 from phalanx.runner.files import state as states
+from phalanx.runner.files.array import array_of
 from phalanx.runner.files.job_status import JobState, JobStatus
+from phalanx.runner.files.schema import is_job_id
 from phalanx.runner.head.runner_socket import request_stop, socket_name
 from phalanx.runner.head.settle import is_foreign, left_alone, settle, verify
 from phalanx.runner.loop import is_readable
@@ -23,26 +25,38 @@ from phalanx.runner.names import RUNNER_GONE, STILL_RUNS, STOP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List
+    from typing import List, Sequence
 
 _LOOK_EVERY_S = 0.1
 # Of ids as clients make them: starters' sockets have longer names. Those of others may contain any bytes.
-_SOCKET = re.compile(rf" @{socket_name('')}([0-9]{{6}}-[0-9]{{6}}-[0-9a-f]{{6}})$", re.MULTILINE | re.ASCII)
+_ID = r"[0-9]{6}-[0-9]{6}-[0-9a-f]{6}(?:\.[0-9]{1,4})?"
+_SOCKET = re.compile(f" @{socket_name('')}({_ID})$", re.MULTILINE | re.ASCII)
 
 
 def stop(directory: str, stack: str, timeout_s: float) -> int:
     """Stop the job and print its final status as one JSON line; return 1 when it did not end in time.
 
-    A job of another cluster, by the stack, is left alone.
+    A job of another cluster, by the stack, is left alone. Of an array, tasks that run without a conductor end, too.
     """
     deadline = time.monotonic() + timeout_s + _grace_s(directory)
-    try:
-        status = states.read(directory)
-        status = left_alone(status) if is_foreign(status, stack) else _stop(directory, deadline)
-    except Invalid:
-        status = _stop_damaged(directory, deadline)
+    status = _stopped(directory, stack, deadline)
+    for task in _tasks_of(directory):
+        _stopped(task, stack, deadline)
     print(json.dumps(status.to_record()))
     return 0 if status.state.final else 1
+
+
+def _tasks_of(directory: str) -> List[str]:
+    root, array = os.path.split(os.path.abspath(directory))
+    return [os.path.join(root, name) for name in os.listdir(root) if is_job_id(name) and array_of(name) == array]
+
+
+def _stopped(directory: str, stack: str, deadline: float) -> JobStatus:
+    try:
+        status = states.read(directory)
+        return left_alone(status) if is_foreign(status, stack) else _stop(directory, deadline)
+    except Invalid:
+        return _stop_damaged(directory, deadline)
 
 
 def _grace_s(directory: str) -> int:
@@ -67,14 +81,16 @@ def _stop(directory: str, deadline: float) -> JobStatus:
 def _stop_damaged(directory: str, deadline: float) -> JobStatus:
     """Stop a job with a damaged record: its runner writes a valid record; without a runner, this process does.
 
-    The record of a newer phalanx stays as it is.
+    The record of a newer phalanx, and what a link leads to, stays as it is.
     """
     for _ in request_stop(states.job_id_of(directory), deadline - time.monotonic()):
         pass
     try:
         return _stop(directory, deadline)
     except Invalid as error:
-        over, is_kept = states.damaged(directory, error), isinstance(error, Newer)
+        over = states.damaged(directory, error)
+        # A link leads to the record of another job.
+        is_kept = isinstance(error, Newer) or os.path.islink(directory)
     message = f"stopped on request; {over.message}"
     over = over._replace(state=JobState.STOPPED, message=message, nodes=verify(directory), ended_at=time.time())
     if not is_kept:
@@ -103,8 +119,7 @@ def halt(reference: str, timeout_s: float) -> int:
     """
     deadline = time.monotonic() + timeout_s
     ids = running()
-    near = [one for one in ids if one.startswith(reference) or one.endswith(reference)]
-    chosen = near if reference else ids[:1]
+    chosen = meant(reference, ids)
     if len(chosen) != 1:
         print(f"of the running jobs ({', '.join(ids) or 'none'}), {len(chosen)} match", file=sys.stderr)
         return 1
@@ -116,6 +131,13 @@ def halt(reference: str, timeout_s: float) -> int:
             return 0
     print(chosen[0], file=sys.stderr)
     return STILL_RUNS if time.monotonic() >= deadline else RUNNER_GONE
+
+
+def meant(reference: str, ids: Sequence[str]) -> List[str]:
+    """Return the ids that begin or end like `reference`, or for "" the first; of a task, only if it has a task's."""
+    of_kind = [one for one in ids if bool(array_of(one)) is bool(array_of(reference))]
+    near = [one for one in of_kind if one.startswith(reference) or one.endswith(reference)]
+    return near if reference else of_kind[:1]
 
 
 def running() -> List[str]:

@@ -1,0 +1,55 @@
+"""Which tasks `--array` names, and what a task's id is."""
+
+from __future__ import annotations
+
+import pytest
+
+from phalanx.node.validate import Invalid
+from phalanx.runner.files.array import array_of, task_id, tasks_in
+
+
+@pytest.mark.parametrize(
+    ("text", "indices", "at_once"),
+    [
+        ("0-3", (0, 1, 2, 3), None),
+        ("0-31%4", tuple(range(32)), 4),
+        ("0-7:2", (0, 2, 4, 6), None),
+        ("1,3,7", (1, 3, 7), None),
+        ("7,1-3,2%1", (1, 2, 3, 7), 1),
+        ("5", (5,), None),
+        ("0-999", tuple(range(1000)), None),
+    ],
+)
+def test_numbers_are_written_as_slurm_writes_them(text, indices, at_once):
+    assert tasks_in(text) == (indices, at_once)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("0-9999", "more than 1,000"),
+        ("0-999,2000", "more than 1,000"),
+        ("5-3", "is empty"),
+        ("0-3:0", "is empty"),
+        ("", "neither a number"),
+        ("1,,2", "neither a number"),
+        ("-1", "neither a number"),
+        ("1-2-3", "neither a number"),
+        ("٣", "neither a number"),
+        ("1 ", "neither a number"),
+        ("10000", "too large"),
+        ("0-999999999", "too large"),
+        ("0-3%", "after %"),
+        ("0-3%0", "after %"),
+        ("0-3%x", "after %"),
+        ("1," * 600, "characters"),
+    ],
+)
+def test_what_names_no_tasks_is_refused(text, why):
+    with pytest.raises(Invalid, match=why):
+        tasks_in(text)
+
+
+def test_a_tasks_id_is_its_arrays_with_its_number():
+    assert array_of(task_id("261128-075512-3fa9c1", 12)) == "261128-075512-3fa9c1"
+    assert [array_of(one) for one in ("261128-075512-3fa9c1", "a.x", "a.01", "a.12345", ".3")] == [""] * 5
