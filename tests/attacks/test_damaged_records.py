@@ -177,6 +177,7 @@ def test_a_task_that_damages_its_array_ends_no_other_job_and_writes_to_none(vict
         for job in (array, f"{array}.2", f"{array}.3"):
             asked(victim, verb, job)
     assert victim.on("head", f"cat {JOBS}/{sound}/state.json") == before
+    victim.on("head", f"rm -r {JOBS}/{array}*")
 
 
 def test_results_of_a_sound_job_come_home_beside_damaged_ones(victim, sound, damaged, tmp_path):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from error_codes import raises_code
 
+from phalanx.jobs.job_model import JobSpec
 from phalanx.node.validate import Invalid
 from phalanx.runner.files.array import array_of, task_id, tasks_in
 
@@ -53,3 +55,17 @@ def test_what_names_no_tasks_is_refused(text, why):
 def test_a_tasks_id_is_its_arrays_with_its_number():
     assert array_of(task_id("261128-075512-3fa9c1", 12)) == "261128-075512-3fa9c1"
     assert [array_of(one) for one in ("261128-075512-3fa9c1", "a.x", "a.01", "a.12345", ".3")] == [""] * 5
+
+
+@pytest.mark.parametrize(
+    ("code", "options"),
+    [
+        ("bad-array", {"array": "3-1"}),
+        ("conflicting-options", {"array": "1-3", "via": "slurm"}),
+        ("conflicting-options", {"priority": 1}),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(code, options):
+    with raises_code(code):
+        JobSpec(("true",), "exec", **options)
+    JobSpec(("true",), "exec", array="1-3", priority=1)
