@@ -54,7 +54,7 @@ _COUNTS_OF_OTHERS = {
 }
 # In the text of a shell, where a command may begin.
 _IN_SHELL = re.compile(
-    r"(?m)(?:^|[;&|(]|\b(?:exec|time)\b)[ \t]*(?:\w+=\S*[ \t]+)*"
+    r"(?m)(?:^|[;&|(]|\b(?:exec|time)\b)[ \t]{0,100}(?:\w{1,100}=\S{0,100}[ \t]{1,100}){0,9}"
     r"((?:torchrun|accelerate[ \t]+launch|deepspeed|horovodrun|mpiexec|mpirun"
     r"|python[\d.]*[ \t]+-m[ \t]+torch\.distributed\.(?:run|launch))[ \t][^;&|)\n]*)"
 )
