@@ -155,10 +155,10 @@ def _refuse_paths_of_this_machine(argv: tuple[str, ...], directory: Path) -> Non
     """Raise UsageError for a program or script that is sent, and is named as it is called here and not in the code."""
     words = without_wrappers(argv)
     scripts = python_target(words) or words[: 1 + is_shell(words)] if words else []
-    for word in scripts:
+    for word in (one for one in scripts if one.startswith(("/", "../"))):
         place, here = (directory / word).absolute(), os.path.realpath(directory)
         path = os.path.relpath(os.path.realpath(place.parent) + f"/{place.name}", here)
-        if word.startswith(("/", "../")) and not path.startswith("..") and place.exists():
+        if not path.startswith("..") and place.exists():
             typed = shlex.join(path if one == word else one for one in argv)
             raise click.UsageError(f"{word} is a path of this machine: write `phalanx run -- {typed}`")
 
