@@ -6,7 +6,9 @@ import time
 
 import pytest
 
+from phalanx.cli import run
 from phalanx.code import code_tree
+from phalanx.errors import SpecError
 from phalanx.jobs.launcher_choice import Choice, choose
 from phalanx.jobs.own_imports import left_out, read_script
 
@@ -127,6 +129,29 @@ def test_no_script_makes_reading_its_imports_long(tmp_path, text):
     began_s = time.process_time()
     assert choose(tmp_path, ["python", "train.py"]).launcher == "mpi"
     assert left_out(code_tree.scan(tmp_path), ("python", "train.py")) == {}
+    assert time.process_time() - began_s < 2
+
+
+SHELL = {
+    "assignments": "a=( " * 16_000,
+    "empty lines": "\n" * 65_000,
+    "blanks": " " * 65_000,
+    "pipes": "| " * 32_000,
+    "a large one": "python t.py\n" * 1_000_000,
+    "scripts": "python " + "a.py " * 13_000,
+}
+
+
+@pytest.mark.parametrize("text", SHELL.values(), ids=SHELL)
+def test_no_shell_script_makes_reading_it_long(tmp_path, text):
+    (tmp_path / "run.sh").write_text(text)
+    began_s = time.process_time()
+    assert choose(tmp_path, ["sh", "run.sh"]).launcher == "mpi"
+    with pytest.raises(SpecError):  # there is no such file of a cluster: all that reads the script comes before
+        run.command.main(
+            ["--directory", str(tmp_path), "--file", str(tmp_path / "none"), "--", "sh", "run.sh"],
+            standalone_mode=False,
+        )
     assert time.process_time() - began_s < 2
 
 

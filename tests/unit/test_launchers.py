@@ -132,6 +132,17 @@ def test_no_variable_of_the_user_is_in_an_argument():
             assert "s3cret" not in " ".join(process.argv)
 
 
+def test_accelerate_joins_the_ranks_on_nodes_without_gpus_too():
+    """Without the variable, Accelerate and transformers' Trainer train alone in each process there."""
+    name = "ACCELERATE_USE_CPU"
+    for options in ({}, {"nodes_min": 1, "nodes_max": 2}):
+        assert load("torchrun").processes(replace(JOB, **options), ROSTER)[0].env[name] == "true"
+    chosen = replace(JOB, env={name: "false"})
+    assert name not in load("torchrun").processes(chosen, ROSTER)[0].env
+    with_gpus = ROSTER._replace(nodes=tuple(node._replace(gpus=node.slots) for node in ROSTER.nodes))
+    assert name not in load("torchrun").processes(JOB, with_gpus)[0].env
+
+
 def test_an_elastic_torchrun_meets_where_the_head_is_and_takes_no_more_than_asked():
     first, last = load("torchrun").processes(replace(JOB, nodes_min=1, nodes_max=2, restarts=5), ROSTER)
     assert "--nnodes=1:2" in last.argv

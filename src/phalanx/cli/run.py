@@ -54,7 +54,7 @@ _COUNTS_OF_OTHERS = {
 }
 # In the text of a shell, where a command may begin.
 _IN_SHELL = re.compile(
-    r"(?m)(?:^|[;&|(]|\b(?:exec|time)\b)[ \t]*(?:\w+=\S*[ \t]+)*"
+    r"(?m)(?:^|[;&|(]|\b(?:exec|time)\b)[ \t]{0,100}(?:\w{1,100}=\S{0,100}[ \t]{1,100}){0,9}"
     r"((?:torchrun|accelerate[ \t]+launch|deepspeed|horovodrun|mpiexec|mpirun"
     r"|python[\d.]*[ \t]+-m[ \t]+torch\.distributed\.(?:run|launch))[ \t][^;&|)\n]*)"
 )
@@ -155,10 +155,10 @@ def _refuse_paths_of_this_machine(argv: tuple[str, ...], directory: Path) -> Non
     """Raise UsageError for a program or script that is sent, and is named as it is called here and not in the code."""
     words = without_wrappers(argv)
     scripts = python_target(words) or words[: 1 + is_shell(words)] if words else []
-    for word in scripts:
+    for word in (one for one in scripts if one.startswith(("/", "../"))):
         place, here = (directory / word).absolute(), os.path.realpath(directory)
         path = os.path.relpath(os.path.realpath(place.parent) + f"/{place.name}", here)
-        if word.startswith(("/", "../")) and not path.startswith("..") and place.exists():
+        if not path.startswith("..") and place.exists():
             typed = shlex.join(path if one == word else one for one in argv)
             raise click.UsageError(f"{word} is a path of this machine: write `phalanx run -- {typed}`")
 

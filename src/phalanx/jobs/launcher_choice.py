@@ -6,6 +6,7 @@ import ast
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from phalanx.jobs.own_imports import MOST_BYTES, read_script
 from phalanx.runner.starter.check import SHELLS, python_target, without_wrappers
 
 DEFAULT = "mpi"
-_MOST_FILES = 100
+_MOST_FILES, _MOST_SCRIPTS, _LARGEST_SHELL_SCRIPT = 100, 10, 1 << 16
 # Of a dotted name; a sign has fewer. A script could have names of a million words.
 _MOST_WORDS, _LONGEST_WORD = 8, 100
 _WORD_ENDS = re.compile(r"[\s;&|()'\"]+")
@@ -68,10 +69,7 @@ def choose(directory: Path, command: Sequence[str]) -> Choice:
     What is imported only in an `if`, or in a `try` that goes on without it, decides if nothing else does. What can't
     be read, or is no Python, decides nothing: the job says so when it starts.
     """
-    target = _target(directory, command)
-    if not target:
-        return Choice(DEFAULT)
-    found = list(_names(directory, target))
+    found = list(_names(directory, _targets(directory, command)))
     return _sign_in(use for use in found if use.is_certain) or _sign_in(found) or Choice(DEFAULT)
 
 
@@ -85,26 +83,26 @@ def _sign_in(uses: Iterable[_Use]) -> Choice | None:
     return None
 
 
-def _target(directory: Path, command: Sequence[str]) -> str:
-    """Return the path of the script or module in the directory; "" for another program."""
+def _targets(directory: Path, command: Sequence[str]) -> list[str]:
+    """Return the paths that may be the script or module in the directory; none for another program."""
     words = without_wrappers(command) or list(command)
     if not words:
-        return ""
+        return []
     found = python_target(words) or ([words[0]] if words[0].endswith(".py") else [])
-    target = f"{found[1].replace('.', '/')}.py" if found[:1] == ["-m"] else (found or [""])[0]
-    if target and (found[0] != "-m" or (directory / target).is_file()):
-        return target
-    return _behind_python(directory, _WORD_ENDS.split(shell_text(directory, words)) if is_shell(words) else words)
+    if found and found[0] != "-m":
+        return found
+    module = [f"{found[1].replace('.', '/')}.py"] if found else []
+    text = _WORD_ENDS.split(shell_text(directory, words)) if is_shell(words) else words
+    return [*module, *islice(_behind_python(text), _MOST_SCRIPTS)]
 
 
-def _behind_python(directory: Path, words: Sequence[str]) -> str:
-    """Return the first script of the directory behind a word that runs Python, in any program's words."""
+def _behind_python(words: Iterable[str]) -> Iterator[str]:
+    """Yield the scripts behind a word that runs Python, in any program's words."""
     runs = False
     for word in words:
-        if runs and word.endswith(".py") and (directory / word).is_file():
-            return word
+        if runs and word.endswith(".py"):
+            yield word
         runs |= bool(_RUNS_PYTHON.fullmatch(word.rpartition("/")[2]))
-    return ""
 
 
 def is_shell(words: Sequence[str]) -> bool:
@@ -122,15 +120,17 @@ def shell_text(directory: Path, command: Sequence[str]) -> str:
             return " ".join(rest[1:2])
         rest = rest[2 if rest[0].endswith("o") else 1 :]
     try:
-        text = read_script(directory / rest[0], MOST_BYTES, directory).decode(errors="replace") if rest else ""
+        text = (
+            read_script(directory / rest[0], _LARGEST_SHELL_SCRIPT, directory).decode(errors="replace") if rest else ""
+        )
     except (OSError, ValueError):
         return ""
-    return re.sub(r"(?m)^\s*#.*", "", text.replace("\\\n", " "))
+    return re.sub(r"(?m)^[ \t]*#.*", "", text.replace("\\\n", " "))
 
 
-def _names(directory: Path, target: str) -> Iterator[_Use]:
-    """Yield each dotted name that the script and the directory's own modules use."""
-    waiting, seen, left = deque([target]), set[str](), MOST_BYTES
+def _names(directory: Path, targets: Iterable[str]) -> Iterator[_Use]:
+    """Yield each dotted name that the scripts and the directory's own modules use."""
+    waiting, seen, left = deque(targets), set[str](), MOST_BYTES
     while waiting and len(seen) < _MOST_FILES:
         path = waiting.popleft()
         if path in seen:

@@ -21,6 +21,8 @@ RECIPES: Tuple[str, ...] = ("torch",)
 _SETS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
 _SETS += ("ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
+# Without it, Accelerate 1.15 on CPUs, and so transformers' Trainer, takes each process for the only one.
+_USES_CPU = "ACCELERATE_USE_CPU"
 # Each loss of a node costs one restart of the remaining ranks.
 _ELASTIC_RESTARTS = 3
 # In seconds: the wait for late nodes once there are enough, and how soon a silent death is noticed (3 × 4).
@@ -31,6 +33,12 @@ def processes(job: PreparedJob, roster: Roster) -> List[Process]:
     """Start one torchrun per node: with a static rendezvous on the first, or with --nodes an elastic one."""
     refuse_variables(job, _SETS)
     job = replace(job, command=_command(job.command))
+    if not any(node.gpus for node in roster.nodes) and _USES_CPU not in {*job.env, *job.secrets}:
+        return [replace(one, env={**one.env, _USES_CPU: "true"}) for one in _of(job, roster)]
+    return _of(job, roster)
+
+
+def _of(job: PreparedJob, roster: Roster) -> List[Process]:
     if job.nodes_min is not None:
         return _elastic(job, roster)
     ranks = place(job, roster)
