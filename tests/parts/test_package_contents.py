@@ -230,6 +230,15 @@ def test_a_tag_is_its_commit_and_what_is_installed_is_that_commit(shared, reposi
     assert made[0].files["requirements.txt"] == text
 
 
+def test_a_comment_takes_no_line_with_it(shared, repository, monkeypatch):
+    made = []
+    monkeypatch.setattr(environment, "_make_alone", lambda path, wanted, *_: (made.append(wanted), note_as_made(path)))
+    lines = ["# what it needs", "numpy  # for arrays", "", "#", "tiny"]
+    shared.environment(*lines, f"git+file://{repository}@v1  # pinned", "another")
+    text = made[0].files["requirements.txt"]
+    assert text.splitlines()[:5] == lines and text.endswith("  # pinned\nanother\n")
+
+
 def test_a_commit_is_not_asked_for(shared):
     assert shared.environment(f"git+file:///none@{'a' * 40}")
 

@@ -29,7 +29,7 @@ from phalanx.node.settings import Settings
 # These three are also defined in runner.starter.inside.
 SOCKET = "/run/phalanx-memory.sock"
 READY, GO = b"ready", b"go"
-_PLACE, _BEGINNING = "/dev/shm", "phalanx-"
+_PLACE, _BEGINNING = "/dev/shm", "phalanx-job-"
 _REQUEST_BYTES = 1 << 18
 # SO_PEERGROUPS, and the most that Python takes at once.
 _PEERGROUPS, _GROUPS_BYTES = 59, 1024

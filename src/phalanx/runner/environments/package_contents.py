@@ -104,7 +104,8 @@ def resolved(wanted: Environment) -> Tuple[Environment, List[str]]:
 
     def of_line(line: str) -> str:
         comment = _COMMENT.search(line)
-        text, rest = (line[: comment.start()], comment[0]) if comment else (line, "")
+        at = comment.start() if comment else len(line)
+        text, rest = line[:at], line[at:]
         if match := _UNASKED.search(text):
             said.append(f"a package from {match[0]}… counts by its text only: phalanx asks git, and no other")
         return _GIT.sub(at_commit, text) + rest

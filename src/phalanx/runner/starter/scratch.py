@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Dict, Iterable, List, Set, Tuple
 
 _SHARED_MEMORY = "/dev/shm"
-_OWN_PART = "/phalanx-"
+_OWN_PART = "/phalanx-job-"
 _MAPPED = os.fsencode(f"{_SHARED_MEMORY}/")
 # Open MPI 4, Open MPI 5, MPICH: a rank that is killed leaves its segment, 2 to 16 MiB each.
 _SEGMENTS = ("vader_segment.", "sm_segment.", "mpich_shm_")
