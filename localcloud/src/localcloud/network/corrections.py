@@ -46,7 +46,8 @@ def install() -> None:
     EC2Backend.modify_vpc_endpoint = _modify_vpc_endpoint
     EC2Backend.modify_instance_security_groups = _modify_instance_security_groups
     EC2Backend.modify_network_interface_attribute = _modify_network_interface_attribute
-    elastic_ip_addresses.random_ip = elastic_network_interfaces.random_public_ip = public_address
+    for module, name in ((elastic_ip_addresses, "random_ip"), (elastic_network_interfaces, "random_public_ip")):
+        setattr(module, name, public_address)
     Instance.public_dns_name = property(_public_dns_name)  # pyright: ignore[reportAttributeAccessIssue]
 
 
