@@ -155,3 +155,10 @@ def test_every_service_may_refuse_and_nothing_stops_the_others(local):
     unknown = {one.check for one in findings if one.verdict == UNKNOWN}
     assert unknown == {"permissions-boundary", "shared-subnets", "metadata"}
     assert {one.check for one in findings} == {*doctor.CHECKS}
+
+
+@pytest.mark.parametrize(("partition", "ending"), [("aws", "com`"), ("aws-cn", "com.cn`")])
+def test_the_role_of_emr_has_the_services_name_in_the_partition(local: Stacks, partition: str, ending: str):
+    caller = {"Account": "123456789012", "Arn": f"arn:{partition}:iam::123456789012:user/me"}
+    roles = found(local, "service-roles", get_caller_identity=caller)
+    assert [one.remedy for one in roles if one.remedy.endswith(f"elasticmapreduce.amazonaws.{ending}")]

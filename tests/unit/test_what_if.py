@@ -253,17 +253,20 @@ ALLOWED = {"EvalActionName": "sqs:CreateQueue", "EvalResourceName": "arn:x", "Ev
 
 
 @pytest.mark.parametrize(
-    ("result", "is_denied"),
+    ("result", "said"),
     [
-        (ALLOWED, False),
-        ({**ALLOWED, "EvalDecision": "implicitDeny"}, True),
-        ({**ALLOWED, "OrganizationsDecisionDetail": {"AllowedByOrganizations": False}}, True),
+        (ALLOWED, []),
+        ({**ALLOWED, "EvalDecision": "implicitDeny"}, ["sqs:CreateQueue on arn:x"]),
+        (
+            {**ALLOWED, "OrganizationsDecisionDetail": {"AllowedByOrganizations": False}},
+            ["sqs:CreateQueue on arn:x, by the organisation's policy"],
+        ),
     ],
 )
-def test_a_session_is_simulated_by_its_role_with_the_roles_path(result, is_denied):
+def test_a_session_is_simulated_by_its_role_with_the_roles_path(result, said):
     aws = simulated(result, who="arn:aws:sts::123456789012:assumed-role/person/me")
     count, denied = what_if.denied(aws, POLICY)
-    assert (count, bool(denied)) == (1, is_denied)
+    assert (count, denied) == (1, said)
     (asked,) = [given for name, given in aws.asked if name == "simulate_principal_policy"]
     assert asked["PolicySourceArn"] == "arn:aws:iam::123456789012:role/team/person"
     assert asked["ResourceArns"] == ["arn:aws:sqs:us-east-1:123456789012:demoexample"]

@@ -175,11 +175,14 @@ def _images(api: Aws, _: Account) -> Iterator[tuple[str, str, str]]:
         yield NOTE, "the account's Allowed AMIs restrict images; the usual ones are allowed", ""
 
 
-def _service_roles(api: Aws, _: Account) -> Iterator[tuple[str, str, str]]:
+def _service_roles(api: Aws, account: Account) -> Iterator[tuple[str, str, str]]:
     missing = {service: role for service, role in _ROLES.items() if not api.exists("iam", "get_role", RoleName=role[0])}
     for service, (name, whose) in missing.items():
         text = f"{whose} {name}, which does not exist yet; AWS makes it then, if you have iam:CreateServiceLinkedRole"
-        yield NOTE, text, f"`aws iam create-service-linked-role --aws-service-name {service}.amazonaws.com`"
+        domain = (
+            "amazonaws.com.cn" if service == "elasticmapreduce" and ":aws-cn:" in account.caller else "amazonaws.com"
+        )
+        yield NOTE, text, f"`aws iam create-service-linked-role --aws-service-name {service}.{domain}`"
     if not missing:
         yield OK, "the roles of services exist", ""
 

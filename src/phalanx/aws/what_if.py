@@ -89,7 +89,9 @@ def denied(aws: Aws, policy: Mapping[str, Any]) -> tuple[int, list[str]]:
             asked.update(question.actions)
             for result in _simulated(aws, source, question):
                 if not _is_allowed(result):
-                    refused.setdefault(result["EvalActionName"], result.get("EvalResourceName", question.resource))
+                    where = result.get("EvalResourceName", question.resource)
+                    by = "" if _organisation_allows(result) else ", by the organisation's policy"
+                    refused.setdefault(result["EvalActionName"], f"{where}{by}")
     return len(asked), [f"{action} on {resource}" for action, resource in sorted(refused.items())]
 
 
@@ -134,8 +136,11 @@ def _simulated(aws: Aws, source: str, question: Question) -> Iterator[Mapping[st
 
 
 def _is_allowed(result: Mapping[str, Any]) -> bool:
-    organisation = result.get("OrganizationsDecisionDetail", {})
-    return result["EvalDecision"] == "allowed" and organisation.get("AllowedByOrganizations", True)
+    return result["EvalDecision"] == "allowed" and _organisation_allows(result)
+
+
+def _organisation_allows(result: Mapping[str, Any]) -> bool:
+    return result.get("OrganizationsDecisionDetail", {}).get("AllowedByOrganizations", True)
 
 
 def questions(
