@@ -46,6 +46,12 @@ DEFENCES = (
         ("runner/batch/commands.py", "' '.join(reason(said).split())", "' '.join(said.split())"),
     ),
     defence(
+        "cells of tables are cut",
+        "test_hostile_output.py::test_texts_of_megabytes_that_a_job_chose_are_cut",
+        ("cli/console.py", "text if len(text) <= _LONGEST_CELL", "text if True"),
+        ("runner/files/schema.py", "return text(value)[:_LONGEST_WORDS]", "return text(value)"),
+    ),
+    defence(
         "a batch scheduler's answer has an end",
         "tests/parts/test_via_slurm.py -k no-end",
         ("runner/batch/commands.py", "> MOST_BYTES:", "> 1 << 62:"),
