@@ -109,11 +109,6 @@ DEFENCES = (
         ("localcloud/messaging/functions.py", "while total > MOST_LOGGED_BYTES:", "while False:"),
     ),
     defence(
-        "the events that wait for functions have a number",
-        "test_hostile_functions.py::test_the_events_that_wait_for_a_function_have_a_number",
-        ("localcloud/messaging/functions.py", "if self._waiting >= MOST_WAITING:", "if False:"),
-    ),
-    defence(
         "a function has the memory that it was given",
         "test_hostile_functions.py::test_a_process_has_the_memory_that_the_function_was_given",
         ("localcloud/messaging/sandbox.py", "resource.RLIMIT_DATA: settings.memory_mib * _MIB,", ""),
