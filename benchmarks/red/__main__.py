@@ -1,9 +1,9 @@
 """Remove each defence from a copy of the code, and check that the attack then succeeds: `python -m benchmarks.red`.
 
 A test of an attack that passes without the defence proves nothing. `python -m benchmarks.red WORDS` checks only the
-defences whose names contain these words. A run of all writes its results to a file, and goes on where one on the same
-commit was interrupted. An attack succeeds when its test fails by its own assertions. If a test passes, or its cluster
-does not come up, the exit status is 1.
+defences whose names contain these words, and `--unseen` lists the tests of attacks that no defence names. A run of all
+writes its results to a file, and goes on where one on the same commit was interrupted. An attack succeeds when its test
+fails by its own assertions. If a test passes, or its cluster does not come up, the exit status is 1.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ _HEAD = "| without this defence | in | this test fails | with |\n|---|---|---|--
 
 
 def main(arguments: list[str]) -> int:
+    if arguments == ["--unseen"]:
+        print("\n".join(unseen()))
+        return 0
     chosen = [defence for defence in DEFENCES if " ".join(arguments) in defence.name]
     is_whole = chosen == list(DEFENCES)
     # That of a complete run is removed.
@@ -54,6 +57,23 @@ def main(arguments: list[str]) -> int:
         _keep(rows[defence.name] for defence in chosen)
         record.unlink()
     return 0
+
+
+def unseen() -> Iterator[str]:
+    """Yield the tests of attacks that no defence names, by itself or with its whole module."""
+    modules = (
+        path for name in ("tests/attacks", "localcloud/tests/attacks") for path in (ROOT / name).glob("test_*.py")
+    )
+    for path in sorted(modules):
+        module = str(path.relative_to(ROOT))
+        for test in re.findall(r"^def (test_\w+)\(", path.read_text(), re.MULTILINE):
+            if not any(_names(one.test, module, test) for one in DEFENCES):
+                yield f"{module}::{test}"
+
+
+def _names(arguments: str, module: str, test: str) -> bool:
+    path, _, words = arguments.partition(" -k ")
+    return path == f"{module}::{test}" or (path == module and words in test)
 
 
 def seen_before(record: Path, commit: str) -> dict[str, str]:

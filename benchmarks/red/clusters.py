@@ -41,6 +41,57 @@ _FEW_CLIENTS = ("node/credentials.py", "_CLIENTS, _SENDING = 256, 64", "_CLIENTS
 
 DEFENCES = (
     defence(
+        "a batch scheduler's words are cut",
+        "tests/parts/test_via_slurm.py -k without",
+        ("runner/batch/commands.py", "' '.join(reason(said).split())", "' '.join(said.split())"),
+    ),
+    defence(
+        "cells of tables are cut",
+        "test_hostile_output.py::test_texts_of_megabytes_that_a_job_chose_are_cut",
+        ("cli/console.py", "text if len(text) <= _LONGEST_CELL", "text if True"),
+        ("runner/files/schema.py", "return text(value)[:_LONGEST_WORDS]", "return text(value)"),
+    ),
+    defence(
+        "a batch scheduler's answer has an end",
+        "tests/parts/test_via_slurm.py -k no-end",
+        ("runner/batch/commands.py", "> MOST_BYTES:", "> 1 << 62:"),
+    ),
+    defence(
+        "a batch scheduler's letters are any",
+        "tests/parts/test_via_slurm.py -k encoding",
+        ("runner/batch/commands.py", 'decode(errors="replace")', "decode()"),
+    ),
+    defence(
+        "a batch scheduler answers with an id",
+        "tests/parts/test_via_slurm.py -k nothing",
+        ("runner/files/schema.py", 'compile("[A-Za-z0-9][!-~]{0,511}")', 'compile("(?s).*")'),
+    ),
+    defence(
+        "silent clients of the exporter make room",
+        "tests/parts/test_exporter.py -k say_nothing",
+        ("cli/exporter.py", "> _MOST_SILENT:", "> 9999:"),
+    ),
+    defence(
+        "a head names no beginning of a file that is not sent",
+        "tests/parts/test_transfer.py -k beginning",
+        ("runner/files/begun.py", " and int(number) < items", ""),
+    ),
+    defence(
+        "a node's line has an end as the network is measured",
+        "tests/parts/test_hostile_measurement.py -k no-end",
+        ("netcheck/__main__.py", "> _LONGEST_LINE:", "> 1 << 62:"),
+    ),
+    defence(
+        "a node measures under its own rank",
+        "tests/parts/test_hostile_measurement.py -k another",
+        ("netcheck/__main__.py", "if rank not in taken", "if True"),
+    ),
+    defence(
+        "no directory of a system is shared",
+        "tests/unit/test_spec.py -k shared",
+        ("spec/spec_checks.py", 'if not re.fullmatch(f"{SHARED}/*", value):', "if False:"),
+    ),
+    defence(
         "messages of jobs and nodes make no lines of their own",
         "test_hostile_output.py::test_a_reason_in_the_table_is_shown",
         ("cli/terminal.py", 'return text.replace("\\n", "\\n  ")', "return text"),

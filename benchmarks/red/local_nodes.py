@@ -94,6 +94,26 @@ DEFENCES = (
         ),
     ),
     defence(
+        "functions write only to their own memory",
+        "test_hostile_functions.py::test_a_function_writes_only_to_its_own_memory",
+        ("localcloud/messaging/sandbox.py", "    kernel.make_read_only(root)\n    kernel.mount", "    kernel.mount"),
+    ),
+    defence(
+        "a function's user owns nothing of this machine",
+        "test_hostile_functions.py::test_a_functions_user_is_nobody_here",
+        ("localcloud/messaging/sandbox.py", "kernel.change_owner(settings.first_id + USER)", "pass"),
+    ),
+    defence(
+        "the logs of functions have a size",
+        "test_hostile_functions.py::test_the_logs_of_functions_have_a_size",
+        ("localcloud/messaging/functions.py", "while total > MOST_LOGGED_BYTES:", "while False:"),
+    ),
+    defence(
+        "a function has the memory that it was given",
+        "test_hostile_functions.py::test_a_process_has_the_memory_that_the_function_was_given",
+        ("localcloud/messaging/sandbox.py", "resource.RLIMIT_DATA: settings.memory_mib * _MIB,", ""),
+    ),
+    defence(
         "what functions print has a limit",
         "test_hostile_functions.py::test_what_a_function_prints_is_bounded",
         ("localcloud/messaging/sandbox.py", "resource.RLIMIT_FSIZE: FILE_MIB * _MIB,", ""),

@@ -46,6 +46,14 @@ state.update(state="failed", ended_at=2.0)
 open(path, "w").write(json.dumps(state))
 """
 
+LONG = """
+import json
+path, text = "../state.json", "x" * 1_000_000
+state = json.load(open(path))
+state.update(name=text, message=text, tail=[text], load=[text], activity=text, tags={text: text}, command=[text])
+state.update(nodes=[{"node": "n", "message": text, "clean": False, "killed": 0}], state="failed", ended_at=2.0)
+open(path, "w").write(json.dumps(state))
+"""
 # Its function's name, its file's and the file that it reads are as nasty as it can make them.
 FRAMES = """
 import os, sys
@@ -120,6 +128,20 @@ def test_names_and_reasons_that_a_job_chose_are_shown(terminal):
     on_screen(terminal, "run", "--launcher", "exec", "--", "python3", "forge.py")
     for arguments in (("jobs",), ("logs",), ("stop",), ("logs", "--rank", "x\x1b[2J"), ("logs", "x\x1b[2J")):
         on_screen(terminal, *arguments)
+
+
+def test_texts_of_megabytes_that_a_job_chose_are_cut(terminal):
+    (terminal.directory / "long.py").write_text(LONG)
+    job = terminal.phalanx("run", "--detach", "--launcher", "exec", "--", "true").stdout.strip()
+    terminal.phalanx("logs", "-f", job)
+    terminal.on("head", f"cd /efs/.phalanx/jobs/{job}/work && python3 long.py")
+    assert "x" * 100 in terminal.phalanx("jobs").stdout
+    try:
+        for arguments in (("jobs",), ("logs",), ("stop",), ("status",), ("why",), ("stacks",)):
+            done = terminal.phalanx(*arguments, check=False)
+            assert len(done.stdout + done.stderr) < 200_000, (arguments, len(done.stdout), len(done.stderr))
+    finally:
+        terminal.phalanx("jobs", "--prune", "0s", "--yes", check=False)
 
 
 def test_frames_that_a_job_chose_are_shown(terminal):

@@ -25,7 +25,7 @@ LATER = {
     "no text": bytes(range(256)),
     "nested deep": b"[" * 60_000,
     "a number that is none": b'{"bit_s": 1e999, "round_trip_s": NaN}',
-    "no end": b"x" * (64 << 20),
+    "no-end": b"x" * (64 << 20),
 }
 
 

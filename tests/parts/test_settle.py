@@ -17,7 +17,8 @@ from fake_nodes import FakeCluster, kill_marked, kill_starter
 from phalanx.jobs.job import Job, JobSpec, OutputLine, submit
 from phalanx.launchers import load
 from phalanx.runner.batch import allocation
-from phalanx.runner.batch.scheduling import HELD, AllocationStatus, release
+from phalanx.runner.batch.commands import release
+from phalanx.runner.batch.scheduling import HELD, AllocationStatus
 from phalanx.runner.files import job_record
 from phalanx.runner.files.job_status import JobState, JobStatus
 from phalanx.runner.head.begin import Runner

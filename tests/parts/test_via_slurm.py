@@ -122,8 +122,8 @@ _HOSTILE = {
     "another encoding": (r"printf 'Ung\374ltig\n' >&2; exit 1", "slurm refused: Ung\ufffdltig"),
     "an option instead of a number": ("echo --user=root", "slurm's answer is no id"),
     "nothing": ("true", "slurm's answer is no id"),
-    "no end": ("exec yes", "slurm's answer has more than"),
-    "a reason without end": (rf"{_ENDLESS} >&2; printf '\033]0;x' >&2; exit 1", "slurm refused: xxx"),
+    "no-end": ("exec yes", "slurm's answer has more than"),
+    "a reason without end": (rf"printf '\033]0;' >&2; {_ENDLESS} >&2; exit 1", "slurm refused: ]0;xx"),
 }
 
 
@@ -132,6 +132,7 @@ def test_an_answer_of_a_scheduler_is_words_or_a_number(cluster, sbatch, message)
     slurm = FakeSlurm(cluster)
     slurm.will_run("sbatch", sbatch)
     slurm.will_run("scancel", 'echo "$@" >>cancelled')
+    slurm.will_run("scontrol", "echo JobState=CANCELLED")
     _, status = outcome(start(cluster, "true").follow())
     assert status.state is JobState.FAILED
     assert status.message.startswith(message) and len(status.message) < 10_000, status.message[:300]

@@ -17,6 +17,7 @@ import click
 from phalanx.cli.terminal import for_stream, has_colors, one_line
 
 _LEAST_OF_TEXT = 16
+_LONGEST_CELL = 1000
 """Columns that a folded text has at least; shorter cells stay on one line."""
 
 
@@ -64,7 +65,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], by_imp
     Where a terminal is too narrow, it has as many columns as fit, chosen `by_importance`; or, if that names none, a
     line for each cell.
     """
-    table = [list(columns), *([one_line(str(cell)) for cell in row] for row in rows)]
+    table = [list(columns), *([_cell(str(cell)) for cell in row] for row in rows)]
     limit = line_width()
     if sys.stdout.isatty():
         table = _without_empty_columns(table)
@@ -80,6 +81,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], by_imp
         folded = [_fold(cell, width) for cell, width in zip(row, widths, strict=True)]
         for line in zip_longest(*folded, fillvalue=""):
             say("  ".join(map(_padded, line, widths)).rstrip())
+
+
+def _cell(text: str) -> str:
+    """Return a cell's text; of a very long one, which would make every row as wide, the beginning."""
+    return one_line(text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}…")
 
 
 def _print_cells(table: list[list[str]], limit: int) -> None:

@@ -29,7 +29,7 @@ _COMMIT = re.compile("([0-9a-f]{40,64}(-dirty)?)?")
 # A number, or YARN's URL. What began with "-" would be an option of the commands that get it, such as scancel.
 _ALLOCATION_ID = re.compile("[A-Za-z0-9][!-~]{0,511}")
 _LARGEST = 1 << 62
-_LONGEST_WORDS = 8000
+_LONGEST_WORDS, _MOST_LINES = 8000, 100
 
 
 def is_job_id(name: str) -> bool:
@@ -57,6 +57,11 @@ def text(value: Any) -> str:
 def words(value: Any) -> str:
     """Return the beginning of a text for people, which a job may have written. Raises Invalid."""
     return text(value)[:_LONGEST_WORDS]
+
+
+def lines(value: Any) -> Tuple[str, ...]:
+    """Return the first of a list's texts, cut as `words` does. Raises Invalid."""
+    return tuple(map(words, texts(value)[:_MOST_LINES]))
 
 
 def job_id(value: Any) -> str:
