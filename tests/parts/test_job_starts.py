@@ -101,7 +101,7 @@ def test_a_missing_engine_is_reported_with_its_recipe(two_nodes, code):
     (code / "train.py").write_text("import mxnet\n")
     _, status = run(two_nodes, code, "python3", "train.py", launcher="dmlc")
     assert status.message.startswith("no module named 'mxnet' on deeplearning-worker1")
-    assert status.message.endswith("add it to requirements.txt, or use `--recipe mxnet`")
+    assert status.message.endswith("such as requirements.txt, or use `--recipe mxnet`")
 
 
 @pytest.mark.parametrize(

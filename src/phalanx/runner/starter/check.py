@@ -195,8 +195,8 @@ def missing_packages(target: Sequence[str], answer: bytes, kept: Mapping[str, st
     if others:
         what = f"{_quoted(others)} is" if reasons else "it is"
         reasons.append(
-            f"{what} neither in the job's directory nor in the job's Python. If it is not your own code, add it to "
-            "requirements.txt"
+            f"{what} neither in the job's directory nor in the job's Python. If it is not your own code, add it to the "
+            "list of packages, such as requirements.txt"
         )
     return f"no module named {_quoted(names)} on {{nodes}}, which {target[-1]} imports: {'; '.join(reasons)}"
 
