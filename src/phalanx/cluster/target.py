@@ -102,6 +102,6 @@ def require_key(found: StackState) -> None:
     if not mine or (theirs and theirs.split()[:2] != mine.split()[:2]):
         raise ClusterError(
             f"cluster {found.name} exists, but was created with another machine's key",
-            "Use the machine that ran `phalanx up`, or run `phalanx down` and `phalanx up` here.",
+            f"Use the machine that ran `phalanx up`, or copy its key here and run `phalanx adopt {found.name} -i KEY`.",
             code="other-key",
         )
