@@ -12,7 +12,7 @@ from aws_here import AwsHere
 from botocore.awsrequest import AWSResponse, HeadersDict
 from botocore.exceptions import ClientError
 from error_codes import raises_code
-from fleet_fakes import REGION, name, until
+from fleet_fakes import REGION, forget_resources, name, until
 from leftovers import (
     ACCOUNT,
     DAY_S,
@@ -44,6 +44,8 @@ STACK_TAG = "aws:cloudformation:stack-name"
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory) -> Iterator[Stacks]:
+    # What other tests in this process have left, with the tag of a cluster, would be orphans.
+    forget_resources(ACCOUNT)
     with stacks(tmp_path_factory.mktemp("state")) as made:
         yield made
 
