@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from aws_here import AwsHere
 from botocore.awsrequest import AWSResponse, HeadersDict
 from botocore.exceptions import ClientError
 from error_codes import raises_code
-from fleet_fakes import REGION, name, until
+from fleet_fakes import REGION, forget_resources, name, until
 from leftovers import (
     ACCOUNT,
     DAY_S,
@@ -44,6 +45,8 @@ STACK_TAG = "aws:cloudformation:stack-name"
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory) -> Iterator[Stacks]:
+    # What other tests in this process have left, with the tag of a cluster, would be orphans.
+    forget_resources(ACCOUNT)
     with stacks(tmp_path_factory.mktemp("state")) as made:
         yield made
 
@@ -284,14 +287,33 @@ def test_a_service_that_does_not_answer_is_named_and_the_others_are_looked_at(ru
 
 @pytest.mark.parametrize(("service", "operation"), [("dynamodb", "list_tables"), ("ec2", "describe_vpcs")])
 def test_a_proxys_page_is_no_empty_list(monkeypatch: pytest.MonkeyPatch, service: str, operation: str):
-    page = AWSResponse("http://proxy", 200, HeadersDict(), None)
-    page._content = b"<!DOCTYPE html>\n<html><body>Log in</body></html>"
-    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(key, "x")
-    behind_a_proxy = Aws(REGION)
-    behind_a_proxy.client(service).meta.events.register("before-send", lambda **_: page)
+    behind_a_proxy = _answering(monkeypatch, service, [(200, b"<!DOCTYPE html>\n<html><body>Log in</body></html>")])
     with raises_code("call-failed", "web page"):
         list(behind_a_proxy.pages(service, operation, "Any"))
+
+
+def test_a_call_that_a_load_balancer_of_aws_answers_with_a_page_is_tried_again(monkeypatch: pytest.MonkeyPatch):
+    busy = b"<html><body><b>Http/1.1 Service Unavailable</b></body></html>"
+    monkeypatch.setattr("botocore.endpoint.time", SimpleNamespace(sleep=lambda _: None))
+    aws = _answering(monkeypatch, "dynamodb", [(503, busy), (200, b'{"TableNames": ["mine"]}')])
+    assert list(aws.pages("dynamodb", "list_tables", "TableNames")) == ["mine"]
+
+
+def _answering(monkeypatch: pytest.MonkeyPatch, service: str, answers: list[tuple[int, bytes]]) -> Aws:
+    """Return an Aws whose service gives these answers, one after the other."""
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(key, "x")
+    left = iter(answers)
+
+    def answer(**_: Any) -> AWSResponse:
+        status, body = next(left)
+        made = AWSResponse("http://proxy", status, HeadersDict(), None)
+        made._content = body
+        return made
+
+    aws = Aws(REGION)
+    aws.client(service).meta.events.register("before-send", answer)
+    return aws
 
 
 @pytest.mark.parametrize(

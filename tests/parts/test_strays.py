@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from aws_here import AwsHere
 from clusters import plan
-from fleet_fakes import IMAGE, REGION, name, until
+from fleet_fakes import IMAGE, REGION, forget_resources, name, until
 from leftovers import (
     ACCOUNT,
     TAG,
@@ -43,6 +43,8 @@ KINDS = {
 def running(tmp_path_factory) -> Iterator[Stacks]:
     with stacks(tmp_path_factory.mktemp("state")) as made:
         yield made
+        # Other tests in this process look for whatever has the tag of a cluster.
+        forget_resources(made.context.account)
 
 
 @pytest.fixture

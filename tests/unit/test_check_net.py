@@ -187,6 +187,22 @@ def test_a_result_that_is_none_is_an_error(wrong):
         read(wrong)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {**DOCUMENT, "nodes": [DOCUMENT["nodes"][0], {"address": "10.0.0.9", "efa": "x"}]},
+        {**DOCUMENT, "links": [LINK, {"from": 1, "to": 0}]},
+        {**DOCUMENT, "links": [LINK, {"from": 1, "to": 0, "error": 7}]},
+        {**DOCUMENT, "links": [LINK, {"from": 1, "to": 0, "bit_s": -1, "round_trip_s": 1}]},
+        {**DOCUMENT, "sums": [SUM, {}]},
+        {**DOCUMENT, "sums": [SUM, {"error": []}]},
+    ],
+)
+def test_the_node_whose_answer_spoils_a_result_is_named(wrong):
+    with pytest.raises(JobError, match=r"the answer of 10\.0\.0\.9: "):
+        read(wrong)
+
+
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000, b'{"nodes": 1e999}', b"9" * 5000])
 def test_a_result_that_is_no_json_is_an_error(text):
     with pytest.raises(JobError, match="result can't be read"):

@@ -168,6 +168,11 @@ def test_a_checked_spec_can_be_changed_in_one_field(write):
     assert replace(replace(spec, nodes=8), nodes=4) == spec
 
 
+@pytest.mark.parametrize("path", ["/share", "/shared/x", "/data-1", "/datasets", "/workspace", "/mnt/nas"])
+def test_usual_names_of_a_shared_directory_are_allowed(write, path):
+    assert load(write(f"{GOOD}shared: {path}\n")).shared == path
+
+
 def test_all_mistakes_at_once_in_order_of_lines(mistakes):
     text = "nodez: 3\nname: 1st\nnodes: 0\nmin: yes\ntype: c5\nregion: us-est-1\nnode_timeout: 10\n"
     assert [line.split(": ", 2)[:2] for line in mistakes(text)] == [
@@ -191,8 +196,9 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
         ("instanceType: x", "instanceType: is not a key of phalanx.yaml; write `type`"),
         ("InstanceCount: 4", "InstanceCount: is not a key of phalanx.yaml; write `nodes`"),
         ("Min: 4", "Min: is not a key of phalanx.yaml; write `min`"),
-        ("per_node: 4", "per_node: is not a key of phalanx.yaml; write it below `job`"),
-        ("restarts: 4", "restarts: is not a key of phalanx.yaml; write it below `job`"),
+        ("per_node: 4", "per_node: is not a key of phalanx.yaml; write `per_node` below `job`"),
+        ("perNode: 4", "perNode: is not a key of phalanx.yaml; write `per_node` below `job`"),
+        ("restarts: 4", "restarts: is not a key of phalanx.yaml; write `restarts` below `job`"),
         ("fsx: x", "fsx: is not a key of phalanx.yaml; write `storage: lustre`"),
         ("KeyName: x", "KeyName: is not a key of phalanx.yaml; write `key_pair`"),
         ("node_timeout_s: 4", "node_timeout_s: is not a key of phalanx.yaml; did you mean node_timeout?"),
@@ -270,7 +276,7 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
         ("shared: efs", "shared: must be an absolute path, is 'efs'; letters"),
         ("shared: /a/../etc", "shared: must be an absolute path, is '/a/../etc';"),
         ("shared: /my data", "shared: must be an absolute path, is '/my data';"),
-        ("shared: /", "shared: '/' may belong to the system of a node; name /efs,"),
+        ("shared: /", "shared: '/' may belong to the system of a node; name one below /mnt, or one that"),
         *((f"shared: {path}", f"shared: '{path}' may belong to the system") for path in HELD_BY_ROOT),
         ("shared: //usr//local", "shared: '/usr/local' may belong to the system"),
         ("shared: /efs/./x", "shared: '/efs/x' may belong"),

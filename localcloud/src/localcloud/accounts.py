@@ -32,7 +32,8 @@ REGIONS = {
 """Their regions: an account has keys in one partition only (docs/aws-behaviour.md 6.1)."""
 ACCOUNT, OWNER = "123456789012", "999999999999"
 """The account itself, and the one that owns the VPC which an organisation shares."""
-# What the organisation denies to everybody in the account: a method of EC2Backend, and its action.
+# What the organisation's service control policy denies, because only the owner's account makes networks: a method of
+# EC2Backend, and its action.
 DENIED = {
     "allocate_address": "ec2:AllocateAddress",
     "attach_internet_gateway": "ec2:AttachInternetGateway",

@@ -41,7 +41,7 @@ def test_cloud_config_makes_files_users_and_a_name_and_runs_commands(lab: Lab) -
     bootcmd:
     - echo each >>/root/each
     - echo $INSTANCE_ID >/root/id
-    - [cloud-init-per, once, mine, sh, -c, 'echo >>/root/once']
+    - [cloud-init-per, once, mine, sh, -c, 'echo >>/root/once; exit 3']
     mounts: [[tmpfs, '/scratch', tmpfs, 'size=1m'], [ephemeral0, /mnt]]
     write_files:
     - {path: /opt/my/a file, content: "it's $HOME\\n", permissions: '0640'}

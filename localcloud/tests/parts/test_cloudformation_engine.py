@@ -266,6 +266,11 @@ def test_conditions_leave_resources_and_outputs_out(cloud):
     assert cloud.outputs(big)["Only"].startswith("arn:aws:sns:")
 
 
+@pytest.mark.parametrize("name", ["Rules", "Hooks", "Transform"])
+def test_a_resource_may_have_the_name_of_a_section(cloud, name):
+    assert cloud.physical(cloud.made({name: TOPIC}), name)
+
+
 def test_a_wait_handle_takes_only_what_s3_would_take(cloud):
     stack = cloud.create({"Handle": HANDLE, "Wait": waits()})
     handle = cloud.idle_physical(stack, "Handle")

@@ -278,7 +278,8 @@ FAILURES = {
     ),
     "a profile that is missing": (
         {**PLACE, "Template": launch_template(IamInstanceProfile={"Name": "nobodys"}), "Bad": group()},
-        "You must use a valid fully-formed launch template. Instance Profile nobodys cannot be found.",
+        "You must use a valid fully-formed launch template. Value (nobodys) for parameter iamInstanceProfile.name is"
+        " invalid. Invalid IAM Instance Profile name",
     ),
     "inline code for a runtime that has none": (
         {"Bad": function("java21")},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import account
 import botocore.session
@@ -16,7 +17,8 @@ from fleet_fakes import forget_resources
 from stack_fakes import Stacks, stacks
 from test_served import SERVICES, least
 
-from localcloud.api.served import table
+from localcloud.api.served import lists, operations, table
+from localcloud.iam.calls import Call
 
 # Filters about what answers do not contain, which are refused by name, and values that the texts of AWS's models list.
 REFUSED = re.compile(
@@ -103,6 +105,22 @@ def test_filters_find_what_the_answer_contains(cloud: Stacks):
     assert found(ec2, "block-device-mapping.delete-on-termination", "false") == 0
     zones = ec2.describe_availability_zones(Filters=[{"Name": "opt-in-status", "Values": ["opted-in"]}])
     assert [one["ZoneType"] for one in zones["AvailabilityZones"]] == ["local-zone"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "name", "is_known"),
+    [
+        ("DescribeVpcs", "tag:Name", True),
+        ("DescribeTransitGateways", "tag:Name", True),
+        ("DescribeVpcs", "colour", False),
+        # It takes no filters.
+        ("DescribeAccountAttributes", "colour", True),
+    ],
+)
+def test_only_filters_that_the_operation_does_not_have_are_unknown(operation: str, name: str, is_known: bool):
+    call = SimpleNamespace(protocol="ec2", params={"Filter.1.Name": name, "Filter.1.Value.1": "red"})
+    unknown = lists.unknown_filter(cast("Call", call), operations.named("ec2", operation))
+    assert unknown == ("" if is_known else name)
 
 
 def test_pages_are_cut_after_the_filters_and_lose_nothing(cloud: Stacks):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # A plan is not worth a long wait for the price list: it is asked once and briefly, and a dated table is there.
 _PRICING = "pricing"
 _ATTEMPTS = 3
+_SERVER_ERROR, _PAGES = 500, (b"<!doctype html", b"<html")
 _SHORTLY = Config(connect_timeout=2, read_timeout=4, retries={"total_max_attempts": 1, "mode": "standard"})
 # The price list is served in three regions, with the prices of all.
 _PRICING_REGIONS = {"eu": "eu-central-1", "me": "eu-central-1", "af": "eu-central-1", "ap": "ap-south-1"}
@@ -163,9 +164,12 @@ class Aws:
 
 
 def _refuse_a_page(response_dict: Mapping[str, Any], **_: Any) -> None:
-    """Refuse a proxy's web page, in which botocore finds nothing, as in an empty list."""
-    body = response_dict.get("body")
-    if isinstance(body, bytes) and body[:64].lstrip().lower().startswith((b"<!doctype html", b"<html")):
+    """Refuse a proxy's web page, in which botocore finds nothing, as in an empty list.
+
+    botocore knows the pages with which AWS's load balancers say 502 or 503, and tries the call again.
+    """
+    body, status = response_dict.get("body"), response_dict["status_code"]
+    if status < _SERVER_ERROR and isinstance(body, bytes) and body[:64].lstrip().lower().startswith(_PAGES):
         raise ResponseParserError("the answer is a web page, perhaps a proxy's")
 
 

@@ -31,10 +31,11 @@ def network(text: bytes, names: Mapping[str, str]) -> Network:
         sums = _listed(document, "sums")
         if len(sums) != len(nodes):
             raise Invalid(f"it has {len(sums)} sums for {len(nodes)} nodes")
-        failed = [validate.fields(_CUT, one)["error"] for one in sums if isinstance(one, dict) and "error" in one]
+        by_node = list(zip(nodes, sums, strict=True))
+        failed = [_of(node, _CUT, one)["error"] for node, one in by_node if isinstance(one, dict) and "error" in one]
         if failed:
             return Network(nodes, links, no_engine=first_of(sorted(set(failed)), "; "))
-        found = [validate.fields(_SUM, one) for one in sums]
+        found = [_of(node, _SUM, one) for node, one in by_node]
     except Invalid as error:
         raise JobError(f"the nodes' result can't be read: {error}", code="invalid-answer") from error
     return Network(
@@ -57,12 +58,19 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
+def _of(node: str, checks: Mapping[str, Callable[[Any], Any]], item: Any) -> dict[str, Any]:
+    """Return the checked fields of a node's answer. Raises Invalid, which names the node."""
+    try:
+        return validate.fields(checks, item)
+    except Invalid as error:
+        raise Invalid(f"the answer of {node}: {error}") from error
+
+
 def _nodes(items: Sequence[Any]) -> tuple[list[str], list[bool]]:
-    nodes = [validate.fields(_NODE, item) for item in items]
-    addresses = [node["address"] for node in nodes]
-    if not nodes or len(set(addresses)) < len(addresses):
+    addresses = [validate.fields(_NODE, item)["address"] for item in items]
+    if not addresses or len(set(addresses)) < len(addresses):
         raise Invalid("it has no nodes, or one of them twice")
-    return addresses, [node["efa"] for node in nodes]
+    return addresses, [_of(node, _ADAPTER, item)["efa"] for node, item in zip(addresses, items, strict=True)]
 
 
 def _links(items: Sequence[Any], nodes: Sequence[str]) -> list[Link]:
@@ -76,7 +84,7 @@ def _links(items: Sequence[Any], nodes: Sequence[str]) -> list[Link]:
         way = validate.fields({"from": number, "to": number}, item)
         sender: int = way["from"]
         receiver: int = way["to"]
-        measured = validate.fields(_CUT if "error" in item else _LINK, item)
+        measured = _of(nodes[sender], _CUT if "error" in item else _LINK, item)
         links[sender, receiver] = Link(sender=nodes[sender], receiver=nodes[receiver], **measured)
     loops = sum(sender == receiver for sender, receiver in links)
     if loops or not len(links) == len(items) == len(nodes) * (len(nodes) - 1):
@@ -116,7 +124,7 @@ def _times(value: Any) -> list[tuple[int, float]]:
     return [(one["bytes"], one["s"]) for one in found]
 
 
-_NODE = {"address": validate.address, "efa": validate.truth}
+_NODE, _ADAPTER = {"address": validate.address}, {"efa": validate.truth}
 _LINK = {"bit_s": _number(_FASTEST_BIT_S), "round_trip_s": _number(_LONGEST_S)}
 _CUT = {"error": _words}
 _TIME = {"bytes": _size, "s": _number(_LONGEST_S, 1e-9)}

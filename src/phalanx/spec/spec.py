@@ -153,8 +153,8 @@ class ClusterSpec:
         text(
             checks.shared,
             lambda: {"pattern": whole(f"{checks.SHARED}/*")},
-            "a path below /mnt, or below a top directory that begins with data, efs, fsx, lustre, nfs, project, "
-            "shared, storage or work; of letters, digits and . _ - /",
+            "a path below /mnt, or one that begins with /data, /efs, /fsx, /lustre, /nfs, /project, /share, /storage "
+            "or /work; of letters, digits and . _ - /",
         ),
         "/efs",
         change=REFUSED,

@@ -36,7 +36,7 @@ PRIVATE = "private"
 
 # Jobs write there, so only where no image has anything that root reads or runs. /scratch is of each node's own disks,
 # and what is below /mnt on nodes of EMR is Hadoop's.
-_SHAREABLE = "data|efs|fsx|lustre|nfs|project|shared|storage|work"
+_SHAREABLE = "data|efs|fsx|lustre|nfs|project|share|storage|work"
 _OF_EMR = "(?:hdfs|mapred|s3|tmp|var|yarn)(?:/|$)"
 _NAME = r"(?!\.\.?(?:/|$))[A-Za-z0-9._-]+"
 SHARED = rf"(?!.{{129}})/+(?:(?:{_SHAREABLE})[A-Za-z0-9_-]*|mnt/+(?!{_OF_EMR}){_NAME})(?:/+{_NAME})*"
@@ -166,8 +166,7 @@ def shared(value: str) -> str:
     if not re.fullmatch(f"{SHARED}/*", value):
         raise WrongError(
             f"'{path}' may belong to the system of a node",
-            "name /efs, /fsx, /data or one below /mnt; the top directory may begin with "
-            f"{', '.join(_SHAREABLE.split('|'))}",
+            f"name one below /mnt, or one that begins with /{_SHAREABLE.replace('|', ', /')}",
             code="system-path",
         )
     return path

@@ -98,10 +98,9 @@ def _values(entries: dict[str, Value]) -> tuple[dict[str, Any], dict[str, WrongE
 
 def _unknown(name: str, value: Value) -> Mistake:
     word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-    ours = table("other_tools")["keys"] | dict.fromkeys(
-        JOB.schema()["properties"].keys() - KEYS, "write it below `job`"
-    )
-    hint = ours.get(word) or (f"write `{word}`" if word in KEYS else checks.nearest(name, KEYS))
+    of_job = {key: f"write `{key}` below `job`" for key in JOB.schema()["properties"].keys() - KEYS}
+    hint = {**table("other_tools")["keys"], **of_job}.get(word)
+    hint = hint or (f"write `{word}`" if word in KEYS else checks.nearest(name, KEYS))
     return Mistake(value.line, name, "is not a key of phalanx.yaml", hint, code="unknown-key")
 
 

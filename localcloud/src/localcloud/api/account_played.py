@@ -30,7 +30,6 @@ from localcloud.weather import organisation
 
 _NEW = 5
 _BLOCK = "10.64"
-# What the organisation's service control policy denies: only the owner's account makes networks.
 # A participant makes none of these in a VPC that is shared with it (docs/aws-behaviour.md 2.65).
 _OF_OWNERS = ("create_route_table", "create_subnet", "create_vpc_endpoint", "modify_vpc_attribute")
 # What a launch has that says nothing else.

@@ -89,7 +89,7 @@ _Loader.add_multi_constructor("!", _short_form)
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_str)
 
 
-_VERSION = "2010-09-09"
+_VERSION, _TRANSFORM = "2010-09-09", "Fn::Transform"
 _MOST_DESCRIPTION_BYTES = 1024
 
 
@@ -98,8 +98,9 @@ def parse(body: str) -> Template:
     document = _read(body)
     if not isinstance(document, dict):
         raise Refused("Template format error: unsupported structure.")
-    named = [*document, *(document["Resources"] if isinstance(document.get("Resources"), dict) else ())]
-    if unserved := sorted({"Transform", "Rules", "Hooks", "Fn::Transform"}.intersection(map(str, named))):
+    resources = document.get("Resources")
+    among_them = {_TRANSFORM}.intersection(resources if isinstance(resources, dict) else ())
+    if unserved := sorted(({"Transform", "Rules", "Hooks", _TRANSFORM} & document.keys()) | among_them):
         raise Refused(f"Template format error: the local cloud does not serve {', '.join(unserved)}")
     unknown = sorted(str(key) for key in document if key not in SECTIONS)
     if unknown:

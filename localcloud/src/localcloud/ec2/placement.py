@@ -17,6 +17,7 @@ from moto.ec2.models.instances import Instance
 from moto.ec2.models.subnets import Subnet
 from moto.ec2.utils import filter_iam_instance_profiles
 from moto.efs.models import efs_backends
+from moto.iam.exceptions import IAMException
 from moto.iam.models import InstanceProfile
 
 from localcloud.api import parameters, partitions
@@ -166,9 +167,17 @@ class Request:
         profile = self.template.get("IamInstanceProfile")
         if not profile or self.kwargs.get("iam_instance_profile_name") or self.kwargs.get("iam_instance_profile_arn"):
             return None
-        return filter_iam_instance_profiles(
-            self.backend.account_id, self.backend.partition, profile.get("Arn"), profile.get("Name")
-        )
+        return profile_of(self.backend.account_id, self.backend.partition, profile.get("Arn"), profile.get("Name"))
+
+
+def profile_of(account: str, partition: str, arn: str | None, name: str | None) -> InstanceProfile:
+    """Return an instance profile. Raises EC2ClientError for an unknown one, where moto has IAM's error."""
+    try:
+        return filter_iam_instance_profiles(account, partition, arn, name)
+    except IAMException:
+        which = "name" if name else "ARN"
+        text = f"Value ({name or arn}) for parameter iamInstanceProfile.{which.lower()} is invalid."
+        raise EC2ClientError("InvalidParameterValue", f"{text} Invalid IAM Instance Profile {which}") from None
 
 
 def _choose_place(backend: Any, merged: dict[str, Any], names: Any, template: dict[str, Any]) -> None:

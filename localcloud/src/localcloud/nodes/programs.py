@@ -124,10 +124,13 @@ _CLOUD_INIT_PER = """\
 #!/bin/sh
 # cloud-init-per once|instance|always NAME COMMAND…: runs a command of user data once, or at each boot
 [ $# -ge 3 ] || { echo 'Usage: cloud-init-per frequency name cmd [ arg1 [ arg2 [ ... ] ] ]' >&2; exit 1; }
+case $1 in once | instance | always) ;; *) echo "invalid frequency: $1" >&2; exit 1 ;; esac
 ran=/var/lib/cloud/instance/sem/bootper.$2.$1
 [ "$1" = always ] || [ ! -e "$ran" ] || exit 0
 shift 2
-"$@" && : >"$ran"
+"$@"; ended=$?
+: >"$ran"
+exit $ended
 """
 
 _SHUTDOWN = """\

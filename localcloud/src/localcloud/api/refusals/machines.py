@@ -10,10 +10,9 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.responses.instances import InstanceResponse
 from moto.ec2.responses.launch_templates import LaunchTemplates
 from moto.ec2.responses.tags import TagResponse
-from moto.ec2.utils import filter_iam_instance_profiles
-from moto.iam.exceptions import IAMException
 
 from localcloud.api.refusals.before import Given, before
+from localcloud.ec2.placement import profile_of
 
 _INSTANCE_ID = re.compile(r"i-(?:[0-9a-f]{8}|[0-9a-f]{17})")
 _IMAGE_ID = re.compile(r"ami-(?:[0-9a-f]{8}|[0-9a-f]{17})")
@@ -45,14 +44,8 @@ def _check_image(image_id: str | None) -> None:
 
 def _check_profile(response: Any) -> None:
     name, arn = response._get_param("IamInstanceProfile.Name"), response._get_param("IamInstanceProfile.Arn")
-    if not name and not arn:
-        return
-    try:
-        filter_iam_instance_profiles(response.current_account, response.partition, arn, name)
-    except IAMException:
-        which = "name" if name else "arn"
-        text = f"Value ({name or arn}) for parameter iamInstanceProfile.{which} is invalid."
-        raise EC2ClientError("InvalidParameterValue", f"{text} Invalid IAM Instance Profile {which}") from None
+    if name or arn:
+        profile_of(response.current_account, response.partition, arn, name)
 
 
 def _check_template(response: Any) -> None:

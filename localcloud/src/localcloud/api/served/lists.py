@@ -30,7 +30,7 @@ Filters = dict[str, list[str]]
 # moto takes the filters of these, and most have no effect.
 _IGNORED = ("DescribeAvailabilityZones", "DescribeInstanceStatus", "DescribeRegions")
 _DEEPEST = 5
-_FILTER = re.compile(r"<code>([a-z][\w.-]*)</code>")
+_FILTER = re.compile(r"<code>([a-z][\w.-]*) ?</code>")
 _AFTER = "after "
 
 
@@ -111,8 +111,10 @@ def _asked(call: Call, model: Any) -> tuple[Filters, frozenset[str]]:
     if call.protocol != "ec2" or not any(key.startswith("Filter.") for key in call.params):
         return {}, frozenset()
     name = "Filters" if "Filters" in model.input_shape.members else "Filter"
+    if name not in model.input_shape.members:
+        return {}, frozenset()
     asked = operations.of_form(model, call.protocol, call.params).get(name) or []
-    named = {str(one.get("Name")): [str(value) for value in one.get("Values") or ()] for one in asked}
+    named = {str(one.get("Name", "null")): [str(value) for value in one.get("Values") or ()] for one in asked}
     return named, _documented(model.input_shape.members[name])
 
 
