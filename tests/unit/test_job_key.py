@@ -88,6 +88,15 @@ def test_a_range_of_nodes_and_a_batch_system_are_keys_too(ran):
     assert ran("job: {via: slurm}\n", "--via", "sge").via == "sge"
 
 
+def test_an_option_replaces_what_of_the_file_it_excludes(ran):
+    assert ran("job: {via: slurm}\n", "--array", "0-3").via is None
+    assert ran("job: {via: slurm, launcher: torchrun}\n", "--nodes", "1:3").via is None
+    assert ran("job: {launcher: torchrun, nodes: '2:4'}\n", "--via", "slurm").nodes_min is None
+    assert ran("job: {nodes: '2:4', launcher: torchrun}\n", "--launcher", "exec").nodes_min is None
+    assert ran("job: {nodes: '2:4'}\n", "--launcher", "torchrun").nodes_min == 2
+    assert ran("job: {restarts: 2, restart_on: 75}\n", "--restarts", "0").restart_on == ()
+
+
 def test_variables_of_a_file_stand_between_the_key_and_the_command_line(ran, tmp_path):
     (tmp_path / "team.env").write_text("A=file\nB=file\nC=file\n")
     job = ran("job: {env: {A: key, D: key}}\n", "--env-file", str(tmp_path / "team.env"), "--env", "B=line")

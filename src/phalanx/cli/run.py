@@ -218,6 +218,16 @@ def _without_starter(argv: tuple[str, ...]) -> str:
     return shlex.join(("phalanx", "run", "--launcher", "mpi", *counts, "--", *argv))
 
 
+# What an option that is typed replaces in the file, besides its own key: both together would be refused.
+_REPLACED_BY = {
+    "job_processes": ("processes", "per_node", "nodes"),
+    "job_per_node": ("processes", "per_node"),
+    "nodes": ("processes", "per_node", "via"),
+    "via": ("nodes",),
+    "job_array": ("via",),
+}
+
+
 def _of_file(context: click.Context, name: str | None, file: Path | None) -> dict[str, Any]:
     """Return what the key `job` of the cluster's file says about parameters that the command line leaves open."""
     path = file or Path(DEFAULT_FILE)
@@ -230,10 +240,12 @@ def _of_file(context: click.Context, name: str | None, file: Path | None) -> dic
             why = located(path, "job", f"there is no {key} '{given[key]}'")
             raise SpecError(why, nearest(given[key], known), code="unknown-choice")
     chosen = {parameter: context.params[parameter] for parameter in context.params if _is_typed(context, parameter)}
-    if chosen.keys() & {"job_processes", "job_per_node", "nodes"}:
-        given = {field: value for field, value in given.items() if field not in ("processes", "per_node")}
-    if "job_processes" in chosen:
-        given.pop("nodes", None)
+    without = {field for one in chosen for field in _REPLACED_BY.get(one, ())}
+    if "launcher" in chosen and chosen["launcher"] not in _ELASTIC:
+        without.add("nodes")
+    if chosen.get("job_restarts") == 0:
+        without.add("restart_on")
+    given = {field: value for field, value in given.items() if field not in without}
     found = {field if field in OF_THE_COMMAND else f"job_{field}": value for field, value in given.items()}
     both = {one: {**found[one], **chosen[one]} for one in found if one in chosen and isinstance(found[one], dict)}
     return {**{one: value for one, value in found.items() if one not in chosen}, **both}
