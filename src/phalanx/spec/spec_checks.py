@@ -165,7 +165,7 @@ def shared(value: str) -> str:
     path = str(PurePosixPath("/" + value.lstrip("/")))
     if not re.fullmatch(f"{SHARED}/*", value):
         raise WrongError(
-            f"'{path}' may belong to the system of a node",
+            f"'{path}' may belong to the system of a node, as images differ",
             f"name one below /mnt, or one that begins with /{_SHAREABLE.replace('|', ', /')}",
             code="system-path",
         )

@@ -56,7 +56,7 @@ def node_range(text: str) -> tuple[int, int]:
     """Return the smallest and the largest number of nodes in a text such as 2:4. Raises WrongError."""
     fewest, _, most = text.partition(":")
     if not (re.fullmatch(_NODES, text) and int(fewest) <= int(most)):
-        raise WrongError(f"'{cut(text)}' is not of the form MIN:MAX", "such as 2:4", code="node-range")
+        raise WrongError(f"'{cut(text)}' is not MIN:MAX with MIN at most MAX", "such as 2:4", code="node-range")
     return int(fewest), int(most)
 
 

@@ -216,7 +216,7 @@ def _jobs(plan: Plan) -> dict[str, dict[str, Any]]:
         "SharedDirectory": {
             **_text(
                 plan.spec.shared,
-                "Where nodes mount the file system.",
+                "Where nodes mount the file system: below /efs, /fsx, /data, /shared, /work or /mnt, and the like.",
                 f"^{SHARED}$",
             ),
             "MaxLength": 128,
