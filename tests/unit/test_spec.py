@@ -276,7 +276,7 @@ def test_all_mistakes_at_once_in_order_of_lines(mistakes):
         ("shared: efs", "shared: must be an absolute path, is 'efs'; letters"),
         ("shared: /a/../etc", "shared: must be an absolute path, is '/a/../etc';"),
         ("shared: /my data", "shared: must be an absolute path, is '/my data';"),
-        ("shared: /", "shared: '/' may belong to the system of a node, as images differ; name one below /mnt, or one that"),
+        ("shared: /", "shared: '/' may belong to the system of a node, as images differ; name one below /mnt,"),
         *((f"shared: {path}", f"shared: '{path}' may belong to the system") for path in HELD_BY_ROOT),
         ("shared: //usr//local", "shared: '/usr/local' may belong to the system"),
         ("shared: /efs/./x", "shared: '/efs/x' may belong"),
