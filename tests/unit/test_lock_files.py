@@ -121,6 +121,18 @@ def test_a_script_names_its_packages_and_its_pythons(tmp_path):
     assert (made.steps, made.python) == ((("-r", "listed.txt"),), "==3.*,>=3.11")
 
 
+def test_a_block_is_found_as_the_expression_of_its_standard_finds_it():
+    begin, end = "# /// script", "# ///"
+    inner = "# a = 1\r\n#\r\n#  b = 2"
+    assert package_files.blocks(f"x\r\n{begin}\r\n{inner}\r\n{end}\r\ny".encode()) == ["a = 1\n\n b = 2"]
+    assert package_files.blocks("\n".join((begin, "# x", end, "# y", end, "", begin, "#", end)).encode()) == [
+        "x\n///\ny",
+        "",
+    ]
+    for lines in ((begin, end), (begin, "# x"), (begin, "# x", "", end), ("# /// other", begin, "# x", end)):
+        assert package_files.blocks("\n".join(lines).encode()) == []
+
+
 def test_of_a_uv_lock_comes_what_the_project_needs_on_nodes(tmp_path):
     found = lock_files.read(written(tmp_path, "uv.lock", UV))
     old, new = "(python_version == '3.10' or python_version == '3.11')", "(python_version == '3.12' or"
@@ -214,3 +226,9 @@ def test_no_lock_takes_long_to_read(tmp_path, many):
     with raises_code("requirements-file"):
         from_requirements(written(tmp_path, "uv.lock", root + packages))
     assert time.process_time() - begun < 10
+
+
+def test_no_script_takes_long_to_read():
+    begun = time.process_time()
+    assert package_files.blocks(b"# /// script\n" * 80_000) == []
+    assert time.process_time() - begun < 5

@@ -16,7 +16,7 @@ from phalanx import guest_file
 from phalanx.counts import first_of
 from phalanx.errors import JobError
 from phalanx.guest_file import shown
-from phalanx.jobs.package_files import BLOCK, UV_LOCK, text_of
+from phalanx.jobs.package_files import UV_LOCK, blocks
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -78,7 +78,7 @@ def read(path: Path) -> Listed:
         raise JobError(f"can't read {shown(path)}: {error.strerror}", code="requirements-file") from None
     try:
         if path.suffix == ".py":
-            return _of_script(text_of(content))
+            return _of_script(blocks(content))
         found = tomllib.loads(content.decode())
         return _of_uv(found) if path.name == UV_LOCK else _of_pylock(found)
     except (ValueError, RecursionError) as error:
@@ -93,12 +93,10 @@ def _in_words(error: Exception) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else f"{error!s:.2000}"
 
 
-def _of_script(text: str) -> Listed:
-    blocks = [found["content"] for found in BLOCK.finditer(text) if found["type"] == "script"]
-    if len(blocks) != 1:
-        raise ValueError(f"it has {len(blocks) or 'no'} blocks `# /// script`, not one")
-    lines = (line.removeprefix("#").removeprefix(" ") for line in blocks[0].splitlines())
-    found = tomllib.loads("\n".join(lines))
+def _of_script(found_blocks: Sequence[str]) -> Listed:
+    if len(found_blocks) != 1:
+        raise ValueError(f"it has {len(found_blocks) or 'no'} blocks `# /// script`, not one")
+    found = tomllib.loads(found_blocks[0])
     needed = found.get("dependencies", [])
     if not isinstance(needed, list) or not all(isinstance(one, str) and _ONE_LINE.fullmatch(one) for one in needed):
         raise ValueError("its `dependencies` are no list of requirements")
