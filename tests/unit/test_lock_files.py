@@ -196,6 +196,10 @@ def test_the_first_that_is_there_counts(tmp_path):
         ("uv.lock", UV.replace(COMMIT, "main")),
         ("uv.lock", UV.replace("sys_platform ==", "sys_platform")),
         ("uv.lock", UV.replace('directory = "libs"', 'path = "libs.whl"')),
+        ("uv.lock", UV.replace("sys_platform == 'win32'", "'x' in extras")),
+        ("uv.lock", UV.replace('["color"]', "5")),
+        ("uv.lock", UV.replace('["color"]', '"color"')),
+        ("uv.lock", UV.replace('version = "2.5.0"\n', 'version = "2.5.0"\nresolution-markers = 5\n')),
         ("uv.lock", "version = 1\npackage = " + "[" * 5000),
         ("pylock.toml", 'lock-version = "2.0"\npackages = []\n'),
         ("pylock.toml", 'lock-version = "1.0"\n' + NUMPY.replace('"n"', '"n\\n-r x"')),
@@ -210,11 +214,12 @@ def test_what_is_no_lock_is_refused(tmp_path, name, text):
         from_requirements(written(tmp_path, name, text))
 
 
-@pytest.mark.parametrize("many", ["markers", "dependencies", "packages"])
+@pytest.mark.parametrize("many", ["markers", "dependencies", "extras", "packages"])
 def test_no_lock_takes_long_to_read(tmp_path, many):
     deps = {
         "markers": [f'{{ name = "a", marker = "python_version != \'3.{n}\'" }}' for n in range(4_000)],
         "dependencies": ['{ name = "a" }'] * 4_000,
+        "extras": ['{ name = "a", extra = [' + '"",' * 10_000 + "] }"],
         "packages": [f'{{ name = "a{n}" }}' for n in range(6_000)],
     }[many]
     names = [f"a{n}" for n in range(6_000)] if many == "packages" else ["a"] * 100
@@ -226,6 +231,16 @@ def test_no_lock_takes_long_to_read(tmp_path, many):
     with raises_code("requirements-file"):
         from_requirements(written(tmp_path, "uv.lock", root + packages))
     assert time.process_time() - begun < 10
+
+
+@pytest.mark.parametrize("word", ["a", "'a'", '"\\""'])
+def test_a_key_of_many_words_is_refused_at_once(tmp_path, word):
+    begun = time.process_time()
+    key = " . ".join([word] * 100_000)
+    for text in (f"{key} = 1", f"[{key}]", f"a = {{ {key} = 1 }}"):
+        with raises_code("requirements-file"):
+            from_requirements(written(tmp_path, "uv.lock", text))
+    assert time.process_time() - begun < 5
 
 
 def test_no_script_takes_long_to_read():
