@@ -174,6 +174,8 @@ def test_the_first_that_is_there_counts(tmp_path):
         written(tmp_path, name, SCRIPT if name == "train.py" else "")
         found.append(package_files.find(tmp_path, ("python", "-u", "train.py", "--lr", "1")))
     assert [path and path.name for path in found] == ["requirements.txt", "uv.lock", "pylock.toml", "train.py"]
+    for command in (("train.py",), ("env", "A=1", "nice", "-n", "5", "python", "train.py")):
+        assert package_files.find(tmp_path, command) == tmp_path / "train.py"
     for command in (("python", "-m", "train"), ("sh", "train.py"), ("python", "missing.py"), ()):
         assert package_files.find(tmp_path, command) == tmp_path / "pylock.toml"
 

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from phalanx.jobs.own_imports import MOST_BYTES, read_script
-from phalanx.runner.starter.check import python_target
+from phalanx.runner.starter.check import python_target, without_wrappers
 
 REQUIREMENTS, UV_LOCK = "requirements.txt", "uv.lock"
 _IN_ORDER = ("pylock.toml", UV_LOCK, REQUIREMENTS)
@@ -19,7 +19,9 @@ _BEGIN, _END = re.compile(r"# /// [a-zA-Z0-9-]+"), "# ///"
 
 def find(directory: Path, command: Sequence[str]) -> Path | None:
     """Return the first such file that is there. What is neither file nor directory is refused when it is read."""
-    target = python_target(command) if command else []
+    words = without_wrappers(command)
+    # Launchers such as torchrun give a script to Python themselves.
+    target = (python_target(words) or [one for one in words[:1] if one.endswith(".py")]) if words else []
     if len(target) == 1 and _has_block(directory, target[0]):
         return directory / target[0]
     places = (directory / name for name in _IN_ORDER)
