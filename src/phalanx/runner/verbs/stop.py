@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 import time
+from contextlib import suppress
 
 from phalanx.node.validate import Invalid, Newer
 from phalanx.runner.files import job_record
@@ -41,7 +42,8 @@ def stop(directory: str, stack: str, timeout_s: float) -> int:
     deadline = time.monotonic() + timeout_s + _grace_s(directory)
     status = _stopped(directory, stack, deadline)
     for task in _tasks_of(directory):
-        _stopped(task, stack, deadline)
+        with suppress(FileNotFoundError, NotADirectoryError):  # it was never begun, or is no task's
+            _stopped(task, stack, deadline)
     print(json.dumps(status.to_record()))
     return 0 if status.state.final else 1
 
