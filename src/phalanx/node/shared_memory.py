@@ -131,12 +131,11 @@ def _become(who: _Peer, starter: socket.socket, request: Dict[str, Any], streams
         _join_control_groups(who.pid)
         os.chmod(place, 0o1777)
         _separate(place)
+        _take_limits(who.pid)
         starter.send(READY)
-        if starter.recv(len(GO)) == GO:
-            _take_limits(who.pid)
-            # Its number may be another process's by now, whose limits are not the job's.
-            if _born(who.pid) == born and born[0] == who.uid:
-                _execute(who, request, streams)
+        # Its number may be another process's by now, whose limits are not the job's.
+        if starter.recv(len(GO)) == GO and _born(who.pid) == born and born[0] == who.uid:
+            _execute(who, request, streams)
     finally:
         os._exit(1)
 
