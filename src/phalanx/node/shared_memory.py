@@ -60,8 +60,9 @@ def serve(settings: Settings, root: str = "") -> None:
         _share_mounts()
     # Of jobs that an agent before this one has let in.
     for one in os.scandir(_PLACE):
-        if one.name.startswith(_BEGINNING) and one.stat(follow_symlinks=False).st_uid == 0:
-            threading.Thread(target=_free, args=(one.path,), daemon=True).start()
+        with contextlib.suppress(FileNotFoundError):  # a job may remove what it has made with such a name
+            if one.name.startswith(_BEGINNING) and one.stat(follow_symlinks=False).st_uid == 0:
+                threading.Thread(target=_free, args=(one.path,), daemon=True).start()
     credentials.listen(SOCKET, lambda starter, has_sent: _serve(starter, has_sent, uid), socket.SOCK_SEQPACKET)
 
 
