@@ -188,6 +188,8 @@ def test_the_first_that_is_there_counts(tmp_path):
         ("t.py", SCRIPT.replace("numpy>=2", "./numpy")),
         ("t.py", SCRIPT.replace("numpy>=2", "--index-url=https://evil/")),
         ("t.py", SCRIPT.replace("~=3.11", "three")),
+        ("t.py", SCRIPT.replace("~=3.11", "<4,>=3.11rc1")),
+        ("t.py", SCRIPT.replace("~=3.11", "===3.11")),
         ("t.py", SCRIPT.replace('"numpy>=2"', "1")),
         ("uv.lock", "version = 2\n"),
         ("uv.lock", "not toml"),

@@ -17,6 +17,7 @@ from phalanx.counts import first_of
 from phalanx.errors import JobError
 from phalanx.guest_file import shown
 from phalanx.jobs.package_files import UV_LOCK, blocks
+from phalanx.runner.environments.interpreters import allows
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -250,6 +251,8 @@ def _pythons(specifier: object) -> str:
             clauses += [f">={one.version}", f"=={one.version.rpartition('.')[0]}.*"]
         else:
             clauses.append(str(one))
+    for clause in clauses:
+        allows(clause, (3,))  # raises for what the head, which chooses the Python, can't compare
     return ",".join(sorted(clauses))
 
 
