@@ -202,7 +202,7 @@ def _execute(who: _Peer, request: Dict[str, Any], streams: List[int]) -> None:
 
 def _share_mounts() -> None:
     """Let namespaces that are made later get later mounts, as systemd does at each boot. Raises OSError."""
-    root = next(fields for fields in mounts("") if fields[4] == "/")
+    root = next((fields for fields in mounts("") if fields[4] == "/"), [])
     if not any(field.startswith("shared:") for field in root):
         _mount(b"none", b"/", _RECURSIVE | _SHARED)
 
