@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+
 import pytest
 from error_codes import raises_code
 
 from phalanx.jobs.job_model import JobSpec
 from phalanx.node.validate import Invalid
+from phalanx.runner.files import state as states
 from phalanx.runner.files.array import array_of, task_id, tasks_in
+from phalanx.runner.files.job_status import JobState, JobStatus
+from phalanx.runner.verbs import stop as verb
 
 
 @pytest.mark.parametrize(
@@ -69,3 +75,29 @@ def test_options_that_contradict_each_other_are_refused(code, options):
     with raises_code(code):
         JobSpec(("true",), "exec", **options)
     JobSpec(("true",), "exec", array="1-3", priority=1)
+
+
+def test_all_tasks_without_a_conductor_are_asked_before_one_is_waited_for(tmp_path, monkeypatch):
+    asked = []
+
+    class Runner(contextlib.nullcontext):
+        def settimeout(self, _left_s: float) -> None: ...
+
+        def recv(self, _most: int) -> bytes:
+            assert sorted(asked) == ["A.0", "A.1"]
+            return b""
+
+    monkeypatch.setattr(verb, "connect_follower", lambda job_id, _wish: asked.append(job_id) or Runner())
+    for job_id in ("A", "A.0", "A.1"):
+        (tmp_path / job_id).mkdir()
+        states.write(str(tmp_path / job_id), JobStatus(job_id, "", "mpi", (), JobState.LOST, 1.0))
+    assert verb.stop(str(tmp_path / "A"), "", 1.0) == 0
+
+
+def test_what_is_no_begun_task_does_not_keep_an_array_from_being_stopped(tmp_path, capsys):
+    (tmp_path / "A").mkdir()
+    states.write(str(tmp_path / "A"), JobStatus("A", "", "mpi", (), JobState.LOST, 1.0, tasks={"pending": 2}))
+    (tmp_path / "A.0").mkdir()  # its conductor was killed while it copied the code
+    (tmp_path / "A.1").write_text("of a job\n")
+    assert verb.stop(str(tmp_path / "A"), "", 1.0) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "lost"

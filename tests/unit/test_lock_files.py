@@ -121,6 +121,18 @@ def test_a_script_names_its_packages_and_its_pythons(tmp_path):
     assert (made.steps, made.python) == ((("-r", "listed.txt"),), "==3.*,>=3.11")
 
 
+def test_a_block_is_found_as_the_expression_of_its_standard_finds_it():
+    begin, end = "# /// script", "# ///"
+    inner = "# a = 1\r\n#\r\n#  b = 2"
+    assert package_files.blocks(f"x\r\n{begin}\r\n{inner}\r\n{end}\r\ny".encode()) == ["a = 1\n\n b = 2"]
+    assert package_files.blocks("\n".join((begin, "# x", end, "# y", end, "", begin, "#", end)).encode()) == [
+        "x\n///\ny",
+        "",
+    ]
+    for lines in ((begin, end), (begin, "# x"), (begin, "# x", "", end), ("# /// other", begin, "# x", end)):
+        assert package_files.blocks("\n".join(lines).encode()) == []
+
+
 def test_of_a_uv_lock_comes_what_the_project_needs_on_nodes(tmp_path):
     found = lock_files.read(written(tmp_path, "uv.lock", UV))
     old, new = "(python_version == '3.10' or python_version == '3.11')", "(python_version == '3.12' or"
@@ -162,6 +174,8 @@ def test_the_first_that_is_there_counts(tmp_path):
         written(tmp_path, name, SCRIPT if name == "train.py" else "")
         found.append(package_files.find(tmp_path, ("python", "-u", "train.py", "--lr", "1")))
     assert [path and path.name for path in found] == ["requirements.txt", "uv.lock", "pylock.toml", "train.py"]
+    for command in (("train.py",), ("env", "A=1", "nice", "-n", "5", "python", "train.py")):
+        assert package_files.find(tmp_path, command) == tmp_path / "train.py"
     for command in (("python", "-m", "train"), ("sh", "train.py"), ("python", "missing.py"), ()):
         assert package_files.find(tmp_path, command) == tmp_path / "pylock.toml"
 
@@ -174,6 +188,8 @@ def test_the_first_that_is_there_counts(tmp_path):
         ("t.py", SCRIPT.replace("numpy>=2", "./numpy")),
         ("t.py", SCRIPT.replace("numpy>=2", "--index-url=https://evil/")),
         ("t.py", SCRIPT.replace("~=3.11", "three")),
+        ("t.py", SCRIPT.replace("~=3.11", "<4,>=3.11rc1")),
+        ("t.py", SCRIPT.replace("~=3.11", "===3.11")),
         ("t.py", SCRIPT.replace('"numpy>=2"', "1")),
         ("uv.lock", "version = 2\n"),
         ("uv.lock", "not toml"),
@@ -184,6 +200,10 @@ def test_the_first_that_is_there_counts(tmp_path):
         ("uv.lock", UV.replace(COMMIT, "main")),
         ("uv.lock", UV.replace("sys_platform ==", "sys_platform")),
         ("uv.lock", UV.replace('directory = "libs"', 'path = "libs.whl"')),
+        ("uv.lock", UV.replace("sys_platform == 'win32'", "'x' in extras")),
+        ("uv.lock", UV.replace('["color"]', "5")),
+        ("uv.lock", UV.replace('["color"]', '"color"')),
+        ("uv.lock", UV.replace('version = "2.5.0"\n', 'version = "2.5.0"\nresolution-markers = 5\n')),
         ("uv.lock", "version = 1\npackage = " + "[" * 5000),
         ("pylock.toml", 'lock-version = "2.0"\npackages = []\n'),
         ("pylock.toml", 'lock-version = "1.0"\n' + NUMPY.replace('"n"', '"n\\n-r x"')),
@@ -198,11 +218,12 @@ def test_what_is_no_lock_is_refused(tmp_path, name, text):
         from_requirements(written(tmp_path, name, text))
 
 
-@pytest.mark.parametrize("many", ["markers", "dependencies", "packages"])
+@pytest.mark.parametrize("many", ["markers", "dependencies", "extras", "packages"])
 def test_no_lock_takes_long_to_read(tmp_path, many):
     deps = {
         "markers": [f'{{ name = "a", marker = "python_version != \'3.{n}\'" }}' for n in range(4_000)],
         "dependencies": ['{ name = "a" }'] * 4_000,
+        "extras": ['{ name = "a", extra = [' + '"",' * 10_000 + "] }"],
         "packages": [f'{{ name = "a{n}" }}' for n in range(6_000)],
     }[many]
     names = [f"a{n}" for n in range(6_000)] if many == "packages" else ["a"] * 100
@@ -214,3 +235,19 @@ def test_no_lock_takes_long_to_read(tmp_path, many):
     with raises_code("requirements-file"):
         from_requirements(written(tmp_path, "uv.lock", root + packages))
     assert time.process_time() - begun < 10
+
+
+@pytest.mark.parametrize("word", ["a", "'a'", '"\\""'])
+def test_a_key_of_many_words_is_refused_at_once(tmp_path, word):
+    begun = time.process_time()
+    key = " . ".join([word] * 100_000)
+    for text in (f"{key} = 1", f"[{key}]", f"a = {{ {key} = 1 }}"):
+        with raises_code("requirements-file"):
+            from_requirements(written(tmp_path, "uv.lock", text))
+    assert time.process_time() - begun < 5
+
+
+def test_no_script_takes_long_to_read():
+    begun = time.process_time()
+    assert package_files.blocks(b"# /// script\n" * 80_000) == []
+    assert time.process_time() - begun < 5

@@ -49,6 +49,15 @@ def test_the_merged_order_and_every_byte_come_back(chunks):
         close(writer, reader)
 
 
+def test_a_job_whose_output_is_gone_does_not_shift_the_numbers_of_others(tmp_path):
+    (tmp_path / "there.log").write_bytes(b"x")
+    writer = OutputWriter(str(tmp_path / "array"))
+    with pytest.raises(FileNotFoundError):
+        writer.adopt("0.0", "node", str(tmp_path / "gone.log"), "0.rank-0.log")
+    assert writer.adopt("1.0", "node", str(tmp_path / "there.log"), "1.rank-0.log") == 0
+    assert [process["label"] for process in OutputReader(str(tmp_path / "array")).refresh()] == ["1.0"]
+
+
 def test_output_that_a_power_failure_cut_short_is_called_so(tmp_path):
     writer = OutputWriter(str(tmp_path))
     number = writer.add("0", "node", is_rank=True)

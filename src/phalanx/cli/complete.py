@@ -53,7 +53,7 @@ def _list(cluster: Cluster, found: list[tuple[str, str]], incomplete: str) -> No
     array = incomplete.rpartition(".")[0]
     try:
         jobs = list_jobs(cluster)
-        whole = next((job.id for job in jobs if job.tasks and array in (job.id, job.name)), "")
+        whole = next((job.id for job in jobs if array and job.tasks and array in (job.id, job.name)), "")
         tasks = list_jobs(cluster, whole) if whole else []
     except PhalanxError:
         return

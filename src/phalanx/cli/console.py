@@ -17,8 +17,8 @@ import click
 from phalanx.cli.terminal import for_stream, has_colors, one_line
 
 _LEAST_OF_TEXT = 16
-_LONGEST_CELL = 1000
 """Columns that a folded text has at least; shorter cells stay on one line."""
+_LONGEST_CELL = 1000
 
 
 def say(text: str = "") -> None:

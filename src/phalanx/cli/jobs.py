@@ -100,15 +100,17 @@ def command(
       phalanx jobs --json | jq -r '.[0].id'
       phalanx jobs --prune 30d
     """
-    if age_s is not None and (states or limit or job):
-        raise click.UsageError("--prune removes jobs by their age and --tag: leave JOB, --state and --limit out")
+    changes = bool(new_tags) or new_name is not None
+    if age_s is not None and (states or limit or job or changes):
+        others = "JOB, --state, --limit, --rename and --set-tag"
+        raise click.UsageError(f"--prune removes jobs by their age and --tag: leave {others} out")
     if age_s is not None:
         return _prune(load_cluster(name, file), time.time() - age_s, tags, yes, as_json)
     if yes:
         raise click.UsageError("--yes is for --prune")
     cluster = load_cluster(name, file)
     changed = []
-    if new_tags or new_name is not None:
+    if changes:
         if job is None:
             raise click.UsageError("--rename and --set-tag change one job: name it")
         changed = [open_job(cluster, job).label(new_name, new_tags)]

@@ -16,7 +16,8 @@ from phalanx import guest_file
 from phalanx.counts import first_of
 from phalanx.errors import JobError
 from phalanx.guest_file import shown
-from phalanx.jobs.package_files import BLOCK, UV_LOCK, text_of
+from phalanx.jobs.package_files import UV_LOCK, blocks
+from phalanx.runner.environments.interpreters import allows
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -35,6 +36,9 @@ _ONE_LINE = re.compile(r"[^\s\\#-][^\r\n\v\f\x1c-\x1e\x85\u2028\u2029\\]*")
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 _URL = re.compile(r"https?://[^\s;\\\"'#]{1,2000}|ssh://[^\s;\\\"'#]{1,2000}")
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
+# tomllib takes time with the square of a key's words: hours for a line of 1 MB.
+_WORD = r"""(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
+_LONG_KEY = re.compile(rf"(?<![\w-]){_WORD}(?:[ \t]*\.[ \t]*{_WORD}){{16}}", re.ASCII)
 _PYPI = "https://pypi.org/simple"
 # Where a package is needed is asked of these, because the nodes' Python is not known here: nodes run Linux.
 _PYTHONS, _MACHINES = tuple(f"3.{minor}" for minor in range(8, 16)), ("x86_64", "aarch64")
@@ -78,8 +82,8 @@ def read(path: Path) -> Listed:
         raise JobError(f"can't read {shown(path)}: {error.strerror}", code="requirements-file") from None
     try:
         if path.suffix == ".py":
-            return _of_script(text_of(content))
-        found = tomllib.loads(content.decode())
+            return _of_script(blocks(content))
+        found = _toml(content.decode())
         return _of_uv(found) if path.name == UV_LOCK else _of_pylock(found)
     except (ValueError, RecursionError) as error:
         raise JobError(
@@ -89,16 +93,20 @@ def read(path: Path) -> Listed:
         ) from None
 
 
+def _toml(text: str) -> dict[str, Any]:
+    if _LONG_KEY.search(text):
+        raise ValueError("a key in it has too many words")
+    return tomllib.loads(text)
+
+
 def _in_words(error: Exception) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else f"{error!s:.2000}"
 
 
-def _of_script(text: str) -> Listed:
-    blocks = [found["content"] for found in BLOCK.finditer(text) if found["type"] == "script"]
-    if len(blocks) != 1:
-        raise ValueError(f"it has {len(blocks) or 'no'} blocks `# /// script`, not one")
-    lines = (line.removeprefix("#").removeprefix(" ") for line in blocks[0].splitlines())
-    found = tomllib.loads("\n".join(lines))
+def _of_script(found_blocks: Sequence[str]) -> Listed:
+    if len(found_blocks) != 1:
+        raise ValueError(f"it has {len(found_blocks) or 'no'} blocks `# /// script`, not one")
+    found = _toml(found_blocks[0])
     needed = found.get("dependencies", [])
     if not isinstance(needed, list) or not all(isinstance(one, str) and _ONE_LINE.fullmatch(one) for one in needed):
         raise ValueError("its `dependencies` are no list of requirements")
@@ -173,13 +181,14 @@ def _needed(entries: Sequence[Mapping[str, Any]], root: int, wanted: _Places) ->
         for one in _records(options.get(extra, []) if extra else entries[at].get("dependencies", []), "dependencies"):
             here = new & is_true(one.get("marker", ""))
             for other in by_name.get(str(one.get("name")), []):
-                steps += 1
+                names = ["", *_texts(one.get("extra", []), "extra")]
+                steps += len(names)
                 if steps > _MOST_STEPS:
                     raise ValueError("its packages need each other too often")
                 if all(one[key] == entries[other].get(key) for key in ("version", "source") if key in one):
-                    forks = entries[other].get("resolution-markers", [])
+                    forks = _texts(entries[other].get("resolution-markers", []), "resolution-markers")
                     there = here & frozenset().union(*map(is_true, forks)) if forks else here
-                    waiting += [(other, name, there) for name in ("", *map(str, one.get("extra", [])))]
+                    waiting += [(other, name, there) for name in names]
     needed: dict[int, _Places] = {}
     for (at, _), places in found.items():
         needed[at] = needed.get(at, frozenset()) | places
@@ -242,6 +251,8 @@ def _pythons(specifier: object) -> str:
             clauses += [f">={one.version}", f"=={one.version.rpartition('.')[0]}.*"]
         else:
             clauses.append(str(one))
+    for clause in clauses:
+        allows(clause, (3,))  # raises for what the head, which chooses the Python, can't compare
     return ",".join(sorted(clauses))
 
 
@@ -276,7 +287,10 @@ def _holds(marker: Marker, python: str, machine: str) -> bool:
         "python_version": python,
         **dict.fromkeys(("python_full_version", "implementation_version"), f"{python}.9"),
     }
-    return marker.evaluate({**_OF_LINUX, **versions, "platform_machine": machine, "extra": ""})
+    try:
+        return marker.evaluate({**_OF_LINUX, **versions, "platform_machine": machine, "extra": ""})
+    except KeyError as error:
+        raise ValueError(f"a marker in it depends on {error}, which no uv.lock has") from None
 
 
 def _where(places: _Places, wanted: _Places) -> str:
@@ -315,6 +329,12 @@ def _matching(pattern: re.Pattern[str], value: object, what: str) -> str:
 
 def _record(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
+        raise ValueError(f"{what} is missing or malformed")
+    return value
+
+
+def _texts(value: object, what: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise ValueError(f"{what} is missing or malformed")
     return value
 

@@ -6,20 +6,22 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 
 from phalanx.jobs.own_imports import MOST_BYTES, read_script
-from phalanx.runner.starter.check import python_target
+from phalanx.runner.starter.check import python_target, without_wrappers
 
 REQUIREMENTS, UV_LOCK = "requirements.txt", "uv.lock"
 _IN_ORDER = ("pylock.toml", UV_LOCK, REQUIREMENTS)
-BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
-"""The expression of PEP 723."""
+_BEGIN, _END = re.compile(r"# /// [a-zA-Z0-9-]+"), "# ///"
 
 
 def find(directory: Path, command: Sequence[str]) -> Path | None:
     """Return the first such file that is there. What is neither file nor directory is refused when it is read."""
-    target = python_target(command) if command else []
+    words = without_wrappers(command)
+    # Launchers such as torchrun give a script to Python themselves.
+    target = (python_target(words) or [one for one in words[:1] if one.endswith(".py")]) if words else []
     if len(target) == 1 and _has_block(directory, target[0]):
         return directory / target[0]
     places = (directory / name for name in _IN_ORDER)
@@ -31,13 +33,24 @@ def is_lock(path: Path) -> bool:
     return path.name == UV_LOCK or path.suffix == ".py" or bool(re.fullmatch(r"pylock(\.[^.]+)?\.toml", path.name))
 
 
-def text_of(script: bytes) -> str:
-    """Return a script's text, with ends of lines as the expression of PEP 723 takes them."""
-    return script.decode(errors="replace").replace("\r\n", "\n")
+def blocks(script: bytes) -> list[str]:
+    """Return the TOML of each block `# /// script`, as the expression of PEP 723 finds them.
+
+    The expression itself takes a quarter of an hour for some files of 1 MiB.
+    """
+    found = []
+    lines = script.decode(errors="replace").replace("\r\n", "\n").split("\n")
+    for is_comment, group in groupby(lines, lambda line: line == "#" or line.startswith("# ")):
+        run = list(group) if is_comment else []
+        begin = next((at for at, line in enumerate(run) if _BEGIN.fullmatch(line)), len(run))
+        # A block goes on to the last such line.
+        end = len(run) - 1 - run[::-1].index(_END) if _END in run else 0
+        if begin + 1 < end and run[begin] == "# /// script":
+            found.append("\n".join(line[2:] for line in run[begin + 1 : end]))
+    return found
 
 
 def _has_block(directory: Path, script: str) -> bool:
     with suppress(OSError, ValueError):
-        text = text_of(read_script(directory / script, MOST_BYTES, directory))
-        return any(found["type"] == "script" for found in BLOCK.finditer(text))
+        return bool(blocks(read_script(directory / script, MOST_BYTES, directory)))
     return False

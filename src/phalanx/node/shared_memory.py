@@ -60,8 +60,9 @@ def serve(settings: Settings, root: str = "") -> None:
         _share_mounts()
     # Of jobs that an agent before this one has let in.
     for one in os.scandir(_PLACE):
-        if one.name.startswith(_BEGINNING) and one.stat(follow_symlinks=False).st_uid == 0:
-            threading.Thread(target=_free, args=(one.path,), daemon=True).start()
+        with contextlib.suppress(FileNotFoundError):  # a job may remove what it has made with such a name
+            if one.name.startswith(_BEGINNING) and one.stat(follow_symlinks=False).st_uid == 0:
+                threading.Thread(target=_free, args=(one.path,), daemon=True).start()
     credentials.listen(SOCKET, lambda starter, has_sent: _serve(starter, has_sent, uid), socket.SOCK_SEQPACKET)
 
 
@@ -131,12 +132,11 @@ def _become(who: _Peer, starter: socket.socket, request: Dict[str, Any], streams
         _join_control_groups(who.pid)
         os.chmod(place, 0o1777)
         _separate(place)
+        _take_limits(who.pid)
         starter.send(READY)
-        if starter.recv(len(GO)) == GO:
-            _take_limits(who.pid)
-            # Its number may be another process's by now, whose limits are not the job's.
-            if _born(who.pid) == born and born[0] == who.uid:
-                _execute(who, request, streams)
+        # Its number may be another process's by now, whose limits are not the job's.
+        if starter.recv(len(GO)) == GO and _born(who.pid) == born and born[0] == who.uid:
+            _execute(who, request, streams)
     finally:
         os._exit(1)
 
@@ -202,7 +202,7 @@ def _execute(who: _Peer, request: Dict[str, Any], streams: List[int]) -> None:
 
 def _share_mounts() -> None:
     """Let namespaces that are made later get later mounts, as systemd does at each boot. Raises OSError."""
-    root = next(fields for fields in mounts("") if fields[4] == "/")
+    root = next((fields for fields in mounts("") if fields[4] == "/"), [])
     if not any(field.startswith("shared:") for field in root):
         _mount(b"none", b"/", _RECURSIVE | _SHARED)
 

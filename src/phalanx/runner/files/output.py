@@ -87,11 +87,14 @@ class OutputWriter:
         file[1] += len(data)
 
     def adopt(self, label: str, node: str, source: str, name: str) -> int:
-        """Add a process of another job, whose file `source` gets this name here, too; return its number."""
-        self._of.append(name)
+        """Add a process of another job, whose file `source` gets this name here, too; return its number.
+
+        Raises OSError; then it is not added.
+        """
         with suppress(FileExistsError):
             os.link(source, os.path.join(self._directory, name), follow_symlinks=False)
-        number = len(self._of) - 1
+        number = len(self._of)
+        self._of.append(name)
         self._write(self._processes, _described(number, label, node, name))
         return number
 

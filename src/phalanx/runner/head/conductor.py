@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,7 @@ from phalanx.runner.head.runner_socket import STOP_WISH, connect_follower
 from phalanx.runner.head.settle import is_orphan, settle_in_background, verify
 from phalanx.runner.names import KEPT_THERE, LIBRARY, OUTPUT, RECORD, STDIN, WORK
 from phalanx.runner.process import RefusedError
+from phalanx.runner.system import PR_SET_PDEATHSIG, prctl
 from phalanx.runner.verbs import checkpoints
 
 if TYPE_CHECKING:
@@ -158,9 +161,10 @@ class Conductor:
                 os.link(os.path.join(self._directory, name), os.path.join(directory, name), follow_symlinks=False)
         sources = [os.path.join(self._directory, name) for name in (WORK, LIBRARY)]
         there = [path for path in sources if os.path.lexists(path)]
-        copied = subprocess.run(
-            ("cp", "-a", "--reflink=auto", "--", *there, directory), capture_output=True, check=False
-        )
+        # Otherwise it would write on while the next conductor removes what this one has begun.
+        end_with_this = partial(prctl, PR_SET_PDEATHSIG, signal.SIGKILL)
+        argv = ("cp", "-a", "--reflink=auto", "--", *there, directory)
+        copied = subprocess.run(argv, capture_output=True, check=False, preexec_fn=end_with_this)
         if copied.returncode:
             raise OSError(copied.stderr.decode(errors="replace").strip().rpartition("\n")[2])
         job = checkpoints.claim(directory, self._job_of(index), [])

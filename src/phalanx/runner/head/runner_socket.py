@@ -35,8 +35,8 @@ STOP_WISH = b"stop"
 LOOK, LOAD = b"look", b"load"
 LABEL = b"label\0"
 _UPDATE = b"!"
-# A message must fit into a socket's buffer.
-_MOST_BYTES = 1 << 16
+MOST_BYTES = 1 << 16
+"""The largest message: it must fit into a socket's buffer."""
 _TAKEN_WITHIN_S = 1.0
 ATTEND = b"attend\0"
 
@@ -89,7 +89,7 @@ def answers(job_id: str, wish: bytes, timeout_s: float) -> Iterator[bytes]:
     with runner, suppress(OSError):
         while (left_s := deadline - time.monotonic()) > 0:
             runner.settimeout(left_s)
-            part = runner.recv(_MOST_BYTES)
+            part = runner.recv(MOST_BYTES)
             if not part:
                 return
             yield part
@@ -104,8 +104,8 @@ def send_text(client: socket.socket, text: bytes) -> bool:
     """Send a client a line of any length, in messages that fit its socket; return False if it does not take it."""
     try:
         client.settimeout(_TAKEN_WITHIN_S)
-        for start in range(0, len(text), _MOST_BYTES):
-            client.send(text[start : start + _MOST_BYTES])
+        for start in range(0, len(text), MOST_BYTES):
+            client.send(text[start : start + MOST_BYTES])
         client.setblocking(True)
     except OSError:
         return False  # it may have left

@@ -28,7 +28,7 @@ _TAKE_A_VALUE = ("-W", "-X", "-o", "+o", "-O", "+O")
 _PLAIN_OPTIONS = ("-u", "-B", "-O", "-OO", "-b", "-d", "-q", "-v")
 _FIRST_BYTES = 1024
 _MOST_KEPT_BYTES = 1 << 20
-_OFSHELLS = ("cd", "export", "source", ".", "ulimit", "umask", "set", "eval", "exec", "trap", "alias", "unset")
+_OF_SHELLS = ("cd", "export", "source", ".", "ulimit", "umask", "set", "eval", "exec", "trap", "alias", "unset")
 _CODING_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
 # Programs that start the command behind their own words: the options whose value is the next word, the beginnings of
 # those with which they start none or another one, and how many words of their own follow the options.
@@ -250,7 +250,7 @@ def _missing_command(name: str, directory: str, path: str) -> str:
     variable, equals, _ = name.partition("=")
     if equals and variable.isidentifier():
         text += f"; `phalanx run --env {_word(name)} -- COMMAND` sets a variable"
-    elif name in _OFSHELLS:
+    elif name in _OF_SHELLS:
         text += f"; `sh -c '{name} …'` runs a line for the shell"
     return text
 

@@ -22,6 +22,8 @@ _SWEEP_EVERY_S = 0.02
 def main(job_id: str, work: str, is_head: bool, is_inside: bool = False) -> None:
     """Serve one job on this node over stdin and stdout; on the head, settle the job when its runner died."""
     os.environ.pop(MARK, None)
+    if is_inside:
+        inside.keep_from_ranks()
     adopt_orphans()
     scratch = Scratch(job_id)
     pid = os.fork()

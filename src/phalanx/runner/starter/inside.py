@@ -54,9 +54,13 @@ def _begin(request: bytes, fds: tuple) -> bool:
         agent.close()
 
 
+def keep_from_ranks() -> None:
+    """Let no program that this process starts get its end of the line: one byte written there would end the job."""
+    os.set_inheritable(_LIFE, False)
+
+
 def end_with_the_waiting_one() -> None:
     """Let this process, inside, get SIGTERM when the process that waits for it ends."""
-    os.set_inheritable(_LIFE, False)
     fcntl.fcntl(_LIFE, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(_LIFE, fcntl.F_SETSIG, signal.SIGTERM)
     fcntl.fcntl(_LIFE, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)

@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 import time
+from contextlib import suppress
 
 from phalanx.node.validate import Invalid, Newer
 from phalanx.runner.files import job_record
@@ -18,7 +19,7 @@ from phalanx.runner.files import state as states
 from phalanx.runner.files.array import array_of
 from phalanx.runner.files.job_status import JobState, JobStatus
 from phalanx.runner.files.schema import is_job_id
-from phalanx.runner.head.runner_socket import request_stop, socket_name
+from phalanx.runner.head.runner_socket import MOST_BYTES, STOP_WISH, connect_follower, request_stop, socket_name
 from phalanx.runner.head.settle import is_foreign, left_alone, settle, verify
 from phalanx.runner.loop import is_readable
 from phalanx.runner.names import RUNNER_GONE, STILL_RUNS, STOP
@@ -40,8 +41,7 @@ def stop(directory: str, stack: str, timeout_s: float) -> int:
     """
     deadline = time.monotonic() + timeout_s + _grace_s(directory)
     status = _stopped(directory, stack, deadline)
-    for task in _tasks_of(directory):
-        _stopped(task, stack, deadline)
+    _stop_tasks(_tasks_of(directory), stack, deadline)
     print(json.dumps(status.to_record()))
     return 0 if status.state.final else 1
 
@@ -49,6 +49,20 @@ def stop(directory: str, stack: str, timeout_s: float) -> int:
 def _tasks_of(directory: str) -> List[str]:
     root, array = os.path.split(os.path.abspath(directory))
     return [os.path.join(root, name) for name in os.listdir(root) if is_job_id(name) and array_of(name) == array]
+
+
+def _stop_tasks(tasks: Sequence[str], stack: str, deadline: float) -> None:
+    """Stop tasks that run: all are asked before the first one is waited for, because each may take its whole grace."""
+    asked = [connect_follower(states.job_id_of(task), STOP_WISH) for task in tasks]
+    for runner in filter(None, asked):
+        with runner, suppress(OSError):
+            while (left_s := deadline - time.monotonic()) > 0:
+                runner.settimeout(left_s)
+                if not runner.recv(MOST_BYTES):
+                    break
+    for task in tasks:
+        with suppress(FileNotFoundError, NotADirectoryError):  # it was never begun, or is no task's
+            _stopped(task, stack, deadline)
 
 
 def _stopped(directory: str, stack: str, deadline: float) -> JobStatus:
