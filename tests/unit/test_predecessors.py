@@ -9,7 +9,7 @@ import pytest
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_record import JobRecord
 from phalanx.runner.files.job_status import JobState, JobStatus
-from phalanx.runner.head import predecessors
+from phalanx.runner.head import settle
 from phalanx.runner.head.predecessors import Predecessors
 
 
@@ -58,17 +58,22 @@ def test_one_that_was_removed_is_an_obstacle_only_where_it_had_to_succeed(tmp_pa
     assert [(one.are_over(), bool(one.obstacle)) for one in both] == [(True, True), (True, False)]
 
 
-def test_one_whose_runner_died_is_settled_once_and_awaited(tmp_path, jobs, monkeypatch):
+def test_one_whose_runner_died_is_settled_and_again_after_a_while(tmp_path, jobs, monkeypatch):
     settled: list[str] = []
-    monkeypatch.setattr(predecessors, "settle_in_background", settled.append)
+    now_s = 1000.0
+    monkeypatch.setattr(settle.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(settle, "settle_in_background", settled.append)
     jobs("a", JobState.RUNNING, has_runner=False)
     found = waits(tmp_path, any=("a",))
     assert [found.are_over(), found.are_over()] == [False, False]
     assert settled == [str(tmp_path / "a")]
+    now_s += 121
+    assert not found.are_over()
+    assert settled == [str(tmp_path / "a")] * 2
 
 
 def test_an_orphan_of_another_cluster_is_lost_and_not_touched(tmp_path, jobs, monkeypatch):
-    monkeypatch.setattr(predecessors, "settle_in_background", lambda _: pytest.fail("it was settled"))
+    monkeypatch.setattr(settle, "settle_in_background", lambda _: pytest.fail("it was settled"))
     jobs("a", JobState.RUNNING, has_runner=False, stack="another")
     assert waits(tmp_path, any=("a",)).are_over()
     assert "'lost'" in waits_over(waits(tmp_path, "a"))

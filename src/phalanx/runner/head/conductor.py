@@ -26,7 +26,7 @@ from phalanx.runner.files.output import OutputReader
 from phalanx.runner.head.membership import read_roster
 from phalanx.runner.head.predecessors import Predecessors
 from phalanx.runner.head.runner_socket import STOP_WISH, connect_follower
-from phalanx.runner.head.settle import is_orphan, settle_in_background, verify
+from phalanx.runner.head.settle import Orphans, is_orphan, verify
 from phalanx.runner.names import KEPT_THERE, LIBRARY, OUTPUT, RECORD, STDIN, WORK
 from phalanx.runner.process import RefusedError
 from phalanx.runner.system import PR_SET_PDEATHSIG, prctl
@@ -34,7 +34,7 @@ from phalanx.runner.verbs import checkpoints
 
 if TYPE_CHECKING:
     import socket
-    from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
     from phalanx.runner.files.job_record import JobRecord
     from phalanx.runner.head.run_context import RunContext
@@ -282,7 +282,7 @@ class _Task:
         self._reader = OutputReader(os.path.join(directory, OUTPUT), position)
         self._updates: Optional[socket.socket] = None
         self._stoppers: List[socket.socket] = []
-        self._settled: Set[Any] = set()
+        self._orphans = Orphans()
         self.is_over = False
         self.look()
 
@@ -350,10 +350,9 @@ class _Task:
                 self.status = states.damaged(self._directory, invalid)
         except OSError:  # the shared directory does not answer
             return
-        if self._updates is None and self.status and is_orphan(self.status) and self.status.runner not in self._settled:
+        if self._updates is None and self.status and is_orphan(self.status):
             # It is restarted if it may be, or found lost; this takes seconds.
-            self._settled.add(self.status.runner)
-            settle_in_background(self._directory)
+            self._orphans.settle(self._directory, self.status.runner)
 
     def _merge(self, to_end: bool) -> None:
         """Add the new records of its output to the array's."""

@@ -9,13 +9,13 @@ from phalanx.counts import first_of
 from phalanx.node.validate import Invalid
 from phalanx.runner.files import state as states
 from phalanx.runner.files.job_status import JobState
-from phalanx.runner.head.settle import is_foreign, is_orphan, left_alone, settle_in_background
+from phalanx.runner.head.settle import Orphans, is_foreign, is_orphan, left_alone
 
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Set
+    from typing import Any, Callable, Dict, Optional
 
     from phalanx.runner.files.job_record import JobRecord
-    from phalanx.runner.files.job_status import JobStatus, RunnerIdentity
+    from phalanx.runner.files.job_status import JobStatus
     from phalanx.runner.head.run_context import RunContext
 
 _REFUSED = 2
@@ -30,7 +30,7 @@ class Predecessors:
         self._must_succeed = job.after
         self._left = [*dict.fromkeys((*job.after, *job.after_any))]
         self._ends: Dict[str, Optional[JobStatus]] = {}  # None: it was removed
-        self._settled: Set[Optional[RunnerIdentity]] = set()
+        self._orphans = Orphans()
 
     @property
     def awaited(self) -> str:
@@ -77,10 +77,8 @@ class Predecessors:
         if is_foreign(status, self._stack):
             status = left_alone(status)
         elif is_orphan(status):
-            if status.runner not in self._settled:
-                # It is restarted if it may be, or found lost; this takes seconds.
-                self._settled.add(status.runner)
-                settle_in_background(directory)
+            # It is restarted if it may be, or found lost; this takes seconds.
+            self._orphans.settle(directory, status.runner)
             return False
         if status.state.final:
             self._ends[job_id] = status

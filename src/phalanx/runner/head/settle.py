@@ -25,9 +25,10 @@ from phalanx.runner.reaper import GRACE_S, KILL_WAIT_S
 from phalanx.runner.system import boot_id, roster_path
 
 if TYPE_CHECKING:
-    from typing import Any, Dict, Tuple
+    from typing import Any, Dict, Optional, Tuple
 
     from phalanx.node.roster import Node, Roster
+    from phalanx.runner.files.job_status import RunnerIdentity
 
 # A node that runs answers at once; the job's end must not wait long for one that does not.
 _CONNECT_WITHIN_S = 3
@@ -46,6 +47,8 @@ _KILLED_WITHIN_S = 0.5
 _CONDUCTORS = 20
 # A killed runner's files are closed a moment before it counts as gone.
 _RUNNER_GONE_WITHIN_S = 3.0
+# What settles has ended long before that, or has itself been ended.
+_AGAIN_AFTER_S = 120.0
 
 
 class Inquiry:
@@ -201,6 +204,20 @@ def settle_in_background(directory: str) -> None:
     argv, log = checked.argv(sys.argv[0], "settle", directory), record.open_log(directory)
     subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     os.close(log)
+
+
+class Orphans:
+    """Settles jobs whose runners are gone, in the background; again after a while, as what settles may end, too."""
+
+    def __init__(self) -> None:
+        self._at: Dict[Optional[RunnerIdentity], float] = {}
+
+    def settle(self, directory: str, runner: Optional[RunnerIdentity]) -> None:
+        """Settle the job in this directory, unless that has just begun."""
+        now = time.monotonic()
+        if runner not in self._at or now > self._at[runner] + _AGAIN_AFTER_S:
+            self._at[runner] = now
+            settle_in_background(directory)
 
 
 def settle_patiently(directory: str) -> JobStatus:

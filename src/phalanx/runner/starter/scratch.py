@@ -162,7 +162,11 @@ def _is_own_memory() -> bool:
 
 def _ours(directory: str, beginnings: Tuple[str, ...], since: float) -> List[str]:
     found = []
-    for name in os.listdir(directory):
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:  # some containers have no /dev/shm
+        names = []
+    for name in names:
         if name.startswith(beginnings):
             path = os.path.join(directory, name)
             try:
