@@ -278,11 +278,11 @@ def test_what_keeps_a_cluster_from_being_adopted_is_named_and_nothing_is_left(ot
     assert theirs in refused and "as hadoop" in refused
     assert "does not accept" in refused
     assert "private key of mine" in refused
-    others.step(theirs, "sudo", "sh", "-c", "mkdir -p /half && mount --bind /half /half")
-    half = adopt(others, theirs, "--yes", "--shared", "/half", check=False).stderr
+    others.step(theirs, "sudo", "sh", "-c", "mkdir -p /data-half && mount --bind /data-half /data-half")
+    half = adopt(others, theirs, "--yes", "--shared", "/data-half", check=False).stderr
     core = others.instances(theirs, "RUNNING")[1]["Ec2InstanceId"]
-    assert "/half is mounted" in half and f"not on {core}" in half
-    others.step(theirs, "sudo", "umount", "/half")
+    assert "/data-half is mounted" in half and f"not on {core}" in half
+    others.step(theirs, "sudo", "umount", "/data-half")
     others.step(theirs, "sudo", "useradd", "-u", "2000", "phalanx")
     taken = adopt(others, theirs, "--yes", check=False).stderr
     assert others.instances(theirs)[0]["Ec2InstanceId"] in taken and "group phalanx" in taken
@@ -292,11 +292,11 @@ def test_what_keeps_a_cluster_from_being_adopted_is_named_and_nothing_is_left(ot
 
 
 def test_an_adoption_that_fails_is_undone(others, theirs):
-    others.step(theirs, "sudo", "touch", "/blocked")
+    others.step(theirs, "sudo", "touch", "/data-blocked")
     before = others.state_of_nodes(theirs)
-    failed = adopt(others, theirs, "bad", "--yes", "--shared", "/blocked", check=False)
+    failed = adopt(others, theirs, "bad", "--yes", "--shared", "/data-blocked", check=False)
     assert failed.returncode == 4
-    assert theirs in failed.stderr and "/blocked" in failed.stderr
+    assert theirs in failed.stderr and "/data-blocked" in failed.stderr
     assert_is_again(others, theirs, before)
     stacks = api(others.terminal, "cloudformation").list_stacks(
         StackStatusFilter=["CREATE_COMPLETE", "ROLLBACK_COMPLETE"]
@@ -307,14 +307,14 @@ def test_an_adoption_that_fails_is_undone(others, theirs):
 
 def test_without_a_file_system_the_master_serves_the_shared_directory_and_files_go_both_ways(others, theirs):
     terminal = others.terminal
-    shown = adopt(others, theirs, "served", "--yes", "--shared", "/served").stderr
-    assert "shared   /served of the master's disk, over NFS: nothing is mounted there" in shown
+    shown = adopt(others, theirs, "served", "--yes", "--shared", "/data-served").stderr
+    assert "shared   /data-served of the master's disk, over NFS: nothing is mounted there" in shown
     (terminal.directory / "data").write_text("data\n")
     terminal.phalanx("put", "data")
-    line = "cat /served/data; uname -n > /served/from-$RANK"
+    line = "cat /data-served/data; uname -n > /data-served/from-$RANK"
     ran = terminal.phalanx("run", "--launcher", "exec", "-n", "2", "-N", "1", "--", "sh", "-c", line)
     assert ran.stdout.count("data") == 2
-    assert others.step(theirs, "ls", "/served")[1].split() == ["data", "from-0", "from-1"]
+    assert others.step(theirs, "ls", "/data-served")[1].split() == ["data", "from-0", "from-1"]
     assert f"its EMR cluster {theirs} continues" in terminal.phalanx("down", "--yes").stdout
 
 

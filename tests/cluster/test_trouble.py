@@ -288,6 +288,7 @@ def test_a_node_whose_shared_directory_does_not_answer_is_named(cluster, which):
 def test_a_shared_directory_that_jobs_can_not_write_to_is_named(cluster):
     if not json.loads(cluster.phalanx("status", "--json").stdout)["accounts_separated"]:
         pytest.skip("jobs run as root on these nodes, and may write anywhere")
+    wait_until_silent(cluster)  # which would be the cause, where another test has just frozen a node
     assert json.loads(cluster.phalanx("status", "--json").stdout)["shared_closed"] == ""
     before = cluster.phalanx("exec", "--sudo", "--", "stat -c '%u:%g %a' /efs").stdout.split()[-2:]
     cluster.phalanx("exec", "--sudo", "--", "chown root:root /efs; chmod 755 /efs")

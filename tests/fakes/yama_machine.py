@@ -6,6 +6,7 @@ It is process 1 of user-mode Linux, which has this machine's files.
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -45,7 +46,10 @@ def _observe() -> dict[int, list[tuple[str, str]]]:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     # Every program that is started from now on lacks it, as one of a user who is not root.
     ctypes.CDLL(None).prctl(_CAPBSET_DROP, _CAP_SYS_PTRACE, 0, 0, 0)
-    place = Path("/tmp/machine")
+    # /tmp may have the checkout.
+    place = Path("/run/machine")
+    os.environ["TMPDIR"] = str(place / "tmp")
+    (place / "tmp").mkdir(parents=True)
     (place / "code").mkdir(parents=True)
     (place / "code/train.py").write_text(_TRAIN)
     cluster = FakeCluster(place, slots=2)

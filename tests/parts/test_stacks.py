@@ -14,7 +14,7 @@ import user_mode_linux
 from error_codes import raises_code
 from fake_nodes import FakeCluster, change_runner, marked
 from hanging_files import READ, a_hanging_file_system
-from py_spy import bring_py_spy
+from py_spy import bring_py_spy, fetch_py_spy
 
 from phalanx.errors import SharedSilent
 from phalanx.jobs import rank_stacks as stacks
@@ -87,6 +87,7 @@ def places(found: stacks.JobStacks) -> list[tuple[str, str, str]]:
 
 def test_where_yama_forbids_to_read_others_ranks_let_phalanx_read_theirs(tmp_path):
     """In a kernel of Debian's, without the right to trace: under 2 and 3, only root may, or nobody."""
+    fetch_py_spy()
     seen = user_mode_linux.boot(str(Path(__file__).parents[1] / "fakes/yama_machine.py"), tmp_path)
     known, forbidden = ["all_reduce (train.py:5)", ""], "the node's kernel forbids it (kernel.yama.ptrace_scope = {})"
     assert seen["0"] == seen["1"] == [known] * 2
