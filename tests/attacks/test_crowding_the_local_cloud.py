@@ -125,17 +125,18 @@ def fill(fillers: Terminal, kind: str) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "refusal"),
     [
-        ("logs", ""),
-        ("metrics", ""),
-        ("tokens", ""),
+        # Those of make test stand for the kinds: what ends the oldest, what refuses, what throttles.
+        pytest.param("logs", "", marks=pytest.mark.long),
+        pytest.param("metrics", "", marks=pytest.mark.long),
+        pytest.param("tokens", "", marks=pytest.mark.long),
         # Its oldest ones end, and not those that the agent has for jobs.
         ("sessions", ""),
         # The stack is complete, and waits for none.
         ("signals", "ValidationError"),
-        ("messages", "RequestThrottled"),
+        pytest.param("messages", "RequestThrottled", marks=pytest.mark.long),
         ("items", "ProvisionedThroughputExceededException"),
-        ("objects", ""),
-        ("parameters", "ThrottlingException"),
+        pytest.param("objects", "", marks=pytest.mark.long),
+        pytest.param("parameters", "ThrottlingException", marks=pytest.mark.long),
     ],
 )
 def test_jobs_that_fill_the_api_leave_memory_and_other_clusters_alone(cluster, fillers, kind, refusal):

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.cluster
 FIRST_USE_S = 900
 
 
+@pytest.mark.long  # test_frameworks.py has what is started; this installs JAX and trains
 def test_two_processes_train_one_network(engines):
     example = engines.with_example("jax_fashion_mnist")
     program = ("python", "train.py", "--epochs", "1", "--images", "12000")

@@ -23,6 +23,7 @@ def test_each_of_two_nodes_holds_half_of_the_network_that_learns(engines):
 RUN = ("run", "--no-requirements", *ONE_THREAD, "--launcher", "torchrun", "-N", "1")
 
 
+@pytest.mark.long  # the next one shares a network, too
 def test_a_language_model_that_one_node_has_no_room_for_trains_on_two(engines):
     example = engines.with_example("language_model")
     large = ("--", "train.py", "--width", "1024", "--layers", "4", "--steps", "1", "--batch-size", "1")
