@@ -110,6 +110,10 @@ def test_filters_find_what_the_answer_contains(cloud: Stacks):
 @pytest.mark.parametrize(
     ("operation", "name", "is_known"),
     [
+        # As SkyPilot asks, and AWS answers.
+        ("DescribeVpcs", "isDefault", True),
+        ("DescribeSubnets", "defaultForAz", True),
+        ("DescribeVpcs", "isdefault", False),
         ("DescribeVpcs", "tag:Name", True),
         ("DescribeTransitGateways", "tag:Name", True),
         ("DescribeVpcs", "colour", False),

@@ -103,7 +103,13 @@ def unknown_filter(call: Call, model: Any) -> str:
     """Return the first filter that AWS's pages do not name for this operation; "" if there is none."""
     named, known = _asked(call, model)
     of_tags = "tag:" if any(name.startswith("tag") for name in known) else ()
-    return next((one for one in named if known and one not in known and not one.startswith(of_tags)), "")
+    strange = (one for one in named if not {one, _hyphened(one)} & known and not one.startswith(of_tags))
+    return next(strange, "") if known else ""
+
+
+def _hyphened(name: str) -> str:
+    """Return a filter's name as pages write it: EC2 takes `isDefault` and `cidrBlock`, too, and clients rely on it."""
+    return re.sub(r"(?<=[a-z0-9])[A-Z]", lambda letter: f"-{letter[0].lower()}", name)
 
 
 def _asked(call: Call, model: Any) -> tuple[Filters, frozenset[str]]:
