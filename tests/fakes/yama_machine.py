@@ -39,7 +39,6 @@ def _observe() -> dict[int, list[tuple[str, str]]]:
         ("proc", "/proc"),
         ("sysfs", "/sys"),
         ("tmpfs", "/run"),
-        ("tmpfs", "/tmp"),
         ("tmpfs", "/dev/shm"),
     ):
         kernel.mount(kind, path, kind)

@@ -158,7 +158,7 @@ def test_no_answer_says_nothing_and_an_answer_names_all():
     assert missing_packages(["t.py"], b"", {}) == missing_packages(["t.py"], b"[]", {}) == ""
     text = missing_packages(["t.py"], b'["a", "b"]', {})
     assert text.startswith("no module named 'a', 'b' on {nodes}, which t.py imports")
-    assert text.endswith("add it to requirements.txt")
+    assert text.endswith("such as requirements.txt")
 
 
 @pytest.mark.parametrize(("target", "place"), [(["src/t.py"], "src/a"), (["t.py"], "a"), (["-m", "pkg.t"], "a")])
