@@ -6,7 +6,6 @@ It is process 1 of user-mode Linux, which has this machine's files.
 from __future__ import annotations
 
 import ctypes
-import os
 import subprocess
 import time
 from pathlib import Path
@@ -39,16 +38,14 @@ def _observe() -> dict[int, list[tuple[str, str]]]:
         ("proc", "/proc"),
         ("sysfs", "/sys"),
         ("tmpfs", "/run"),
+        ("tmpfs", "/tmp"),
         ("tmpfs", "/dev/shm"),
     ):
         kernel.mount(kind, path, kind)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     # Every program that is started from now on lacks it, as one of a user who is not root.
     ctypes.CDLL(None).prctl(_CAPBSET_DROP, _CAP_SYS_PTRACE, 0, 0, 0)
-    # /tmp may have the checkout.
     place = Path("/run/machine")
-    os.environ["TMPDIR"] = str(place / "tmp")
-    (place / "tmp").mkdir(parents=True)
     (place / "code").mkdir(parents=True)
     (place / "code/train.py").write_text(_TRAIN)
     cluster = FakeCluster(place, slots=2)
