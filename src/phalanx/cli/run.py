@@ -251,6 +251,16 @@ def _of_file(context: click.Context, name: str | None, file: Path | None) -> dic
     return {**{one: value for one, value in found.items() if one not in chosen}, **both}
 
 
+def _refuse_together(as_json: bool, dry_run: bool, has_command: bool, is_resumed: bool) -> None:
+    """Raise UsageError for options that say nothing together, or without a command."""
+    if as_json and not dry_run:
+        raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` shows the state of a job")
+    if not has_command and not is_resumed:
+        raise click.UsageError("Missing argument '[--] COMMAND...'.")
+    if dry_run and is_resumed:
+        raise click.UsageError("--dry-run can't show what --resume starts: the head knows the earlier job")
+
+
 def _is_typed(context: click.Context, parameter: str) -> bool:
     return context.get_parameter_source(parameter) is not ParameterSource.DEFAULT
 
@@ -355,12 +365,7 @@ def command(
       phalanx run --stdin -n 1 -- python - < train.py
       phalanx run --secret WANDB_API_KEY --secret HF_TOKEN=@~/.hf -- python train.py
     """
-    if as_json and not dry_run:
-        raise click.UsageError("--json is for --dry-run; `phalanx jobs --json` shows the state of a job")
-    if not argv and not chosen["job_resume"]:
-        raise click.UsageError("Missing argument '[--] COMMAND...'.")
-    if dry_run and chosen["job_resume"]:
-        raise click.UsageError("--dry-run can't show what --resume starts: the head knows the earlier job")
+    _refuse_together(as_json, dry_run, bool(argv), bool(chosen["job_resume"]))
     if not chosen["job_resume"]:
         chosen |= _of_file(context, name, file)
     chosen["job_env"] = {**chosen["job_env"], **chosen["env_file"], **context.params["job_env"]}

@@ -136,7 +136,10 @@ def _become(who: _Peer, starter: socket.socket, request: Dict[str, Any], streams
         starter.send(READY)
         # Its number may be another process's by now, whose limits are not the job's.
         if starter.recv(len(GO)) == GO and _born(who.pid) == born and born[0] == who.uid:
-            _execute(who, request, streams)
+            try:
+                _execute(who, request, streams)
+            except OSError as error:  # nobody else would say why the job's part here ends
+                os.write(streams[2], f"the starter can't begin with its own /dev/shm: {error}\n".encode())
     finally:
         os._exit(1)
 

@@ -258,13 +258,7 @@ class Conductor:
 
     def _write(self, **changes: Any) -> None:
         self.status = self.status._replace(**changes)
-        try:
-            states.write(self._directory, self.status)
-        except OSError as error:
-            if self.status.state.final:
-                raise
-            self._context.output.error = self._context.output.error or f"its state was not kept: {error.strerror}"
-        self._context.socket.notify()
+        self._context.keep(self.status)
 
 
 class _Task:
@@ -357,8 +351,11 @@ class _Task:
     def _merge(self, to_end: bool) -> None:
         """Add the new records of its output to the array's."""
         while not self.damage:
+            taken = 0
             try:
-                taken = sum(1 for one in islice(self._reader.records(), _RECORDS_AT_ONCE) if self._repeat(one[1]))
+                for _, record in islice(self._reader.records(), _RECORDS_AT_ONCE):
+                    self._repeat(record)
+                    taken += 1
             except (Invalid, OSError) as error:
                 self.damage = f"damaged output of task {self.index}: {error}"
                 return
@@ -366,7 +363,7 @@ class _Task:
                 return
             self._context.publish()
 
-    def _repeat(self, record: Any) -> bool:
+    def _repeat(self, record: Any) -> None:
         time_ns, offset, length, number, stream = record
         if number >= len(self._reader.processes):
             self._reader.refresh()
@@ -376,7 +373,6 @@ class _Task:
             output = self._context.output
             self._numbers.append(output.adopt(label, process["node"], source, f"{self.index}.{process['file']}"))
         self._context.output.repeat((time_ns, offset, length, self._numbers[number], stream))
-        return True
 
 
 def _taken(output: OutputReader) -> Dict[int, Tuple[List[int], int]]:

@@ -7,6 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+from phalanx.runner.files import state as states
 from phalanx.runner.files.output import OutputWriter
 from phalanx.runner.head.load_book import Loads
 from phalanx.runner.head.runner_socket import RunnerSocket
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
     import socket
     from typing import Any, Callable
 
+    from phalanx.runner.files.job_status import JobStatus
+
 
 class RunContext:
     """The shared parts; one per runner."""
 
     def __init__(self, directory: str, listener: socket.socket) -> None:
+        self._directory = directory
         self.loop = Loop()
         self.socket = RunnerSocket(self.loop, listener)
         self.output = OutputWriter(os.path.join(directory, OUTPUT))
@@ -40,6 +44,17 @@ class RunContext:
     def stop_requested(self) -> bool:
         """Whether the job must end."""
         return self.stops > 0
+
+    def keep(self, status: JobStatus) -> None:
+        """Write the job's state, and tell followers. Raises OSError where its final one can't be written."""
+        try:
+            states.write(self._directory, status)
+        except OSError as error:
+            if status.state.final:
+                raise
+            # The job continues: its processes may have filled the disk, and its last state has space reserved.
+            self.output.error = self.output.error or f"its state was not kept: {error.strerror}"
+        self.socket.notify()
 
     def publish(self) -> None:
         """Let followers see what was written."""

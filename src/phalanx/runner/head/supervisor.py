@@ -361,14 +361,7 @@ class Supervisor:
 
     def _write(self, **changes: Any) -> None:
         self.status = self.status._replace(**changes, attempts=tuple(self._attempts))
-        try:
-            states.write(self._directory, self.status)
-        except OSError as error:
-            if self.status.state.final:
-                raise
-            # The job continues: its processes may have filled the disk, and its last state has space reserved.
-            self._context.output.error = self._context.output.error or f"its state was not kept: {error.strerror}"
-        self._context.socket.notify()
+        self._context.keep(self.status)
 
 
 def _write_files(directory: str, process: Process) -> None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from phalanx.runner.files.job_status import JobStatus
 
-_WITHIN_S = 10.0
+# All of it, and one answer of the runner.
+_WITHIN_S, _ANSWER_WITHIN_S = 10.0, 1.0
 _LOOK_EVERY_S = 0.1
 
 
@@ -54,7 +55,7 @@ def _is_done(directory: str, status: JobStatus, new: Dict[str, Any]) -> bool:
     if status.state.final:
         states.write(directory, status._replace(**new))
         return True
-    return any(answers(status.id, LABEL + json.dumps(new).encode(), _LOOK_EVERY_S * 10))
+    return any(answers(status.id, LABEL + json.dumps(new).encode(), _ANSWER_WITHIN_S))
 
 
 def _keep(directory: str, new: Dict[str, Any]) -> None:
